@@ -1,0 +1,1 @@
+"""BLIS-style CPU kernels for Apache TVM."""

@@ -1,0 +1,135 @@
+"""What is computed: the frozen description of one GEMM or convolution."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+class Workload:
+    """Base of all workloads: hashable, printable, and JSON in one line."""
+
+    kind: ClassVar[str]
+
+    def to_json(self) -> str:
+        """Return this workload as one line of JSON with sorted keys."""
+        return json.dumps({"kind": self.kind, **dataclasses.asdict(self)}, sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> Workload:
+        """Return the workload that `to_json` wrote.
+
+        Raises
+        ------
+        ValueError
+            When `text` names no known kind of workload or lacks a field.
+        """
+        fields = json.loads(text)
+        kind = fields.pop("kind", None)
+        classes = {c.kind: c for c in (GemmWorkload, Conv2dWorkload)}
+        if kind not in classes:
+            raise ValueError(f"unknown workload kind {kind!r}; known: {', '.join(sorted(classes))}")
+        return classes[kind](**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+
+
+@dataclass(frozen=True)
+class GemmWorkload(Workload):
+    """C[b, m, n] = A[b, m, k] x B[b, k, n].
+
+    Parameters
+    ----------
+    m, n, k : int
+        Sizes of one product.
+    batch : int
+        Number of independent products.
+    dtype : str
+        Data type of A, B and C.
+    constant_b : bool
+        B is known at compile time and shared by the whole batch, so it is packed once.
+    """
+
+    kind: ClassVar[str] = "gemm"
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    dtype: str = "float32"
+    constant_b: bool = True
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulate operations."""
+        return self.batch * self.m * self.n * self.k
+
+    def __str__(self) -> str:
+        batch = f"{self.batch}x" if self.batch > 1 else ""
+        return f"gemm {batch}{self.m}x{self.n}x{self.k}"
+
+
+@dataclass(frozen=True)
+class Conv2dWorkload(Workload):
+    """A 2-D convolution (cross-correlation, as in ONNX Conv).
+
+    Parameters
+    ----------
+    n, ci, h, w : int
+        Input batch, channels, height and width.
+    co, kh, kw : int
+        Output channels and kernel size.
+    stride, dilation : tuple of int
+        (vertical, horizontal).
+    padding : tuple of int
+        (top, left, bottom, right).
+    groups : int
+        Channel groups; `groups == ci` is a depthwise convolution.
+    dtype : str
+        Data type of input, kernel and output.
+    """
+
+    kind: ClassVar[str] = "conv2d"
+    n: int
+    ci: int
+    h: int
+    w: int
+    co: int
+    kh: int
+    kw: int
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    dtype: str = "float32"
+
+    @property
+    def oh(self) -> int:
+        """Output height."""
+        return self._out(self.h, self.padding[0] + self.padding[2], self.kh, 0)
+
+    @property
+    def ow(self) -> int:
+        """Output width."""
+        return self._out(self.w, self.padding[1] + self.padding[3], self.kw, 1)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulate operations, those on padding included."""
+        return self.n * self.co * self.oh * self.ow * self.kh * self.kw * self.ci // self.groups
+
+    @property
+    def is_depthwise(self) -> bool:
+        """One input channel per group (multiplier `co // ci` may exceed one)."""
+        return self.groups == self.ci and self.groups > 1
+
+    def _out(self, size: int, padding: int, kernel: int, axis: int) -> int:
+        reach = self.dilation[axis] * (kernel - 1) + 1
+        return (size + padding - reach) // self.stride[axis] + 1
+
+    def __str__(self) -> str:
+        parts = [f"conv {self.n}x{self.ci}x{self.h}x{self.w} {self.kh}x{self.kw} -> {self.co}"]
+        parts += [f"s{self.stride[0]}"] if self.stride != (1, 1) else []
+        parts += [f"p{','.join(map(str, self.padding))}"] if any(self.padding) else []
+        parts += [f"d{self.dilation[0]}"] if self.dilation != (1, 1) else []
+        parts += [f"g{self.groups}"] if self.groups > 1 else []
+        return " ".join(parts)
