@@ -1,0 +1,1 @@
+"""The architectures of the example zoo, one file per family."""
