@@ -1,0 +1,218 @@
+"""What the library knows of a processor core: facts only, no policy.
+
+Policy (how much of which cache an operand may take) lives in `cost_models`,
+what was measured lives in the tuning records.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CACHE_POLICIES = ("inclusive", "non-inclusive", "exclusive", "victim")
+ISAS = ("avx512", "avx2", "neon")
+_FOLDER = Path(__file__).parent
+
+
+class HardwareError(ValueError):
+    """A core could not be described."""
+
+
+class UnknownCoreError(HardwareError):
+    """No TOML has the wanted name."""
+
+
+class CoreFileError(HardwareError):
+    """A TOML does not describe a core; the message names file, field and remedy."""
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One level of data (or unified) cache, as seen from one core.
+
+    Parameters
+    ----------
+    level : int
+        1 for the level next to the registers.
+    bytes : int
+        Capacity of one instance of the cache.
+    ways : int
+        Associativity.
+    line_bytes : int
+        Size of one line.
+    shared_by : int
+        Cores that share one instance.
+    policy : str
+        Relation to the next smaller level. `inclusive` holds every line of it,
+        `non-inclusive` is filled on the way in but may drop lines; `exclusive` and
+        `victim` get a line only when the smaller level evicts it.
+    """
+
+    level: int
+    bytes: int
+    ways: int
+    line_bytes: int
+    shared_by: int = 1
+    policy: str = "inclusive"
+
+    @property
+    def sets(self) -> int:
+        """Number of sets: bytes / (ways * line_bytes)."""
+        return self.bytes // (self.ways * self.line_bytes)
+
+
+@dataclass(frozen=True)
+class Core:
+    """One processor core with the caches it sees.
+
+    Parameters
+    ----------
+    name : str
+        Name of the TOML without its suffix, or `native-NAME` for the present machine.
+    source : tuple of str
+        Documents the facts were taken from.
+    isa : str
+        Instruction set of the micro-kernels it runs: `avx512`, `avx2` or `neon`.
+    vector_bits : int
+        Width of one vector register.
+    vector_registers : int
+        Architectural vector registers.
+    fma_per_cycle : float
+        Full-width vector fused multiply-adds started per cycle.
+    fma_latency : int
+        Cycles from one FMA to the next on the same accumulator (the latency that a
+        micro-kernel must hide), with late accumulator forwarding where the core has it.
+    loads_per_cycle, stores_per_cycle : float
+        Full-width vector loads and stores per cycle that hit the first-level cache.
+    caches : tuple of Cache
+        Data caches by rising level; any number of levels.
+    memory_gb_per_s : float or None
+        Nominal memory bandwidth of the whole chip, 1e9 bytes per second.
+    ghz : float or None
+        Clock that `peak_gflops` assumes.
+    mtriple, mcpu : str
+        LLVM target triple and processor.
+    mattr : tuple of str
+        LLVM features added (`+name`) or removed (`-name`).
+    cores : int
+        Physical cores of this kind on the chip (for the present machine: usable ones).
+    notes : tuple of str
+        What was assumed rather than known.
+    """
+
+    name: str
+    source: tuple[str, ...]
+    isa: str
+    vector_bits: int
+    vector_registers: int
+    fma_per_cycle: float
+    fma_latency: int
+    loads_per_cycle: float
+    stores_per_cycle: float
+    caches: tuple[Cache, ...]
+    memory_gb_per_s: float | None
+    ghz: float | None
+    mtriple: str
+    mcpu: str
+    mattr: tuple[str, ...]
+    cores: int
+    notes: tuple[str, ...] = ()
+
+    def lanes(self, dtype: str = "float32") -> int:
+        """Return the elements of `dtype` in one vector register."""
+        return self.vector_bits // dtype_bits(dtype)
+
+    def cache(self, level: int) -> Cache | None:
+        """Return the cache of that level, None where the core has none."""
+        return next((c for c in self.caches if c.level == level), None)
+
+    def target_config(self, threads: int | None = None) -> dict[str, Any]:
+        """Return the dictionary that `tvm.target.Target` takes.
+
+        Parameters
+        ----------
+        threads : int, optional
+            Value of `num-cores`; all cores when not given.
+        """
+        config: dict[str, Any] = {"kind": "llvm", "mtriple": self.mtriple, "mcpu": self.mcpu}
+        if self.mattr:
+            config["mattr"] = list(self.mattr)
+        config["num-cores"] = threads or self.cores
+        return config
+
+    def peak_gflops(self, threads: int = 1, dtype: str = "float32") -> float | None:
+        """Return the FMA peak, 1e9 operations per second, of `threads` cores.
+
+        Two operations per lane and FMA; None without a clock. Threads beyond the number of
+        cores add nothing.
+        """
+        if self.ghz is None:
+            return None
+        return 2 * self.lanes(dtype) * self.fma_per_cycle * self.ghz * min(threads, self.cores)
+
+    @staticmethod
+    def named(name: str) -> Core:
+        """Return the core of that name (see `names`).
+
+        Raises
+        ------
+        UnknownCoreError
+            When there is no such core; the message suggests the nearest names.
+        """
+        if name not in names():
+            raise UnknownCoreError(_unknown(name))
+        return Core.from_toml(_FOLDER / f"{name}.toml")
+
+    @staticmethod
+    def from_toml(path: str | Path) -> Core:
+        """Return the core that a TOML file describes.
+
+        Raises
+        ------
+        CoreFileError
+            When the file cannot be read or a field is missing, unknown or senseless.
+        """
+        from .corefile import read_core
+
+        return read_core(Path(path))
+
+    def to_toml(self) -> str:
+        """Return the text of a TOML file that `from_toml` reads back unchanged."""
+        from .corefile import format_core
+
+        return format_core(self)
+
+    @staticmethod
+    def native() -> Core:
+        """Return the present machine's core; never fails (see `notes` for what was assumed)."""
+        from .native import native_core
+
+        return native_core()
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all cores described in this package, sorted."""
+    return tuple(sorted(p.stem for p in _FOLDER.glob("*.toml")))
+
+
+def dtype_bits(dtype: str) -> int:
+    """Return the bits of one element, the number that ends (or is in) the name of `dtype`.
+
+    Raises
+    ------
+    ValueError
+        When the name carries no number, as in `bool`.
+    """
+    found = re.match(r"[a-z]+(\d+)", dtype)
+    if not found:
+        raise ValueError(f"data type {dtype!r} does not state its bits, as float32 or int8 does")
+    return int(found.group(1))
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name.lower(), names(), n=3, cutoff=0.4)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    return f"unknown core {name!r}.{hint} Known: {', '.join(names())}"
