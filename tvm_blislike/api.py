@@ -1,0 +1,87 @@
+"""`tvm_blislike.compile`: from a model and a target to a CompiledModel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tvm_blislike import frontend
+from tvm_blislike.compiled import CompiledModel
+from tvm_blislike.errors import TargetError, suggest
+from tvm_blislike.threads import default_threads, use_threads
+
+if TYPE_CHECKING:
+    import onnx
+
+    from tvm_blislike.hardware import Core
+
+
+def compile(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    target: str | os.PathLike[str] | Core = "native",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    threads: int | None = None,
+) -> CompiledModel:
+    """Compile an ONNX model.
+
+    Parameters
+    ----------
+    model : path or onnx.ModelProto
+        The model.
+    target : str, path or Core
+        "native", the name of a core (see `tvm-blislike targets`), or a TOML file.
+    shapes : mapping of str to sequence of int, optional
+        Shapes of the inputs that the model leaves symbolic.
+    threads : int, optional
+        Threads to schedule for and to run with; by default one per usable physical core.
+
+    Returns
+    -------
+    CompiledModel
+        Ready to run here when `target` is native.
+
+    Raises
+    ------
+    ModelError, UnsupportedOperatorError, InputError
+        See `tvm_blislike.frontend.load`.
+    TargetError
+        When `target` is unknown.
+    ValueError
+        When `threads` is less than 1.
+    """
+    from tvm_blislike.pipeline import compile_module
+
+    core = resolve_core(target)
+    threads = default_threads() if threads is None else threads
+    # Constants are folded by running kernels: start TVM's pool with all CPUs before that does.
+    use_threads(threads)
+    loaded = frontend.load(model, shapes)
+    executable, report = compile_module(loaded.module, core, threads)
+    return CompiledModel(executable, loaded.inputs, loaded.outputs, threads, core.name, report)
+
+
+def resolve_core(target: str | os.PathLike[str] | Core) -> Core:
+    """Return the core that `target` means.
+
+    Raises
+    ------
+    TargetError
+        When it is no known name and no valid TOML file.
+    """
+    from tvm_blislike.hardware import Core, HardwareError, UnknownCoreError, names
+
+    if isinstance(target, Core):
+        return target
+    if target == "native":
+        return Core.native()
+    try:
+        if Path(target).suffix == ".toml":
+            return Core.from_toml(target)
+        return Core.named(str(target))
+    except UnknownCoreError as error:
+        hint = suggest(str(target), ["native", *names()])
+        raise TargetError(f"unknown target {str(target)!r}", hint) from error
+    except HardwareError as error:
+        raise TargetError(f"target {error}") from error

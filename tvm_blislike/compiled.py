@@ -1,0 +1,259 @@
+"""A model ready to run: checked inputs, named outputs, per-layer times, export and load."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tvm_blislike import library
+from tvm_blislike.errors import InputError, suggest
+from tvm_blislike.frontend import TensorSpec
+from tvm_blislike.threads import use_threads
+
+if TYPE_CHECKING:
+    from tvm.runtime import Executable, Module
+
+    from tvm_blislike.report import Report
+
+Inputs = Mapping[str, np.ndarray] | Sequence[np.ndarray] | np.ndarray
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """Measured time of one kernel of the model.
+
+    Parameters
+    ----------
+    name : str
+        The kernel's name, as in `explain`.
+    ms : float
+        Median over the profiled runs of the time of all its calls in one run, in milliseconds.
+    calls : int
+        Calls in one run.
+    """
+
+    name: str
+    ms: float
+    calls: int
+
+
+class CompiledModel:
+    """A compiled model with fixed input shapes.
+
+    One model may be used from several Python threads; its runs then follow one another.
+
+    Parameters
+    ----------
+    executable : tvm.runtime.Executable or tvm.runtime.Module
+        What `tvm.compile` returned, or a loaded library.
+    inputs, outputs : sequence of TensorSpec
+        In the order of `main`'s arguments and results.
+    threads : int
+        Threads it was scheduled for, and runs with.
+    core : str
+        Name of the core it was compiled for.
+    report : Report
+        What was decided for each layer, and why.
+    """
+
+    def __init__(
+        self,
+        executable: Executable | Module,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        threads: int,
+        core: str,
+        report: Report,
+    ) -> None:
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.threads = threads
+        self.core = core
+        self._executable = executable
+        self._report = report
+        self._main: Callable[..., Any] | None = None
+        self._buffers: list[Any] = []
+        self._lock = threading.Lock()
+
+    def run(self, inputs: Inputs) -> dict[str, np.ndarray]:
+        """Run the model once.
+
+        Parameters
+        ----------
+        inputs : mapping of str to array, or sequence of arrays
+            One array per input, with exactly its shape and data type.
+
+        Returns
+        -------
+        dict of str to array
+            The outputs by name.
+
+        Raises
+        ------
+        InputError
+            When a name, shape or data type does not fit; the message says what to change.
+        """
+        arrays = self._checked(inputs)
+        with self._lock:
+            use_threads(self.threads)
+            if self._main is None:
+                self._main = self._virtual_machine()["main"]
+                self._buffers = [self._empty(spec) for spec in self.inputs]
+            # Own buffers: kernels may count on TVM's alignment, which numpy does not promise.
+            for buffer, array in zip(self._buffers, arrays, strict=True):
+                buffer.copyfrom(array)
+            return self._named(self._main(*self._buffers))
+
+    def profile(self, inputs: Inputs, repeat: int = 10) -> list[LayerTime]:
+        """Run the model and return the time of each kernel, in order of execution.
+
+        Parameters
+        ----------
+        inputs : as for `run`
+            The inputs.
+        repeat : int
+            Timed runs, after one that is not counted.
+
+        Raises
+        ------
+        InputError
+            As for `run`.
+        """
+        import tvm
+
+        buffers = [tvm.runtime.tensor(array) for array in self._checked(inputs)]
+        use_threads(self.threads)
+        clock = _KernelClock()
+        machine = self._virtual_machine()
+        machine.set_instrument(clock)
+        for _ in range(repeat + 1):
+            clock.start_run()
+            machine["main"](*buffers)
+        return clock.medians()
+
+    def explain(self) -> Report:
+        """Return what was chosen for each layer, and why."""
+        return self._report
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Write the model as one shared library that `load` and TVM can open.
+
+        Names, shapes, thread count and the report travel inside it.
+
+        Parameters
+        ----------
+        path : path
+            The library to write. An existing file is replaced only by a complete one.
+
+        Raises
+        ------
+        OutputError
+            When `path` cannot be written.
+        ToolchainError
+            When there is no C compiler to link with, or it fails.
+        """
+        about = library.About(
+            self.inputs, self.outputs, self.threads, self.core, self._report.to_json()
+        )
+        library.write(self._executable, about, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> CompiledModel:
+        """Open a library that `export` wrote.
+
+        Raises
+        ------
+        ModelError
+            When the file is missing, truncated, or was not written by `export`.
+        """
+        from tvm_blislike.report import Report
+
+        module, about = library.read(path)
+        report = Report.from_json(about.report)
+        return CompiledModel(module, about.inputs, about.outputs, about.threads, about.core, report)
+
+    def _virtual_machine(self) -> Any:
+        import tvm
+        from tvm import relax
+
+        return relax.VirtualMachine(self._executable, tvm.cpu())
+
+    def _empty(self, spec: TensorSpec) -> Any:
+        import tvm
+
+        return tvm.runtime.empty(spec.shape, spec.dtype)
+
+    def _named(self, result: Any) -> dict[str, np.ndarray]:
+        values = [result] if hasattr(result, "numpy") else list(result)
+        return {s.name: v.numpy() for s, v in zip(self.outputs, values, strict=True)}
+
+    def _checked(self, inputs: Inputs) -> list[np.ndarray]:
+        """Return the arrays in the order of `main`'s arguments."""
+        if isinstance(inputs, np.ndarray):
+            inputs = [inputs]
+        if not isinstance(inputs, Mapping):
+            if len(inputs) != len(self.inputs):
+                raise InputError(f"{len(inputs)} inputs given; {self._expected()}")
+            inputs = {s.name: a for s, a in zip(self.inputs, inputs, strict=True)}
+        names = [spec.name for spec in self.inputs]
+        for name in inputs:
+            if name not in names:
+                raise InputError(f"the model has no input named {name!r}", suggest(name, names))
+        missing = [name for name in names if name not in inputs]
+        if missing:
+            raise InputError(f"missing input: {', '.join(missing)}; {self._expected()}")
+        return [_fitting(spec, np.asarray(inputs[spec.name])) for spec in self.inputs]
+
+    def _expected(self) -> str:
+        return f"the model takes {', '.join(map(str, self.inputs)) or 'none'}"
+
+
+class _KernelClock:
+    """Instrument of TVM's virtual machine that times every call it makes."""
+
+    def __init__(self) -> None:
+        self._runs: list[dict[str, list[float]]] = []
+        self._started = 0.0
+
+    def start_run(self) -> None:
+        self._runs.append(defaultdict(list))
+
+    def __call__(self, func: Any, name: str, before: bool, result: Any, *args: Any) -> int:
+        now = time.perf_counter()
+        if before:
+            self._started = time.perf_counter()
+        elif not name.startswith("vm.builtin"):
+            self._runs[-1][name].append(now - self._started)
+        return 0
+
+    def medians(self) -> list[LayerTime]:
+        """Return one line per kernel; the first run, which allocates, is left out."""
+        timed = self._runs[1:]
+        return [
+            LayerTime(name, median(sum(run[name]) for run in timed) * 1e3, len(timed[0][name]))
+            for name in timed[0]
+        ]
+
+
+def _fitting(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
+    """Return `array` unchanged when it is what `spec` says."""
+    if str(array.dtype) != spec.dtype:
+        raise InputError(
+            f"input {spec.name} has data type {array.dtype}; the model takes {spec.dtype}",
+            f"convert the array, for example with .astype({spec.dtype!r})",
+        )
+    if array.shape != spec.shape:
+        given = TensorSpec(spec.name, array.shape, spec.dtype)
+        raise InputError(
+            f"input {spec.name} has shape {given.sizes}; the model was compiled for {spec.sizes}",
+            f"pass that shape, or compile again with --shape {spec.name}={given.sizes}",
+        )
+    return array

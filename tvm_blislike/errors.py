@@ -1,0 +1,94 @@
+"""Errors a user can cause and mend, each with its exit code and a hint."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+class BlislikeError(Exception):
+    """Base of every error this library raises on purpose.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong, naming the file, node, input or option.
+    hint : str, optional
+        What to change; shown below the message.
+    """
+
+    exit_code: ClassVar[int] = 1
+    summary: ClassVar[str] = "internal error"
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+class ModelError(BlislikeError):
+    """The file is no complete, valid ONNX model or compiled library."""
+
+    exit_code = 3
+    summary = "the model cannot be read (no ONNX file, truncated, inconsistent)"
+
+
+class UnsupportedOperatorError(BlislikeError):
+    """The model uses an operator that cannot be imported."""
+
+    exit_code = 4
+    summary = "the model uses an unsupported operator"
+
+
+class InputError(BlislikeError):
+    """An input name, shape, data type or `--shape` does not fit the model."""
+
+    exit_code = 5
+    summary = "an input (name, shape, data type) does not fit the model"
+
+
+class TargetError(BlislikeError):
+    """The target names no known core and no readable TOML file."""
+
+    exit_code = 6
+    summary = "unknown target"
+
+
+class OutputError(BlislikeError):
+    """The result cannot be written."""
+
+    exit_code = 7
+    summary = "the output cannot be written"
+
+
+class ToolchainError(BlislikeError):
+    """A tool outside Python (the linker) is missing or failed."""
+
+    exit_code = 8
+    summary = "no working C compiler to link the library with"
+
+
+def all_errors() -> list[type[BlislikeError]]:
+    """Return the error classes ordered by exit code, for `--help` and the README."""
+    return sorted(BlislikeError.__subclasses__(), key=lambda error: error.exit_code)
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return a hint with the known names nearest to `name`, else all of them.
+
+    Parameters
+    ----------
+    name : str
+        The name that was not found.
+    known : iterable of str
+        The names that exist.
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"known: {', '.join(names)}" if names else "there are none"

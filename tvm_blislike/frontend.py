@@ -1,0 +1,293 @@
+"""ONNX file -> Relax module with static shapes and its weights bound as constants."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tvm_blislike.errors import InputError, ModelError, UnsupportedOperatorError, suggest
+
+if TYPE_CHECKING:
+    import onnx
+    import tvm
+
+# Handled by the importer itself, outside its table of converters.
+_CONTROL_FLOW = {"If", "Constant"}
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Name, shape and data type of a model's input or output.
+
+    Parameters
+    ----------
+    name : str
+        The name in the ONNX graph.
+    shape : tuple of int or None
+        Sizes; None where a size is known at run time only (outputs such as NonZero).
+    dtype : str
+        NumPy name of the element type.
+    """
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: str
+
+    @property
+    def sizes(self) -> str:
+        """The shape as written on the command line, `1x3x224x224`."""
+        return "x".join("?" if size is None else str(size) for size in self.shape) or "scalar"
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.sizes} {self.dtype}"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """An imported model: its Relax module and what goes in and out."""
+
+    name: str
+    module: tvm.IRModule
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+def load(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> LoadedModel:
+    """Import an ONNX model.
+
+    Parameters
+    ----------
+    model : path or onnx.ModelProto
+        The model.
+    shapes : mapping of str to sequence of int, optional
+        Shapes of the inputs that the model leaves symbolic.
+
+    Returns
+    -------
+    LoadedModel
+        Its module's `main` takes the inputs in the order of the graph.
+
+    Raises
+    ------
+    ModelError
+        No ONNX file, truncated, or inconsistent.
+    UnsupportedOperatorError
+        An operator that TVM's importer does not know; the message names the nodes.
+    InputError
+        Symbolic shapes without a value, or `shapes` that do not fit.
+    """
+    proto, name = read_model(model)
+    check_operators(proto)
+    inputs = resolve_inputs(proto, shapes or {})
+    module = _import(proto, name, inputs)
+    return LoadedModel(name, module, inputs, _output_specs(proto, module))
+
+
+def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
+    """Return the parsed model and the name to call it by.
+
+    Raises
+    ------
+    ModelError
+        When there is no such file or it is no complete ONNX model.
+    """
+    import onnx
+
+    if isinstance(model, onnx.ModelProto):
+        _require_graph(model, "the model")
+        return model, model.graph.name or "model"
+    path = Path(model)
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file")
+    try:
+        proto = onnx.load(path)
+    except Exception as error:  # protobuf, onnx and the file system each raise their own kind
+        raise ModelError(f"{path} is not a complete ONNX file: {_first_line(error)}") from error
+    _require_graph(proto, str(path))
+    return proto, path.name
+
+
+def check_operators(proto: onnx.ModelProto) -> None:
+    """Raise UnsupportedOperatorError naming every node that TVM's importer cannot take."""
+    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
+
+    known = set(_get_convert_map()) | _CONTROL_FLOW
+    unknown = [node for node in _all_nodes(proto.graph) if node.op_type not in known]
+    if not unknown:
+        return
+    listed = [f"{_operator(node)} (node {_node_name(node)})" for node in unknown[:5]]
+    more = f" and {len(unknown) - 5} more nodes" if len(unknown) > 5 else ""
+    raise UnsupportedOperatorError(
+        f"unsupported operator: {', '.join(listed)}{more}",
+        "TVM's ONNX importer has no converter for it; replace it or export the model without it",
+    )
+
+
+def resolve_inputs(
+    proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]
+) -> tuple[TensorSpec, ...]:
+    """Return the model's inputs with every size known.
+
+    A named symbolic size that `shapes` settles for one input holds for all others.
+
+    Raises
+    ------
+    InputError
+        Naming every input whose shape is still missing, or the first that contradicts the model.
+    """
+    import onnx
+
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    values = [value for value in proto.graph.input if value.name not in weights]
+    _require_known_names(shapes, [value.name for value in values])
+    declared = {value.name: _declared_shape(value) for value in values}
+    symbols = _bind_symbols(declared, shapes)
+    specs, missing = [], []
+    for value in values:
+        shape = _known_shape(declared[value.name], shapes.get(value.name), symbols)
+        if shape is None:
+            missing.append(f"{value.name} ({_render(declared[value.name])})")
+            continue
+        elem_type = value.type.tensor_type.elem_type
+        dtype = str(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
+        specs.append(TensorSpec(value.name, shape, dtype))
+    if missing:
+        example = missing[0].split(" (")[0]
+        raise InputError(
+            f"these inputs have symbolic shapes: {', '.join(missing)}",
+            f"give each of them a shape, for example --shape {example}=1x3x224x224",
+        )
+    return tuple(specs)
+
+
+def _require_graph(proto: onnx.ModelProto, name: str) -> None:
+    # Protobuf accepts many a random file; a model without these fields is none.
+    if not proto.ir_version or not proto.graph.node or not proto.graph.output:
+        raise ModelError(f"{name} is not a complete ONNX model: it has no graph")
+    if not proto.opset_import:
+        raise ModelError(f"{name} is not a complete ONNX model: it names no operator set")
+
+
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of the graph and of the branches inside them."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for branch in (attribute.g, *attribute.graphs):
+                yield from _all_nodes(branch)
+
+
+def _operator(node: onnx.NodeProto) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def _node_name(node: onnx.NodeProto) -> str:
+    return repr(node.name) if node.name else f"computing {', '.join(map(repr, node.output))}"
+
+
+def _declared_shape(value: onnx.ValueInfoProto) -> list[int | str] | None:
+    """Return sizes (int), symbols (str, empty when unnamed), or None for an unknown rank."""
+    if not value.type.HasField("tensor_type"):
+        raise InputError(f"input {value.name} is no tensor; only tensors can be passed in")
+    if not value.type.tensor_type.HasField("shape"):
+        return None
+    dims = value.type.tensor_type.shape.dim
+    return [dim.dim_value if dim.dim_value > 0 else dim.dim_param for dim in dims]
+
+
+def _require_known_names(shapes: Mapping[str, Sequence[int]], names: list[str]) -> None:
+    for name in shapes:
+        if name not in names:
+            raise InputError(f"the model has no input named {name!r}", suggest(name, names))
+
+
+def _bind_symbols(
+    declared: Mapping[str, list[int | str] | None], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, int]:
+    """Return the value of each named symbol that the given shapes settle."""
+    symbols: dict[str, int] = {}
+    for name, given in shapes.items():
+        pattern = declared[name]
+        if any(size < 1 for size in given):
+            raise InputError(f"shape {_render(given)} of {name}: every size must be at least 1")
+        if pattern is None:
+            continue
+        expected = [symbols.get(dim, dim) if isinstance(dim, str) else dim for dim in pattern]
+        fits = len(given) == len(expected) and all(
+            isinstance(dim, str) or dim == size for dim, size in zip(expected, given, strict=True)
+        )
+        if not fits:
+            raise InputError(
+                f"shape {_render(given)} does not fit input {name}, which is {_render(expected)}"
+            )
+        symbols |= {d: s for d, s in zip(expected, given, strict=True) if isinstance(d, str) and d}
+    return symbols
+
+
+def _known_shape(
+    declared: list[int | str] | None, given: Sequence[int] | None, symbols: Mapping[str, int]
+) -> tuple[int, ...] | None:
+    if given is not None:
+        return tuple(given)
+    if declared is None:
+        return None
+    shape = [symbols.get(dim, dim) if isinstance(dim, str) else dim for dim in declared]
+    return None if any(isinstance(dim, str) for dim in shape) else tuple(shape)
+
+
+def _render(shape: Sequence[int | str] | None) -> str:
+    if shape is None:
+        return "unknown rank"
+    return "x".join(str(dim) or "?" for dim in shape) or "scalar"
+
+
+def _import(proto: onnx.ModelProto, name: str, inputs: Sequence[TensorSpec]) -> tvm.IRModule:
+    """Run TVM's importer, turning what it raises into errors that name the model."""
+    import onnx
+    from tvm.relax.frontend.onnx import from_onnx
+
+    shapes = {spec.name: list(spec.shape) for spec in inputs}
+    try:
+        # It prints and warns about what it then raises; the message below says it once.
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return from_onnx(
+                proto, shape_dict=shapes, keep_params_in_input=False, sanitize_input_names=False
+            )
+    except Exception as error:
+        try:
+            onnx.checker.check_model(proto)
+        except Exception as fault:
+            raise ModelError(f"{name} is not a valid ONNX model: {_first_line(fault)}") from error
+        raise UnsupportedOperatorError(
+            f"{name} cannot be imported by TVM: {type(error).__name__}: {_first_line(error)}"
+        ) from error
+
+
+def _output_specs(proto: onnx.ModelProto, module: tvm.IRModule) -> tuple[TensorSpec, ...]:
+    from tvm import relax
+
+    result = module["main"].ret_ty
+    types = result.fields if isinstance(result, relax.TupleType) else [result]
+    specs = []
+    for value, type_ in zip(proto.graph.output, types, strict=True):
+        if not isinstance(type_, relax.TensorType):
+            raise UnsupportedOperatorError(f"output {value.name} is no tensor: {type_}")
+        sizes = type_.shape.values if isinstance(type_.shape, relax.ShapeExpr) else []
+        shape = tuple(int(s) if hasattr(s, "value") else None for s in sizes)
+        specs.append(TensorSpec(value.name, shape, str(type_.dtype)))
+    return tuple(specs)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

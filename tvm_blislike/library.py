@@ -1,0 +1,235 @@
+"""The exported shared library: how a compiled model is written, described inside, and read."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tvm_blislike.errors import ModelError, OutputError, ToolchainError
+from tvm_blislike.files import atomic_path
+from tvm_blislike.frontend import TensorSpec
+
+if TYPE_CHECKING:
+    from tvm.runtime import Executable, Module
+
+_ABOUT = "tvm_blislike_about"
+_FORMAT = 1
+_SCOPE_NOTICE = re.compile(rb"Warning: Scope (Saving|Loaded):")
+
+
+@dataclass(frozen=True)
+class About:
+    """What a library says of itself.
+
+    Parameters
+    ----------
+    inputs, outputs : tuple of TensorSpec
+        In the order of `main`.
+    threads : int
+        Threads it was scheduled for.
+    core : str
+        Name of the core it was compiled for.
+    report : str
+        The report as JSON.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    threads: int
+    core: str
+    report: str
+
+    def to_json(self) -> str:
+        """Return it as JSON."""
+        return json.dumps({"format": _FORMAT, **dataclasses.asdict(self)})
+
+    @staticmethod
+    def from_json(text: str) -> About:
+        """Return what `to_json` wrote.
+
+        Raises
+        ------
+        ValueError
+            When another version of this format wrote it.
+        """
+        fields = json.loads(text)
+        if fields.pop("format") != _FORMAT:
+            raise ValueError("written by another version of tvm_blislike")
+        for key in ("inputs", "outputs"):
+            fields[key] = tuple(
+                TensorSpec(s["name"], tuple(s["shape"]), s["dtype"]) for s in fields[key]
+            )
+        return About(**fields)
+
+
+def write(executable: Executable | Module, about: About, path: str | os.PathLike[str]) -> None:
+    """Link `executable` and its description into the shared library `path`, all or nothing.
+
+    Raises
+    ------
+    OutputError
+        When `path` cannot be written.
+    ToolchainError
+        When there is no C compiler to link with, or it fails.
+    """
+    module = getattr(executable, "mod", executable)
+    if module.kind != "relax.VMExecutable":
+        raise OutputError(f"cannot write {path}: the model is itself a loaded library", "copy it")
+    compiler = find_compiler()
+    _describe(module, about)
+    with atomic_path(path) as fresh, _without_scope_notices():
+        try:
+            module.export_library(str(fresh), fcompile=partial(_link, compiler))
+        except RuntimeError as error:
+            raise ToolchainError(f"linking {path} failed: {error}") from error
+
+
+def read(path: str | os.PathLike[str]) -> tuple[Module, About]:
+    """Open a library that `write` made.
+
+    Raises
+    ------
+    ModelError
+        When it is missing, truncated, or not made by `write`.
+    """
+    from tvm import relax
+    from tvm.runtime import cpu, load_module
+
+    path = Path(path)
+    _require_complete(path)
+    try:
+        # The dynamic loader returns an old library again for a name it knows: use a fresh one.
+        with tempfile.TemporaryDirectory() as folder, _without_scope_notices():
+            alias = Path(folder) / path.name
+            alias.symlink_to(path.resolve())
+            module = load_module(str(alias))
+    except Exception as error:
+        raise ModelError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
+    for part in module.imports:
+        if part.kind == module.kind and part["has_function"](_ABOUT):
+            text = relax.VirtualMachine(part, cpu())[_ABOUT]().numpy().tobytes()
+            return module, _parse_about(path, text)
+    raise ModelError(f"{path} was not written by tvm-blislike compile")
+
+
+def is_library(path: str | os.PathLike[str]) -> bool:
+    """Return whether `path` is to be opened as a library rather than as an ONNX model."""
+    return Path(path).suffix in {".so", ".dylib"}
+
+
+def find_compiler() -> list[str]:
+    """Return the command that links a shared library: the system's compiler or that of ziglang.
+
+    Raises
+    ------
+    ToolchainError
+        When there is neither.
+    """
+    from importlib.util import find_spec
+
+    from tvm.support import cc
+
+    system = cc.get_cc()
+    if system and shutil.which(system):
+        return [system]
+    if find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"]
+    raise ToolchainError(
+        "no C compiler found to link a shared library with",
+        "install gcc or clang, or run: pip install ziglang",
+    )
+
+
+def _link(compiler: list[str], output: str, objects: list[str], **_: object) -> None:
+    """Link object files; the signature is that of `export_library`'s fcompile."""
+    command = [*compiler, "-shared", "-fPIC", "-o", output, *objects]
+    if sys.platform == "darwin":
+        command += ["-undefined", "dynamic_lookup"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ToolchainError(
+            f"{compiler[0]} could not link the library: {done.stderr.strip()[-500:]}",
+            "for another architecture than this machine's, set CC to a cross compiler",
+        )
+
+
+def _describe(module: Module, about: About) -> None:
+    """Import a second, tiny executable whose only function returns `about` as bytes."""
+    import tvm
+    from tvm import relax
+
+    if any(part.kind == module.kind for part in module.imports):
+        return
+    builder = relax.BlockBuilder()
+    with builder.function(_ABOUT, params=[]):
+        text = np.frombuffer(about.to_json().encode(), dtype="uint8")
+        builder.emit_func_output(relax.const(text))
+    described = tvm.compile(builder.get(), tvm.target.Target({"kind": "llvm"})).mod
+    described.clear_imports()
+    module.import_module(described)
+
+
+def _parse_about(path: Path, text: bytes) -> About:
+    try:
+        return About.from_json(text.decode())
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{path} cannot be opened: {error}", "compile the model again") from error
+
+
+def _require_complete(path: Path) -> None:
+    """Check that an ELF file ends where its header says; loading a shorter one may crash."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+            size = file.seek(0, os.SEEK_END)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+    if not head.startswith(b"\x7fELF"):
+        if sys.platform.startswith("linux"):
+            raise ModelError(f"{path} is no shared library")
+        return
+    # ELF-64: section header table offset at 40, entry size at 58, entries at 60; it comes last.
+    end = 0
+    if len(head) == 64:
+        order = "<" if head[5] == 1 else ">"
+        (offset,) = struct.unpack_from(f"{order}Q", head, 40)
+        entry_bytes, entries = struct.unpack_from(f"{order}HH", head, 58)
+        end = offset + entry_bytes * entries
+    if len(head) < 64 or size < end:
+        raise ModelError(f"{path} is truncated")
+
+
+@contextlib.contextmanager
+def _without_scope_notices() -> Iterator[None]:
+    """Drop the lines "Scope Saving" and "Scope Loaded" that TVM logs for every constant.
+
+    It is written to file descriptor 2, past Python; whatever else arrives there is passed on.
+    """
+    sys.stderr.flush()
+    original = os.dup(2)
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(original, 2)
+            os.close(original)
+            log.seek(0)
+            for line in log:
+                if not _SCOPE_NOTICE.search(line):
+                    os.write(2, line)

@@ -1,0 +1,116 @@
+"""What was decided for each layer of a model, as data; `explain` prints it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """The part of one cache level that one operand occupies.
+
+    Parameters
+    ----------
+    operand : str
+        Ac, Bc, Cr, or the operand of another algorithm.
+    level : str
+        L1, L2, L3 or memory.
+    bytes : int
+        Size of the resident block.
+    fraction : float
+        Of that level's capacity per thread.
+    """
+
+    operand: str
+    level: str
+    bytes: int
+    fraction: float
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """The choice made for one layer.
+
+    Parameters
+    ----------
+    name : str
+        Kernel name, as in profiles.
+    kind : str
+        conv2d, gemm, or the kind of a layer under the default rule.
+    workload : str
+        The sizes, readable.
+    implementation : str
+        The algorithm.
+    microkernel : str
+        Its micro-kernel's name; empty where there is none.
+    config : dict
+        mr, nr, mc, nc, kc and the other fields of the configuration.
+    footprint : tuple of Footprint
+        What lives in which cache level.
+    predicted_ms : float or None
+        Time by the cost model, None where it has no say.
+    peak_fraction : float or None
+        Of the FMA peak, at the predicted time.
+    reason : str
+        Why this was chosen, or why the layer fell back to the default rule.
+    macs : int
+        Multiply-accumulate operations.
+    """
+
+    name: str
+    kind: str
+    workload: str
+    implementation: str
+    microkernel: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    footprint: tuple[Footprint, ...] = ()
+    predicted_ms: float | None = None
+    peak_fraction: float | None = None
+    reason: str = ""
+    macs: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """The choices for all layers, in order of execution, and for whom they were made.
+
+    Parameters
+    ----------
+    layers : tuple of LayerReport
+        One per kernel.
+    core : str
+        Name of the core.
+    threads : int
+        Threads scheduled for.
+    notes : tuple of str
+        What else the user should know, such as assumed facts about the core.
+    """
+
+    layers: tuple[LayerReport, ...]
+    core: str = ""
+    threads: int = 1
+    notes: tuple[str, ...] = ()
+
+    @property
+    def predicted_ms(self) -> float:
+        """Sum of the predicted times of the layers that have one."""
+        return sum(layer.predicted_ms or 0.0 for layer in self.layers)
+
+    def to_json(self) -> str:
+        """Return the report as JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Report:
+        """Return the report that `to_json` wrote."""
+        fields = json.loads(text)
+        layers = tuple(_layer(entry) for entry in fields.pop("layers"))
+        return Report(layers, fields["core"], fields["threads"], tuple(fields["notes"]))
+
+
+def _layer(fields: dict[str, Any]) -> LayerReport:
+    footprint = tuple(Footprint(**entry) for entry in fields.pop("footprint"))
+    return LayerReport(**fields, footprint=footprint)
