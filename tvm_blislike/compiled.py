@@ -112,6 +112,10 @@ class CompiledModel:
                 buffer.copyfrom(array)
             return self._named(self._main(*self._buffers))
 
+    def check(self, inputs: Inputs) -> None:
+        """Raise InputError unless `run` would accept these inputs."""
+        self._checked(inputs)
+
     def profile(self, inputs: Inputs, repeat: int = 10) -> list[LayerTime]:
         """Run the model and return the time of each kernel, in order of execution.
 

@@ -72,6 +72,13 @@ class ToolchainError(BlislikeError):
     summary = "no working C compiler to link the library with"
 
 
+class DisagreementError(BlislikeError):
+    """Two engines computed different outputs."""
+
+    exit_code = 9
+    summary = "bench: outputs of the engines disagree"
+
+
 def all_errors() -> list[type[BlislikeError]]:
     """Return the error classes ordered by exit code, for `--help` and the README."""
     return sorted(BlislikeError.__subclasses__(), key=lambda error: error.exit_code)

@@ -1,0 +1,163 @@
+"""The engines that `bench` compares, each set to fp32 and a fixed number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tvm_blislike.compiled import CompiledModel
+    from tvm_blislike.hardware import Core
+
+
+class EngineUnavailableError(Exception):
+    """The engine is not installed or cannot load this model; the message says which."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every engine gets.
+
+    Parameters
+    ----------
+    path : str
+        The ONNX file.
+    inputs : mapping of str to array
+        Values of all inputs.
+    outputs : sequence of str
+        Names of the outputs, in the order of the graph.
+    threads : int
+        Threads to use.
+    core : Core
+        What blislike and tvm compile for.
+    """
+
+    path: str
+    inputs: Mapping[str, np.ndarray]
+    outputs: Sequence[str]
+    threads: int
+    core: Core
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A loaded engine.
+
+    Parameters
+    ----------
+    run : callable
+        Runs the model once on the job's inputs and returns the outputs by name.
+    version : str
+        Of the engine.
+    compiled : CompiledModel, optional
+        For engines of this library: the model, for profiles.
+    """
+
+    run: Callable[[], dict[str, np.ndarray]]
+    version: str
+    compiled: CompiledModel | None = None
+
+
+def load_engine(name: str, job: Job) -> Engine:
+    """Load one engine.
+
+    Raises
+    ------
+    EngineUnavailableError
+        When it is not installed or does not take the model.
+    """
+    try:
+        return ENGINES[name](job)
+    except (EngineUnavailableError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # every engine has its own kinds
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise EngineUnavailableError(f"cannot load the model: {reason[0]}") from error
+
+
+def _blislike(job: Job) -> Engine:
+    import tvm_blislike
+
+    shapes = {name: array.shape for name, array in job.inputs.items()}
+    compiled = tvm_blislike.compile(job.path, job.core, shapes, job.threads)
+    return Engine(lambda: compiled.run(job.inputs), tvm_blislike.__version__, compiled)
+
+
+def _tvm(job: Job) -> Engine:
+    import tvm
+
+    from tvm_blislike import frontend
+    from tvm_blislike.compiled import CompiledModel
+    from tvm_blislike.report import Report
+    from tvm_blislike.threads import use_threads
+
+    use_threads(job.threads)
+    loaded = frontend.load(job.path, {name: array.shape for name, array in job.inputs.items()})
+    target = tvm.target.Target(job.core.target_config(job.threads))
+    executable = tvm.compile(loaded.module, target)
+    report = Report((), job.core.name, job.threads)
+    model = CompiledModel(
+        executable, loaded.inputs, loaded.outputs, job.threads, job.core.name, report
+    )
+    return Engine(lambda: model.run(job.inputs), tvm.__version__)
+
+
+def _onnxruntime(job: Job) -> Engine:
+    ort = _installed("onnxruntime")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = job.threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = 3
+    session = ort.InferenceSession(job.path, options, providers=["CPUExecutionProvider"])
+    feeds = dict(job.inputs)
+    names = list(job.outputs)
+
+    def run() -> dict[str, np.ndarray]:
+        return dict(zip(names, session.run(names, feeds), strict=True))
+
+    return Engine(run, ort.__version__)
+
+
+def _openvino(job: Job) -> Engine:
+    ov = _installed("openvino")
+    core = ov.Core()
+    model = core.read_model(job.path)
+    model.reshape({name: list(array.shape) for name, array in job.inputs.items()})
+    config = {
+        "INFERENCE_NUM_THREADS": job.threads,
+        "PERFORMANCE_HINT": "LATENCY",
+        "ENABLE_CPU_PINNING": True,
+        # Left to itself it computes in bf16 where the processor has AMX.
+        "INFERENCE_PRECISION_HINT": "f32",
+    }
+    request = core.compile_model(model, "CPU", config).create_infer_request()
+    # A shared tensor does not own its memory: `job`, held by `run`, keeps the arrays alive.
+    for name, array in job.inputs.items():
+        request.set_tensor(name, ov.Tensor(array, shared_memory=True))
+
+    def run() -> dict[str, np.ndarray]:
+        request.infer()
+        results = (request.get_output_tensor(i).data for i in range(len(job.outputs)))
+        return dict(zip(job.outputs, (np.array(r) for r in results), strict=True))
+
+    return Engine(run, ov.__version__.split("-")[0])
+
+
+def _installed(package: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise EngineUnavailableError(f"not installed (pip install {package})") from error
+
+
+ENGINES: dict[str, Callable[[Job], Engine]] = {
+    "blislike": _blislike,
+    "onnxruntime": _onnxruntime,
+    "openvino": _openvino,
+    "tvm": _tvm,
+}

@@ -1,0 +1,221 @@
+"""The measurement: rounds in which every engine takes its turn on the same CPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tvm_blislike import frontend
+from tvm_blislike.bench.engines import ENGINES, Engine, EngineUnavailableError, Job, load_engine
+from tvm_blislike.bench.result import BenchResult, EngineResult, max_rel_error
+from tvm_blislike.errors import BlislikeError, suggest
+from tvm_blislike.inputs import random_inputs
+from tvm_blislike.threads import available_cpus, default_threads
+
+if TYPE_CHECKING:
+    from tvm_blislike.hardware import Core
+
+_MIN_ROUNDS = 10
+_MIN_SECONDS = 5.0
+_MAX_SECONDS = 120.0
+_TURN_SECONDS = 0.15
+_RUNS_PER_TURN = 20
+# An engine this many times slower than the fastest gets one turn only.
+_SLOW_FACTOR = 10.0
+
+Progress = Callable[[str], None]
+
+
+@dataclass
+class _Entrant:
+    """An engine under measurement."""
+
+    engine: Engine
+    load_s: float
+    outputs: dict[str, np.ndarray]
+    first_ms: float
+    samples_ms: list[float] = field(default_factory=list)
+
+
+def bench(
+    model: str | os.PathLike[str],
+    engines: Sequence[str] = tuple(ENGINES),
+    threads: int | None = None,
+    repeat: int | None = None,
+    target: str | os.PathLike[str] | Core = "native",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    profile: bool = False,
+    progress: Progress = lambda text: None,
+) -> BenchResult:
+    """Measure several engines on one model in one interleaved run.
+
+    Use a fresh process for each thread count: an engine's pool, once started, stays.
+
+    Parameters
+    ----------
+    model : path
+        ONNX file.
+    engines : sequence of str
+        Names out of `ENGINES`. One that is not installed or cannot load the model is skipped.
+    threads : int, optional
+        Threads of each engine; by default one per usable physical core.
+    repeat : int, optional
+        Rounds; by default at least 10 and as many as fit in 5 seconds.
+    target, shapes
+        As for `tvm_blislike.compile`.
+    profile : bool
+        Add per-layer times of blislike.
+    progress : callable
+        Called between the measurements with what comes next.
+
+    Raises
+    ------
+    BlislikeError
+        When an engine's name is unknown, none is left, or the model cannot be imported.
+    """
+    from tvm_blislike.api import resolve_core
+
+    for name in engines:
+        if name not in ENGINES:
+            raise BlislikeError(f"unknown engine {name!r}", suggest(name, ENGINES))
+    threads = threads or default_threads()
+    core = resolve_core(target)
+    proto, title = frontend.read_model(model)
+    inputs = random_inputs(frontend.resolve_inputs(proto, shapes or {}))
+    job = Job(str(model), inputs, [value.name for value in proto.graph.output], threads, core)
+    with _pinned(available_cpus()[:threads]):
+        entrants, skipped = _load_all(engines, job, progress)
+        if not entrants:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+            raise BlislikeError(f"no engine left to measure ({reasons})")
+        peaks = _run_rounds(entrants, job, repeat, progress)
+        own = entrants.get("blislike")
+        layers = own.engine.compiled.profile(inputs) if own and profile else []
+    reference = "onnxruntime" if "onnxruntime" in entrants else next(iter(entrants))
+    return BenchResult(
+        model=title,
+        threads=threads,
+        peak_gflops=median(peaks),
+        engines={name: _result(e, entrants[reference]) for name, e in entrants.items()},
+        reference=reference,
+        skipped=skipped,
+        core=core.name,
+        versions={name: entrant.engine.version for name, entrant in entrants.items()},
+        machine=f"{platform.machine()} {platform.system()} {platform.release()}",
+        rounds=len(peaks) - 1,
+        peak_spread_gflops=(min(peaks), max(peaks)),
+        gflop=_gflop(own),
+        layers=layers,
+    )
+
+
+def _load_all(
+    names: Sequence[str], job: Job, progress: Progress
+) -> tuple[dict[str, _Entrant], dict[str, str]]:
+    """Load every engine and run it once; return those that work and why others do not."""
+    entrants: dict[str, _Entrant] = {}
+    skipped: dict[str, str] = {}
+    for name in names:
+        progress(f"loading {name}")
+        try:
+            started = time.perf_counter()
+            engine = load_engine(name, job)
+            loaded = time.perf_counter()
+        except EngineUnavailableError as error:
+            skipped[name] = str(error)
+            continue
+        outputs = engine.run()
+        first_ms = (time.perf_counter() - loaded) * 1e3
+        entrants[name] = _Entrant(engine, loaded - started, outputs, first_ms)
+    return entrants, skipped
+
+
+def _run_rounds(
+    entrants: dict[str, _Entrant], job: Job, repeat: int | None, progress: Progress
+) -> list[float]:
+    """Let the engines take turns; return the FMA peaks measured before, between and after."""
+    from tvm_blislike.probe import measure_peak_gflops
+
+    fastest = min(entrant.first_ms for entrant in entrants.values())
+    started = time.perf_counter()
+    _wait_until_idle()
+    peaks = [measure_peak_gflops(job.core, job.threads)]
+    while not _enough(len(peaks) - 1, time.perf_counter() - started, repeat):
+        progress(f"round {len(peaks)}")
+        for entrant in entrants.values():
+            if entrant.first_ms > _SLOW_FACTOR * fastest and entrant.samples_ms:
+                continue
+            _wait_until_idle()
+            entrant.samples_ms += _turn(entrant.engine, entrant.first_ms, fastest)
+        _wait_until_idle()
+        peaks.append(measure_peak_gflops(job.core, job.threads))
+    return peaks
+
+
+def _enough(rounds: int, seconds: float, repeat: int | None) -> bool:
+    if repeat is not None:
+        return rounds >= repeat
+    return (rounds >= _MIN_ROUNDS and seconds >= _MIN_SECONDS) or (
+        rounds >= 3 and seconds >= _MAX_SECONDS
+    )
+
+
+def _turn(engine: Engine, first_ms: float, fastest_ms: float) -> list[float]:
+    """Return the milliseconds of one turn's runs; the first run, uncounted, wakes the pool."""
+    if first_ms > _SLOW_FACTOR * fastest_ms:
+        return [_time_ms(engine)]
+    warm_ms = _time_ms(engine)
+    runs = int(_TURN_SECONDS * 1e3 / warm_ms) if warm_ms else _RUNS_PER_TURN
+    return [_time_ms(engine) for _ in range(max(1, min(_RUNS_PER_TURN, runs)))]
+
+
+def _time_ms(engine: Engine) -> float:
+    started = time.perf_counter()
+    engine.run()
+    return (time.perf_counter() - started) * 1e3
+
+
+def _wait_until_idle(pause_s: float = 0.02, limit_s: float = 2.0) -> None:
+    """Wait until no worker of the engine that ran before spins: it would take the next one's CPU.
+
+    How long a pool spins differs by engine, so the process's own CPU time is watched.
+    """
+    end = time.perf_counter() + limit_s
+    busy = pause_s
+    while busy > 0.1 * pause_s and time.perf_counter() < end:
+        before = time.process_time()
+        time.sleep(pause_s)
+        busy = time.process_time() - before
+
+
+@contextlib.contextmanager
+def _pinned(cpus: Sequence[int]) -> Iterator[None]:
+    """Keep the calling thread, and the threads it starts, on `cpus`; a no-op without support."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _result(entrant: _Entrant, reference: _Entrant) -> EngineResult:
+    error = max_rel_error(entrant.outputs, reference.outputs)
+    return EngineResult.of(entrant.samples_ms, error, entrant.load_s)
+
+
+def _gflop(entrant: _Entrant | None) -> float:
+    if entrant is None or entrant.engine.compiled is None:
+        return 0.0
+    return 2e-9 * sum(layer.macs for layer in entrant.engine.compiled.explain().layers)

@@ -1,0 +1,118 @@
+"""What `bench` measured, as data."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tvm_blislike.compiled import LayerTime
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """The times of one engine.
+
+    Parameters
+    ----------
+    median_ms, min_ms : float
+        Over all timed runs, milliseconds.
+    max_rel_error : float or None
+        Largest difference from the reference engine's outputs, relative to the largest value of
+        that output. None when a value that should be finite is not.
+    load_s : float
+        Seconds to load, which for blislike and tvm means to compile.
+    spread_ms : tuple of float
+        10th and 90th percentile of the timed runs.
+    runs : int
+        Timed runs.
+    """
+
+    median_ms: float
+    min_ms: float
+    max_rel_error: float | None
+    load_s: float
+    spread_ms: tuple[float, float]
+    runs: int
+
+    @staticmethod
+    def of(samples_ms: list[float], max_rel_error: float, load_s: float) -> EngineResult:
+        """Summarize the timed runs."""
+        low, median, high = (float(p) for p in np.percentile(samples_ms, (10, 50, 90)))
+        error = max_rel_error if np.isfinite(max_rel_error) else None
+        return EngineResult(median, min(samples_ms), error, load_s, (low, high), len(samples_ms))
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """One interleaved measurement of several engines.
+
+    Parameters
+    ----------
+    model : str
+        File name.
+    threads : int
+        Threads of every engine.
+    peak_gflops : float
+        FMA peak of those threads: median of the measurements made between the rounds.
+    engines : dict of str to EngineResult
+        By name.
+    reference : str
+        The engine the others' outputs are compared with.
+    skipped : dict of str to str
+        Engines that were not measured, and why.
+    core : str
+        Name of the core compiled for.
+    versions : dict of str to str
+        Of the engines.
+    machine : str
+        Processor and operating system.
+    rounds : int
+        Rounds of the interleaving.
+    peak_spread_gflops : tuple of float
+        Least and greatest FMA peak measured: how much the clock moved.
+    gflop : float
+        Operations of one run in the layers the report covers, 1e9.
+    layers : list of LayerTime
+        Per-layer times of blislike when asked for.
+    """
+
+    model: str
+    threads: int
+    peak_gflops: float
+    engines: dict[str, EngineResult]
+    reference: str
+    skipped: dict[str, str]
+    core: str
+    versions: dict[str, str]
+    machine: str
+    rounds: int
+    peak_spread_gflops: tuple[float, float]
+    gflop: float = 0.0
+    layers: list[LayerTime] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain data."""
+        return dataclasses.asdict(self)
+
+    def to_json(self) -> str:
+        """Return the result as JSON."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+
+def max_rel_error(outputs: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> float:
+    """Return the largest difference relative to the largest absolute value of the same output."""
+    return max(_rel_error(outputs[name], expected) for name, expected in reference.items())
+
+
+def _rel_error(values: np.ndarray, expected: np.ndarray) -> float:
+    if values.shape != expected.shape:
+        return float("nan")
+    if not expected.size:
+        return 0.0
+    largest = float(np.abs(expected.astype("float64")).max())
+    difference = float(np.abs(values.astype("float64") - expected.astype("float64")).max())
+    return difference / largest if largest else difference

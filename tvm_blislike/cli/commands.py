@@ -1,0 +1,181 @@
+"""The commands compile, run, explain and targets."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+
+from tvm_blislike.cli import options, tables
+from tvm_blislike.cli.terminal import print_json, stdout, working
+from tvm_blislike.errors import OutputError
+
+if TYPE_CHECKING:
+    from tvm_blislike.compiled import CompiledModel
+
+
+def compile(
+    model: options.Model,
+    target: options.Target = "native",
+    shape: options.Shapes = None,
+    threads: options.Threads = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="OUT.so", help="Library; default: MODEL.so."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compile an ONNX model to a shared library."""
+    from tvm_blislike.files import require_writable
+    from tvm_blislike.library import find_compiler
+
+    output = output or Path(Path(model).stem + ".so")
+    require_writable(output)
+    find_compiler()
+    started = time.perf_counter()
+    compiled = _compile(model, target, shape, threads)
+    with working(f"linking {output}"):
+        compiled.export(output)
+    result = {
+        "output": str(output),
+        "bytes": output.stat().st_size,
+        "seconds": time.perf_counter() - started,
+        "core": compiled.core,
+        "threads": compiled.threads,
+        "inputs": [asdict(spec) for spec in compiled.inputs],
+        "outputs": [asdict(spec) for spec in compiled.outputs],
+    }
+    if as_json:
+        print_json(result)
+    else:
+        tables.print_compiled(stdout(), compiled, result)
+
+
+def run(
+    model: options.Runnable,
+    input: options.Inputs = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="Write each output to DIR/NAME.npy."),
+    ] = None,
+    target: options.Target = "native",
+    shape: options.Shapes = None,
+    threads: options.Threads = None,
+    repeat: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Timed runs, after one that is not counted.")
+    ] = 1,
+    as_json: options.Json = False,
+) -> None:
+    """Run a model once, or several times to time it."""
+    from tvm_blislike.inputs import random_inputs
+
+    arrays = options.load_inputs(input)
+    if output is not None:
+        _make_directory(output)
+    compiled = _open(model, target, shape, threads)
+    arrays = arrays or random_inputs(compiled.inputs)
+    compiled.check(arrays)
+    results, times = _timed_runs(compiled, arrays, repeat)
+    if output is not None:
+        _write_arrays(output, results)
+    summary = {
+        "model": model,
+        "threads": compiled.threads,
+        "random_input": not input,
+        "median_ms": median(times),
+        "min_ms": min(times),
+        "repeat": repeat,
+        "outputs": {name: tables.describe(array) for name, array in results.items()},
+    }
+    if as_json:
+        print_json(summary)
+    else:
+        tables.print_run(stdout(), summary)
+
+
+def explain(
+    model: options.Runnable,
+    target: options.Target = "native",
+    shape: options.Shapes = None,
+    threads: options.Threads = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show what was chosen for each layer, what it should cost, and why."""
+    report = _open(model, target, shape, threads).explain()
+    if as_json:
+        print_json(json.loads(report.to_json()))
+    else:
+        tables.print_report(stdout(), report)
+
+
+def targets(as_json: options.Json = False) -> None:
+    """List the cores that models can be compiled for."""
+    from tvm_blislike.hardware import Core, names
+
+    cores = [Core.native(), *(Core.named(name) for name in names())]
+    if as_json:
+        print_json([asdict(core) for core in cores])
+    else:
+        tables.print_cores(stdout(), cores)
+
+
+def _compile(
+    model: str, target: str, shape: list[str] | None, threads: int | None
+) -> CompiledModel:
+    shapes = options.parse_shapes(shape)
+    with working(f"compiling {Path(model).name}"):
+        import tvm_blislike
+
+        return tvm_blislike.compile(model, target, shapes, threads)
+
+
+def _open(model: str, target: str, shape: list[str] | None, threads: int | None) -> CompiledModel:
+    """Compile an ONNX model or load a library, which then runs with `threads`."""
+    from tvm_blislike.compiled import CompiledModel
+    from tvm_blislike.library import is_library
+
+    if not is_library(model):
+        return _compile(model, target, shape, threads)
+    if shape or target != "native":
+        raise typer.BadParameter("--shape and --target are fixed in a compiled library")
+    loaded = CompiledModel.load(model)
+    loaded.threads = threads or loaded.threads
+    return loaded
+
+
+def _timed_runs(
+    compiled: CompiledModel, arrays: dict[str, np.ndarray], repeat: int
+) -> tuple[dict[str, np.ndarray], list[float]]:
+    """Return the outputs and the milliseconds of each run after the first."""
+    results = compiled.run(arrays)
+    times = []
+    for _ in range(repeat):
+        started = time.perf_counter()
+        results = compiled.run(arrays)
+        times.append((time.perf_counter() - started) * 1e3)
+    return results, times
+
+
+def _make_directory(path: Path) -> None:
+    from tvm_blislike.files import require_writable
+
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot write to {path}: {error.strerror}") from error
+    require_writable(path / "output.npy")
+
+
+def _write_arrays(folder: Path, arrays: dict[str, np.ndarray]) -> None:
+    from tvm_blislike.files import atomic_path
+
+    for name, array in arrays.items():
+        safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+        with atomic_path(folder / f"{safe}.npy") as fresh:
+            np.save(fresh, array)

@@ -1,0 +1,119 @@
+"""The commands bench and probe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tvm_blislike.cli import options, tables
+from tvm_blislike.cli.terminal import print_json, stderr, stdout, working
+from tvm_blislike.errors import DisagreementError
+
+if TYPE_CHECKING:
+    from tvm_blislike.bench import EngineResult
+
+_TOLERANCE = 1e-4
+
+
+def bench(
+    model: options.Model,
+    engines: Annotated[
+        str, typer.Option(metavar="NAME,NAME,...", help="Engines to compare.")
+    ] = "blislike,onnxruntime,openvino,tvm",
+    target: options.Target = "native",
+    shape: options.Shapes = None,
+    threads: options.Threads = None,
+    repeat: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Rounds; default: at least 10 and 5 s."),
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Add per-layer times of blislike.")
+    ] = False,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Write the result as JSON; - for stdout."),
+    ] = None,
+) -> None:
+    """Measure engines side by side: interleaved, pinned, outputs compared."""
+    from tvm_blislike.bench import bench as measure
+    from tvm_blislike.files import require_writable, write_text
+
+    to_stdout = str(json_file) == "-"
+    if json_file and not to_stdout:
+        require_writable(json_file)
+    names = [name.strip() for name in engines.split(",") if name.strip()]
+    shapes = options.parse_shapes(shape)
+    with _progress() as show:
+        result = measure(model, names, threads, repeat, target, shapes, profile, show)
+    if to_stdout:
+        print(result.to_json())
+    else:
+        tables.print_bench(stdout(), result)
+    if json_file and not to_stdout:
+        write_text(json_file, result.to_json() + "\n")
+    _require_agreement(result.engines)
+
+
+def probe(
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE.toml", help="Write the core as TOML."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Measure this machine: FMA peak and the bandwidth of each cache level and of memory."""
+    from tvm_blislike.files import require_writable, write_text
+    from tvm_blislike.hardware import Core
+    from tvm_blislike.probe import probe as measure
+
+    if output:
+        require_writable(output)
+    with working("probing this machine"):
+        measured = measure(Core.native())
+    core = measured.to_core()
+    if output:
+        write_text(output, core.to_toml())
+    if as_json:
+        print_json(
+            {
+                "core": asdict(core),
+                "peak_gflops": measured.peak_gflops,
+                "bandwidth_gb_per_s": dict(measured.bandwidth_gb_per_s),
+            }
+        )
+    else:
+        tables.print_probe(stdout(), measured, None if output else core.to_toml())
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows what is being done.
+
+    Nothing runs between its calls: a spinner's thread would disturb what is measured.
+    """
+    console = stderr()
+
+    def show(text: str) -> None:
+        if console.is_terminal:
+            console.print(f"\r{text:<40}", end="")
+        elif not text.startswith("round"):
+            console.print(text)
+
+    yield show
+    if console.is_terminal:
+        console.print(f"\r{'':<40}\r", end="")
+
+
+def _require_agreement(engines: dict[str, EngineResult]) -> None:
+    """Raise DisagreementError naming the engines whose outputs differ by more than rounding."""
+    errors = {name: engine.max_rel_error for name, engine in engines.items()}
+    wrong = {n: e for n, e in errors.items() if e is None or e > _TOLERANCE}
+    if wrong:
+        listed = ", ".join(f"{n} ({'not finite' if e is None else e})" for n, e in wrong.items())
+        raise DisagreementError(f"outputs differ by more than {_TOLERANCE:g}: {listed}")

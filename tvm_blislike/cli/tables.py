@@ -1,0 +1,196 @@
+"""Results as tables for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from tvm_blislike.bench import BenchResult
+    from tvm_blislike.compiled import CompiledModel, LayerTime
+    from tvm_blislike.hardware import Core
+    from tvm_blislike.probe import ProbeResult
+    from tvm_blislike.report import LayerReport, Report
+
+_BLOCKING = ("mc", "nc", "kc")
+
+
+def describe(array: np.ndarray) -> dict[str, Any]:
+    """Return shape, data type and range of an array, JSON-ready."""
+    facts: dict[str, Any] = {"shape": list(array.shape), "dtype": str(array.dtype)}
+    if array.size:
+        facts |= {key: float(getattr(array, key)()) for key in ("min", "mean", "max")}
+    return facts
+
+
+def print_compiled(console: Console, compiled: CompiledModel, result: Mapping[str, Any]) -> None:
+    """Print what `compile` wrote."""
+    used = Counter(layer.implementation for layer in compiled.explain().layers)
+    kernels = ", ".join(f"{count} {name}" for name, count in used.most_common())
+    console.print(
+        f"{result['output']}: {result['bytes'] / 1e6:.1f} MB, compiled in {result['seconds']:.1f} s"
+        f" for {result['core']}, {_threads(result['threads'])}"
+    )
+    for label, specs in (("in ", compiled.inputs), ("out", compiled.outputs)):
+        for spec in specs:
+            console.print(f"  {label} {escape(str(spec))}")
+    console.print(f"  kernels: {kernels}")
+
+
+def print_run(console: Console, summary: Mapping[str, Any]) -> None:
+    """Print the outputs and the time of `run`."""
+    if summary["random_input"]:
+        console.print("inputs: random, seed 0")
+    table = Table("output", "shape", "data type", "min", "mean", "max")
+    for name, facts in summary["outputs"].items():
+        sizes = "x".join(map(str, facts["shape"])) or "scalar"
+        values = [f"{facts[key]:.6g}" if key in facts else "" for key in ("min", "mean", "max")]
+        table.add_row(escape(name), sizes, facts["dtype"], *values)
+    console.print(table)
+    runs = "1 run" if summary["repeat"] == 1 else f"median of {summary['repeat']} runs"
+    console.print(
+        f"{summary['median_ms']:.3f} ms ({runs}; minimum {summary['min_ms']:.3f} ms), "
+        f"{_threads(summary['threads'])}"
+    )
+
+
+def print_report(console: Console, report: Report) -> None:
+    """Print the choice for each layer, then every reason."""
+    title = f"{report.core}, {_threads(report.threads)}"
+    table = Table(title=title, title_justify="left")
+    for heading in ("layer", "workload", "implementation", "mc, nc, kc", "footprint"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("predicted ms", "% of peak"):
+        table.add_column(heading, justify="right")
+    for layer in report.layers:
+        table.add_row(*_layer_cells(layer))
+    console.print(table)
+    console.print(f"predicted: {report.predicted_ms:.3f} ms for the layers the model covers")
+    _print_reasons(console, report)
+
+
+def print_cores(console: Console, cores: Sequence[Core]) -> None:
+    """Print name, instruction set and caches of each core."""
+    table = Table("core", "isa", "vector bits", "registers", "FMA/cycle", "caches (ways)")
+    for core in cores:
+        caches = ", ".join(
+            f"L{c.level} {_size(c.bytes)} ({c.ways})"
+            + (f" for {c.shared_by} cores" if c.shared_by > 1 else "")
+            for c in core.caches
+        )
+        numbers = (core.vector_bits, core.vector_registers, core.fma_per_cycle)
+        table.add_row(core.name, core.isa, *(f"{number:g}" for number in numbers), caches)
+    console.print(table)
+
+
+def print_profile(console: Console, times: Sequence[LayerTime], report: Report) -> None:
+    """Print the measured time of each kernel beside the predicted one."""
+    layers = {layer.name: layer for layer in report.layers}
+    total = sum(time.ms for time in times) or 1.0
+    table = Table("layer", "workload", "implementation", title="per layer", title_justify="left")
+    for heading in ("calls", "ms", "% of time", "GFLOPS", "predicted ms"):
+        table.add_column(heading, justify="right")
+    for time in times:
+        layer = layers.get(time.name)
+        speed = 2e-6 * layer.macs * time.calls / time.ms if layer and time.ms else 0.0
+        predicted = layer.predicted_ms if layer else None
+        table.add_row(
+            escape(time.name),
+            escape(layer.workload) if layer else "",
+            _implementation(layer) if layer else "",
+            str(time.calls),
+            f"{time.ms:.3f}",
+            f"{100 * time.ms / total:.1f}",
+            f"{speed:.1f}" if speed else "",
+            "" if predicted is None else f"{predicted * time.calls:.3f}",
+        )
+    console.print(table)
+
+
+def print_bench(console: Console, result: BenchResult) -> None:
+    """Print the engines side by side, fastest first, and what the figures refer to."""
+    table = Table(title=f"{result.model}, {_threads(result.threads)}", title_justify="left")
+    table.add_column("engine")
+    headings = ("median ms", "min ms", "p10 .. p90 ms", "% of peak", "max rel. error", "load s")
+    for heading in (*headings, f"speed / {result.reference}"):
+        table.add_column(heading, justify="right")
+    base = result.engines[result.reference].median_ms
+    for name, engine in sorted(result.engines.items(), key=lambda item: item[1].median_ms):
+        low, high = engine.spread_ms
+        fraction = result.gflop / (engine.median_ms * 1e-3) / result.peak_gflops
+        error = engine.max_rel_error
+        table.add_row(
+            f"{name} {result.versions[name]}",
+            f"{engine.median_ms:.3f}",
+            f"{engine.min_ms:.3f}",
+            f"{low:.3f} .. {high:.3f}",
+            f"{100 * fraction:.0f}" if result.gflop else "",
+            "not finite" if error is None else f"{error:.1e}",
+            f"{engine.load_s:.1f}",
+            f"{base / engine.median_ms:.2f}",
+        )
+    console.print(table)
+    low, high = result.peak_spread_gflops
+    console.print(
+        f"FMA peak in this run: {result.peak_gflops:.0f} GFLOPS ({low:.0f} .. {high:.0f}), "
+        f"{result.rounds} rounds; {result.core}, {result.machine}"
+    )
+    for name, reason in result.skipped.items():
+        console.print(f"skipped {name}: {escape(reason)}", soft_wrap=True)
+
+
+def print_probe(console: Console, measured: ProbeResult, toml: str | None) -> None:
+    """Print what was measured and, unless it went to a file, the core as TOML."""
+    console.print(f"FMA peak: {measured.peak_gflops:.1f} GFLOPS (1 thread)")
+    for level, speed in measured.bandwidth_gb_per_s.items():
+        console.print(f"{level} bandwidth: {speed:.1f} GB/s")
+    if toml:
+        console.print()
+        console.print(toml, markup=False, soft_wrap=True)
+
+
+def _layer_cells(layer: LayerReport) -> list[str]:
+    blocking = ", ".join(str(layer.config.get(key, "-")) for key in _BLOCKING)
+    footprint = ", ".join(
+        f"{part.operand} {part.level} {100 * part.fraction:.0f}%" for part in layer.footprint
+    )
+    return [
+        escape(layer.name),
+        escape(layer.workload),
+        _implementation(layer),
+        blocking if any(key in layer.config for key in _BLOCKING) else "",
+        footprint,
+        "" if layer.predicted_ms is None else f"{layer.predicted_ms:.3f}",
+        "" if layer.peak_fraction is None else f"{100 * layer.peak_fraction:.0f}",
+    ]
+
+
+def _print_reasons(console: Console, report: Report) -> None:
+    """Print each reason once, with the layers it holds for; fallbacks first."""
+    layers_of: dict[tuple[bool, str], list[str]] = {}
+    for layer in report.layers:
+        if layer.reason:
+            layers_of.setdefault((bool(layer.microkernel), layer.reason), []).append(layer.name)
+    for (chosen, reason), names in sorted(layers_of.items()):
+        kind = "why" if chosen else "default rule"
+        console.print(f"{kind}: {escape(reason)}: {escape(', '.join(names))}", soft_wrap=True)
+    for note in report.notes:
+        console.print(f"note: {escape(note)}", soft_wrap=True)
+
+
+def _implementation(layer: LayerReport) -> str:
+    return f"{layer.implementation} {layer.microkernel}".strip()
+
+
+def _threads(threads: int) -> str:
+    return "1 thread" if threads == 1 else f"{threads} threads"
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes // 1024} KB" if size_bytes < 1 << 20 else f"{size_bytes / (1 << 20):g} MB"

@@ -1,0 +1,58 @@
+"""Where the command line prints: results to stdout, progress and messages to stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+# A pipe has no width; tables then get room enough to keep every cell on its line.
+_PIPE_WIDTH = 200
+_QUIET_SECONDS = 2.0
+
+
+def stdout() -> Console:
+    """Return the console of results."""
+    return _console(sys.stdout)
+
+
+def stderr() -> Console:
+    """Return the console of progress and messages."""
+    return _console(sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    """Print `value` as JSON to stdout."""
+    print(json.dumps(value, indent=2))
+
+
+@contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show that `what` goes on: a spinner on a terminal, else a line once it takes over 2 s."""
+    console = stderr()
+    started = time.perf_counter()
+    if console.is_terminal:
+        with console.status(escape(what)):
+            yield
+    else:
+        notice = threading.Timer(_QUIET_SECONDS, console.print, [f"{escape(what)} ..."])
+        notice.daemon = True
+        notice.start()
+        try:
+            yield
+        finally:
+            notice.cancel()
+    seconds = time.perf_counter() - started
+    if seconds > _QUIET_SECONDS:
+        console.print(f"{escape(what)}: {seconds:.1f} s")
+
+
+def _console(file: Any) -> Console:
+    return Console(file=file, width=None if file.isatty() else _PIPE_WIDTH, highlight=False)
