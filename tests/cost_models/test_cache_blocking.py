@@ -1,0 +1,359 @@
+"""Cache blocking: worked examples by hand, then properties over random cores.
+
+Published values are those of Low et al. (2016) evaluated for the same micro-kernel; BLIS's own
+hand-tuned sizes are named where they tell something. way = bytes / ways, S = 4 bytes.
+"""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tvm_blislike.cost_models import LOOP_ORDERS, cache_blocking, roles
+from tvm_blislike.cost_models.cache_blocking import ABSENT_CACHE_BYTES
+from tvm_blislike.hardware import Cache, Core, names
+from tvm_blislike.hardware.core import CACHE_POLICIES
+
+
+def sizes(core: Core, mr: int, nr: int, **more) -> tuple[int, int, int]:
+    blocking = cache_blocking(core, mr, nr, **more)
+    return blocking.mc, blocking.nc, blocking.kc
+
+
+def with_caches(*caches: Cache) -> Core:
+    return replace(Core.named("haswell"), caches=caches)
+
+
+# ---------------------------------------------------------------- worked examples, B3A2C0
+
+
+def test_carmel_8x12():
+    # L1 64K/4w: way 16384; ways_Ar = floor(3 / (1 + 12/8)) = 1; kc = 16384 / (8*4) = 512
+    # L2 2M/16w: way 131072; Br = 512*12*4 = 24576 -> 1 way; ways_Ac = 16-1-1 = 14
+    #            mc = 14*131072 / (512*4) = 896 = 112*8
+    # L3 4M/16w, exclusive: way 262144; Ac needs no room; ways_Bc = 16-1 = 15
+    #            nc = 15*262144 / 2048 = 1920 = 160*12
+    # Low et al. 896, 1020, 512: they take an inclusive L3 and subtract Ac (see the next test).
+    assert sizes(Core.named("carmel"), 8, 12) == (896, 1920, 512)
+
+
+def test_carmel_8x12_as_published_with_an_inclusive_l3():
+    # Ac = 896*512*4 = 1835008 -> 7 ways; ways_Bc = 16-1-7 = 8; nc = 8*262144/2048 = 1024
+    # -> 85*12 = 1020, the published value.
+    carmel = Core.named("carmel")
+    inclusive = (*carmel.caches[:2], replace(carmel.caches[2], policy="inclusive"))
+    assert sizes(replace(carmel, caches=inclusive), 8, 12) == (896, 1020, 512)
+
+
+def test_carmel_8x12_two_and_eight_threads():
+    # Two threads share one L2 of 2 MiB and use half of L3:
+    #   mc = 14*65536 / 2048 = 448; nc = 15*131072 / 2048 = 960 = 80*12
+    assert sizes(Core.named("carmel"), 8, 12, threads=2) == (448, 960, 512)
+    # Eight threads still share L2 in pairs; L3: nc = 15*32768 / 2048 = 240 = 20*12
+    assert sizes(Core.named("carmel"), 8, 12, threads=8) == (448, 240, 512)
+
+
+def test_cortex_a57_8x12_two_way_l1_and_no_l3():
+    # L1 32K/2w: way 16384; ways_Ar = floor(1 / 2.5) = 0: the paper's kc is 0. Ours: Br takes the
+    #   way that Ar and C do not need, kc = min(16384/12, 16384/8) / 4 = 341 -> 340 = 85*4
+    # L2 2M/16w: way 131072; Br = 340*12*4 = 16320 -> 1 way; 14 ways
+    #   mc = 14*131072 / (340*4) = 1349.3 -> 168*8 = 1344
+    # no L3: nc = 4 MiB / 1360 = 3084.05 -> 257*12 = 3084 (BLIS: 3072)
+    assert sizes(Core.named("cortex-a57"), 8, 12) == (1344, 3084, 340)
+
+
+def test_cortex_a72_8x12_two_way_l1_and_no_l3():
+    # L1 as Cortex-A57. L2 1M/16w: mc = 14*65536 / 1360 = 674.6 -> 84*8 = 672, as published.
+    # Published kc is 341: ours is rounded to the unrolling of 4.
+    assert sizes(Core.named("cortex-a72"), 8, 12) == (672, 3084, 340)
+    # Four threads share L2: mc = 14*16384 / 1360 = 168.7 -> 168
+    assert sizes(Core.named("cortex-a72"), 8, 12, threads=4) == (168, 3084, 340)
+
+
+def test_two_way_l1_with_the_streaming_panel_the_wider_one():
+    # 12x8 instead of 8x12: now Ar limits, kc = min(16384/8, 16384/12) / 4 = 341 -> 340
+    assert sizes(Core.named("cortex-a72"), 12, 8)[2] == 340
+
+
+def test_cortex_a53_8x12_victim_l2():
+    # L1 32K/4w: way 8192; ways_Ar = floor(3 / 2.5) = 1; kc = 8192 / 32 = 256
+    # L2 512K/16w: way 32768; a victim of L1, so Br needs no second copy: 15 ways
+    #   mc = 15*32768 / (256*4) = 480 (Low et al. 448: one way more for Br)
+    # no L3: nc = 4 MiB / 1024 = 4096 -> 341*12 = 4092
+    assert sizes(Core.named("cortex-a53"), 8, 12) == (480, 4092, 256)
+
+
+def test_cortex_a53_8x12_as_published_with_an_inclusive_l2():
+    # 14 ways: mc = 14*32768 / 1024 = 448
+    a53 = Core.named("cortex-a53")
+    inclusive = (a53.caches[0], replace(a53.caches[1], policy="inclusive"))
+    assert sizes(replace(a53, caches=inclusive), 8, 12)[0] == 448
+
+
+def test_cortex_a76_8x12():
+    # L1 64K/4w: kc = 512 as Carmel
+    # L2 512K/8w: way 65536; Br -> 1 way; 6 ways; mc = 6*65536 / 2048 = 192
+    # L3 2M/16w, exclusive: way 131072; 15 ways; nc = 15*131072 / 2048 = 960
+    # Low et al. 192, 768, 512: an inclusive L3 gives Ac = 393216 = 3 ways, 12*131072/2048 = 768.
+    a76 = Core.named("cortex-a76")
+    assert sizes(a76, 8, 12) == (192, 960, 512)
+    inclusive = (*a76.caches[:2], replace(a76.caches[2], policy="inclusive"))
+    assert sizes(replace(a76, caches=inclusive), 8, 12) == (192, 768, 512)
+
+
+def test_haswell_6x16():
+    # L1 32K/8w: way 4096; ways_Ar = floor(7 / (1 + 16/6)) = 1; kc = 4096/24 = 170.7 -> 168
+    #   (Low et al. 170, not a multiple of the unrolling; BLIS tuned 256)
+    # L2 256K/8w: way 32768; Br = 168*16*4 = 10752 -> 1 way; 6 ways
+    #   mc = 6*32768 / 672 = 292.6 -> 48*6 = 288, as published
+    # L3 8M/16w, inclusive: way 524288; Ac = 288*672 = 193536 -> 1 way; 14 ways
+    #   nc = 14*524288 / 672 = 10922.7 -> 682*16 = 10912 (Low et al. 10784, with kc = 170)
+    assert sizes(Core.named("haswell"), 6, 16) == (288, 10912, 168)
+    assert sizes(Core.named("haswell"), 6, 16, kr=1) == (288, 10784, 170)  # exactly published
+
+
+def test_skylake_avx512_32x12_one_slice_of_l3():
+    # L1 32K/8w: way 4096; ways_Ar = floor(7 / (1 + 12/32)) = 5; kc = 5*4096 / 128 = 160
+    # L2 1M/16w: way 65536; Br = 160*12*4 = 7680 -> 1 way; 14 ways
+    #   mc = 14*65536 / 640 = 1433.6 -> 44*32 = 1408
+    # L3, one slice of 1.375M/11w: way 131072; a victim cache: 10 ways
+    #   nc = 10*131072 / 640 = 2048 -> 170*12 = 2040
+    # Low et al. 1408, 612, 160: subtracting Ac = 901120 -> 7 ways leaves 3. BLIS's SVE formula,
+    # which subtracts more, gives -312.
+    skx = Core.named("skylake-avx512")
+    slice_of_l3 = Cache(level=3, bytes=1441792, ways=11, line_bytes=64, policy="victim")
+    one_slice = replace(skx, caches=(*skx.caches[:2], slice_of_l3))
+    assert sizes(one_slice, 32, 12) == (1408, 2040, 160)
+    inclusive = (*skx.caches[:2], replace(slice_of_l3, policy="inclusive"))
+    assert sizes(replace(skx, caches=inclusive), 32, 12) == (1408, 612, 160)
+
+
+def test_skylake_avx512_32x12_whole_l3():
+    # 27.5M/11w: way 2621440; nc = 10*2621440 / 640 = 40960 -> 3413*12 = 40956
+    assert sizes(Core.named("skylake-avx512"), 32, 12) == (1408, 40956, 160)
+    # All 20 cores: one slice each.
+    assert sizes(Core.named("skylake-avx512"), 32, 12, threads=20) == (1408, 2040, 160)
+
+
+def test_four_way_l1_with_a_wide_block():
+    # 4x28 on Carmel, the best block of Alaejos et al. for layer 006: ways_Ar = floor(3*4/32) = 0.
+    # kc = min(3*16384/28, 16384/4) / 4 = min(438.9, 1024) -> 436 = 109*4
+    assert sizes(Core.named("carmel"), 4, 28)[2] == 436
+
+
+def test_direct_mapped_l1_only():
+    # Half of 8192 bytes for both panels: kc = 4096 / (8+4) / 4 = 85.3 -> 84; mc, nc from memory:
+    # 4 MiB / 336 = 12483.04 -> 12480 (8), 12480 (4 divides 12483 -> 12480)
+    core = with_caches(Cache(1, 8192, 1, 64))
+    blocking = cache_blocking(core, 8, 4)
+    assert (blocking.mc, blocking.nc, blocking.kc) == (12480, 12480, 84)
+    assert [f.level for f in blocking.footprint] == [0, 1, 1, None, None]
+
+
+def test_no_cache_listed_is_planned_for_a_small_one():
+    # Assumed L1 32K/4w as Cortex-A53: kc = 256, and the rest from memory.
+    assert sizes(with_caches(), 8, 12) == (4096, 4092, 256)
+
+
+def test_l2_of_two_ways_has_no_way_to_set_apart():
+    # L2 16K/2w inclusive, Br = 256*12*4 = 12288 -> 2 ways of 8192; 2-1-2 < 1, so half of what
+    # Br leaves: (16384 - 12288) / 2 = 2048; mc = 2048 / 1024 = 2 -> one micro-tile of 8
+    core = with_caches(Cache(1, 32768, 4, 64), Cache(2, 16384, 2, 64))
+    blocking = cache_blocking(core, 8, 12)
+    assert blocking.mc == 8
+    assert blocking.footprint[3] == ("Ac", 2, 8 * 256 * 4, 0.5)
+
+
+def test_footprint_of_carmel():
+    registers, br, ar, ac, bc = cache_blocking(Core.named("carmel"), 8, 12).footprint
+    assert registers == ("Cr", 0, 8 * 12 * 4, 24 / 32)  # 24 of 32 registers
+    assert br == ("Br", 1, 512 * 12 * 4, 24576 / 65536)
+    assert ar == ("Ar", 1, 512 * 8 * 4, 16384 / 65536)
+    assert ac == ("Ac", 2, 896 * 512 * 4, 14 / 16)
+    assert bc == ("Bc", 3, 1920 * 512 * 4, 15 / 16)
+
+
+# ---------------------------------------------------------------- loop orders
+
+
+@pytest.mark.parametrize(
+    ("loop_order", "expected"),
+    [
+        ("B3A2C0", ("B", "A", "C", "n", "k", "m")),
+        ("A3B2C0", ("A", "B", "C", "m", "k", "n")),
+        ("C3B2A0", ("C", "B", "A", "m", "n", "k")),
+        ("C3A2B0", ("C", "A", "B", "n", "m", "k")),
+        ("B3C2A0", ("B", "C", "A", "k", "n", "m")),
+        ("A3C2B0", ("A", "C", "B", "k", "m", "n")),
+    ],
+)
+def test_roles(loop_order, expected):
+    assert roles(loop_order) == expected
+
+
+def test_swapping_a_and_b_swaps_m_and_n():
+    # C^T = B^T A^T: A3B2C0 with a 12x8 block is B3A2C0 with 8x12, read transposed.
+    for name in names():
+        mc, nc, kc = sizes(Core.named(name), 8, 12)
+        assert sizes(Core.named(name), 12, 8, loop_order="A3B2C0") == (nc, mc, kc)
+
+
+def test_carmel_c3b2a0():
+    # A (8x4) in registers, the micro-kernel runs along n: C panels 8 x nc stay in L1, B panels
+    # 4 x nc stream. L1: ways_B = floor(3*4 / (8+4)) = 1; nc = 16384 / (4*4) = 1024 -> 85*12 = 1020
+    # L2 (B): C panel 8*1020*4 = 32640 -> 1 way; 14 ways; kc = 14*131072 / 4080 = 449.8 -> 448
+    # L3 (C), exclusive: 15 ways; mc = 15*262144 / 4080 = 963.8 -> 120*8 = 960
+    blocking = cache_blocking(Core.named("carmel"), 8, 12, loop_order="C3B2A0")
+    assert (blocking.mc, blocking.nc, blocking.kc) == (960, 1020, 448)
+    assert [f.operand for f in blocking.footprint] == ["Ar", "Cr", "Br", "Bc", "Cc"]
+
+
+def test_unknown_loop_order_names_the_known_ones():
+    with pytest.raises(ValueError, match=r"B3A1C0.*B3A2C0, A3B2C0"):
+        cache_blocking(Core.named("carmel"), 8, 12, loop_order="B3A1C0")
+
+
+# ---------------------------------------------------------------- problem sizes, pins, types
+
+
+def test_blocks_are_balanced_over_the_problem():
+    # Carmel 896, 1920, 512. k = 520: two blocks of 260. With kc = 260 L2 holds
+    # mc = 14*131072 / 1040 = 1764.4 -> 1760; m = 2000: two of 1000. n = 24 is one block.
+    assert sizes(Core.named("carmel"), 8, 12, m=2000, n=24, k=520) == (1000, 24, 260)
+
+
+def test_small_problems_are_one_tile():
+    assert sizes(Core.named("carmel"), 8, 12, m=1, n=1, k=1) == (8, 12, 1)
+    assert sizes(Core.named("carmel"), 8, 12, m=8, n=12, k=7) == (8, 12, 7)
+
+
+def test_a_pinned_block_stays_and_the_others_adapt():
+    # kc = 256 on Haswell as BLIS tunes it: Br = 16384 -> 1 way; mc = 6*32768/1024 = 192;
+    # Ac = 196608 -> 1 way; nc = 14*524288 / 1024 = 7168 = 448*16
+    assert sizes(Core.named("haswell"), 6, 16, pinned={"kc": 256}) == (192, 7168, 256)
+    assert sizes(Core.named("haswell"), 6, 16, pinned={"mc": 72})[0] == 72
+    assert sizes(Core.named("haswell"), 6, 16, pinned={"nc": 4080})[1] == 4080
+    assert sizes(Core.named("haswell"), 6, 16, pinned={"kc": 254})[2] == 254  # exactly
+
+
+def test_pins_are_cut_to_whole_tiles_and_to_the_problem():
+    assert sizes(Core.named("haswell"), 6, 16, pinned={"mc": 100, "nc": 7})[:2] == (96, 16)
+    assert sizes(Core.named("haswell"), 6, 16, pinned={"kc": 256}, k=100)[2] == 100
+    # Not balanced: 300 = 256 + 44 is what the user asked for.
+    assert sizes(Core.named("haswell"), 6, 16, pinned={"kc": 256}, k=300)[2] == 256
+
+
+def test_wrong_pins_and_sizes_are_errors():
+    carmel = Core.named("carmel")
+    with pytest.raises(ValueError, match=r"cannot pin mr; only mc, nc and kc"):
+        cache_blocking(carmel, 8, 12, pinned={"mr": 4})
+    with pytest.raises(ValueError, match="kc is 0"):
+        cache_blocking(carmel, 8, 12, pinned={"kc": 0})
+    with pytest.raises(ValueError, match="mr is 0"):
+        cache_blocking(carmel, 0, 12)
+    with pytest.raises(ValueError, match="k is -1"):
+        cache_blocking(carmel, 8, 12, k=-1)
+
+
+def test_halving_the_element_doubles_kc():
+    assert sizes(Core.named("carmel"), 8, 12, dtype="float16")[2] == 1024
+    assert sizes(Core.named("carmel"), 8, 12, dtype="float64")[2] == 256
+
+
+# ---------------------------------------------------------------- properties
+
+caches = st.builds(
+    Cache,
+    level=st.just(0),  # numbered below
+    bytes=st.one_of(
+        st.integers(1, 2**26), st.sampled_from([2**15, 3 * 2**14, 2**20, 5 * 2**18, 0])
+    ),
+    ways=st.integers(1, 20),
+    line_bytes=st.sampled_from([32, 64, 128]),
+    shared_by=st.integers(1, 64),
+    policy=st.sampled_from(CACHE_POLICIES),
+)
+
+
+@st.composite
+def random_cores(draw):
+    levels = draw(st.lists(caches, min_size=0, max_size=4))
+    numbered = tuple(replace(c, level=i + 1) for i, c in enumerate(levels))
+    return with_caches(*numbered)
+
+
+tiles = st.integers(1, 64)
+problem = st.one_of(st.none(), st.integers(1, 5000))
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    core=random_cores(),
+    mr=tiles,
+    nr=tiles,
+    kr=st.sampled_from([1, 2, 4, 8]),
+    loop_order=st.sampled_from(LOOP_ORDERS),
+    threads=st.integers(1, 128),
+    dtype=st.sampled_from(["float32", "float16", "int8", "float64"]),
+    m=problem,
+    n=problem,
+    k=problem,
+)
+@example(Core.named("cortex-a57"), 8, 12, 4, "B3A2C0", 4, "float32", 1, 1, 1)
+def test_any_core_gets_usable_blocks(core, mr, nr, kr, loop_order, threads, dtype, m, n, k):
+    blocking = cache_blocking(
+        core, mr, nr, kr=kr, loop_order=loop_order, threads=threads, dtype=dtype, m=m, n=n, k=k
+    )
+    mc, nc, kc = blocking.mc, blocking.nc, blocking.kc
+    assert mc >= mr and mc % mr == 0
+    assert nc >= nr and nc % nr == 0
+    assert kc >= 1 and (kc % kr == 0 or kc < kr or kc == k)
+    for block, size, tile in ((mc, m, mr), (nc, n, nr), (kc, k, 1)):
+        assert size is None or block < size + tile
+    role = roles(loop_order)
+    block, tile = {"m": mc, "n": nc, "k": kc}, {"m": mr, "n": nr, "k": kr}
+    registers, stationary, streaming, middle, outer = blocking.footprint
+    assert registers.operand == f"{role.registers}r" and registers.level == 0
+    # Both micro-panels fit in this thread's L1 share, unless they are as short as can be.
+    if stationary.level is not None and block[role.inner] > max(tile[role.inner], 1):
+        assert stationary.fraction + streaming.fraction <= 1 + 1e-9
+    # A block of more than one tile leaves room for C in its cache.
+    for entry, dimension in ((middle, role.middle), (outer, role.outer)):
+        if entry.level is not None and block[dimension] > tile[dimension]:
+            assert entry.fraction < 1
+        if entry.level is None and block[dimension] > tile[dimension]:
+            assert entry.bytes <= ABSENT_CACHE_BYTES
+
+
+@settings(max_examples=100, deadline=None)
+@given(core=random_cores(), mr=tiles, nr=tiles, size=st.integers(1, 5000))
+def test_the_last_block_is_not_tiny(core, mr, nr, size):
+    free = cache_blocking(core, mr, nr)
+    cut = cache_blocking(core, mr, nr, k=size)
+    blocks = math.ceil(size / cut.kc)
+    assert cut.kc <= max(free.kc, 1)
+    assert blocks == math.ceil(size / free.kc)  # no more blocks than without balancing
+    # Every block but the last is cut.kc long; the last is shorter by less than one unrolling
+    # per block.
+    assert size - (blocks - 1) * cut.kc > cut.kc - 4 * blocks
+
+
+@settings(max_examples=100, deadline=None)
+@given(core=random_cores(), mr=tiles, nr=tiles, threads=st.integers(1, 64))
+def test_more_threads_never_get_larger_blocks(core, mr, nr, threads):
+    alone = cache_blocking(core, mr, nr, pinned={"kc": 64})
+    together = cache_blocking(core, mr, nr, pinned={"kc": 64}, threads=threads)
+    assert together.mc <= alone.mc
+    shared = cache_blocking(core, mr, nr, pinned={"kc": 64, "mc": mr}, threads=threads)
+    assert shared.nc <= cache_blocking(core, mr, nr, pinned={"kc": 64, "mc": mr}).nc
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize(("mr", "nr"), [(8, 12), (6, 16), (14, 32)])
+def test_every_described_core_holds_its_blocks(name, mr, nr):
+    core = Core.named(name)
+    for loop_order in LOOP_ORDERS:
+        for threads in (1, core.cores):
+            blocking = cache_blocking(core, mr, nr, loop_order=loop_order, threads=threads)
+            assert all(f.fraction is None or f.fraction <= 1 for f in blocking.footprint[1:])
