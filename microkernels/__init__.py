@@ -1,0 +1,31 @@
+"""Register-blocked micro-kernels: one file per ISA and data type, one literal list in each."""
+
+from __future__ import annotations
+
+from tvm_blislike.microkernels import avx2_f32, avx512_f32, neon_f32
+from tvm_blislike.microkernels.base import AXIS, Microkernel, UpdateShape, update_intrin
+
+KERNELS: tuple[Microkernel, ...] = avx512_f32.KERNELS + avx2_f32.KERNELS + neon_f32.KERNELS
+
+_BY_NAME = {kernel.name: kernel for kernel in KERNELS}
+
+
+def kernels_for(isa: str, dtype: str = "float32") -> tuple[Microkernel, ...]:
+    """Return the micro-kernels offered for an instruction set and data type."""
+    return tuple(k for k in KERNELS if k.isa == isa and k.dtype == dtype)
+
+
+def get_kernel(name: str) -> Microkernel:
+    """Return the micro-kernel called `name`, such as `avx512_f32_14x32`.
+
+    Raises
+    ------
+    KeyError
+        When no list offers it.
+    """
+    if name not in _BY_NAME:
+        raise KeyError(f"no micro-kernel {name!r}; the lists are in tvm_blislike/microkernels")
+    return _BY_NAME[name]
+
+
+__all__ = ["AXIS", "KERNELS", "Microkernel", "UpdateShape", "get_kernel", "kernels_for", "update_intrin"]

@@ -1,0 +1,24 @@
+"""fp32 micro-kernels for AVX2 with FMA3: 16 registers of 8 lanes, A broadcast from memory.
+
+Budget: mr * nr / 8 accumulators + nr / 8 for a row of B + 1 for A <= 16 (A folds away only on
+AVX-512; here a broadcast always takes its register). Two FMAs a cycle with a latency of four or
+five want ten accumulators; 6x16 (twelve) is the classic choice of BLIS on Haswell and Zen.
+"""
+
+from __future__ import annotations
+
+from tvm_blislike.microkernels.base import Microkernel, within_budget
+
+LANES = 8
+REGISTERS = 16
+
+SHAPES = (
+    *((mr, 8) for mr in range(1, 14)),
+    *((mr, 16) for mr in range(1, 7)),
+    *((mr, 24) for mr in range(1, 5)),
+    *((mr, 32) for mr in range(1, 3)),
+    (1, 48),
+    (1, 56),
+)
+
+KERNELS = within_budget([Microkernel("avx2", mr, nr, LANES) for mr, nr in SHAPES], REGISTERS)

@@ -1,0 +1,372 @@
+"""What every micro-kernel shares: its shape, its register budget, and its TensorIntrin.
+
+A micro-kernel updates one block of C that stays in vector registers:
+
+    C[i, j] += sum_k A(i, k) * B[k, j]        0 <= i < mr, 0 <= j < nr, 0 <= k < kr
+
+B is a packed panel (kr, nr), read with unit stride. A is read where it lies, through one of
+three views, because a broadcast (x86) or a short vector load (NEON) takes any address:
+
+    panel    A[k, i]                          packed micro-panel of BLIS (figure 3 of the GEMM paper)
+    rows     A[ih * sh, iw * sw, k]           pixels of an NCHWc image, or rows of a matrix (mh = 1)
+    window   A[ih * sh, iw * sw + k * dw]     overlapping windows of an NCHW image row (first layers)
+
+The rows of the block are mh x mw (mr = mh * mw), so that narrow images fill a whole block too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.s_tir import TensorIntrin
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+from tvm.tirx import PrimFunc
+
+# Loop annotation: the block axis that a loop runs over, so that the edge of a tile can be
+# cut off after scheduling (schedules/lowering.py). Values: "mh", "mw", "nr" (in vectors).
+AXIS = "blislike.axis"
+
+
+@dataclass(frozen=True)
+class Microkernel:
+    """One register block.
+
+    Parameters
+    ----------
+    isa : str
+        "avx512", "avx2" or "neon".
+    mr, nr : int
+        Rows and columns of the block, in elements.
+    lanes : int
+        Elements of one vector register; divides `nr`.
+    dtype : str
+        Data type of A, B and C.
+    a_by_lane : bool
+        A arrives by vector loads and is multiplied by element (NEON `fmla v, v, v.s[i]`);
+        otherwise each element is a broadcast from memory (x86).
+    """
+
+    isa: str
+    mr: int
+    nr: int
+    lanes: int
+    dtype: str = "float32"
+    a_by_lane: bool = False
+
+    @property
+    def name(self) -> str:
+        """Derived name, such as `avx512_f32_14x32`."""
+        return f"{self.isa}_{self.dtype.replace('float', 'f')}_{self.mr}x{self.nr}"
+
+    @property
+    def vectors(self) -> int:
+        """Vector registers in one row of the block."""
+        return self.nr // self.lanes
+
+    @property
+    def registers(self) -> int:
+        """Vector registers that the k loop keeps alive: accumulators, one row of B, and A."""
+        if self.a_by_lane:
+            a = -(-self.mr // self.lanes)
+        else:
+            # A one-vector row folds the broadcast into the FMA and needs no register for A.
+            a = 1 if self.vectors > 1 else 0
+        return self.mr * self.vectors + self.vectors + a
+
+    @property
+    def loads_per_fma(self) -> float:
+        """Load instructions of one k step over its FMAs (`rows` and `window` views)."""
+        a = self.mr / self.lanes if self.a_by_lane else self.mr
+        return (a + self.vectors) / (self.mr * self.vectors)
+
+
+def within_budget(
+    kernels: Sequence[Microkernel], registers: int
+) -> tuple[Microkernel, ...]:
+    """Keep the kernels whose accumulators and operands fit into `registers` vector registers."""
+    return tuple(k for k in kernels if k.registers <= registers)
+
+
+@dataclass(frozen=True)
+class UpdateShape:
+    """How one use of a micro-kernel walks through A and k.
+
+    Parameters
+    ----------
+    mh, mw : int
+        Rows of the block as image rows and columns; mh * mw is the kernel's mr.
+    kr : int
+        k steps of one call.
+    unroll : int
+        k steps per iteration of the emitted loop.
+    view : str
+        "rows", "window" or "panel".
+    sh, sw, dw : int
+        Strides of the image rows and columns and step of k (`window`), in elements.
+    """
+
+    mh: int
+    mw: int
+    kr: int
+    unroll: int = 4
+    view: str = "rows"
+    sh: int = 1
+    sw: int = 1
+    dw: int = 1
+
+    @property
+    def a_shape(self) -> tuple[int, ...]:
+        """Extent of A that one call reads."""
+        if self.view == "panel":
+            return (self.kr, self.mh * self.mw)
+        rows = (self.mh - 1) * self.sh + 1
+        cols = (self.mw - 1) * self.sw + 1
+        if self.view == "window":
+            return (rows, cols + (self.kr - 1) * self.dw)
+        return (rows, cols, self.kr)
+
+    def a_index(self, ih: Any, iw: Any, k: Any) -> tuple[Any, ...]:
+        """Index of A(i, k) in `a_shape`."""
+        if self.view == "panel":
+            return (k, ih * self.mw + iw)
+        if self.view == "window":
+            return (ih * self.sh, iw * self.sw + k * self.dw)
+        return (ih * self.sh, iw * self.sw, k)
+
+
+def update_intrin(kernel: Microkernel, shape: UpdateShape) -> str:
+    """Register the TensorIntrin of `kernel` used with `shape`; return its name.
+
+    The intrinsic's C is (mh, mw, nr), its A is `shape.a_shape`, its B is (kr, nr). Axes of
+    extent one are dropped from all three, as `Schedule.tensorize` requires.
+
+    Returns
+    -------
+    str
+        Name for `Schedule.tensorize`; registering twice is free.
+
+    Raises
+    ------
+    ValueError
+        When the rows of `shape` do not match the kernel's mr.
+    """
+    if shape.mh * shape.mw != kernel.mr:
+        raise ValueError(f"{kernel.name} has {kernel.mr} rows, not {shape.mh} x {shape.mw}")
+    return _register(kernel, shape)
+
+
+@functools.cache
+def _register(kernel: Microkernel, shape: UpdateShape) -> str:
+    strides = f"s{shape.sh}_{shape.sw}_d{shape.dw}"
+    name = (
+        f"blislike_{kernel.name}_{shape.mh}x{shape.mw}_k{shape.kr}u{shape.unroll}"
+        f"_{shape.view}_{strides}"
+    )
+    desc = _build(kernel, shape, symbolic=False, body=_desc_body)
+    impl = _build(kernel, shape, symbolic=True, body=_impl_body)
+    TensorIntrin.register(name, desc, impl, override=True)
+    return name
+
+
+def _squeeze(shape: Sequence[int]) -> tuple[int, ...]:
+    kept = tuple(s for s in shape if s != 1)
+    return kept or (1,)
+
+
+def _squeezed_index(shape: Sequence[int], index: Sequence[Any]) -> list[Any]:
+    kept = [i for s, i in zip(shape, index, strict=True) if s != 1]
+    return kept or [0]
+
+
+class _Operand:
+    """A buffer declared without its unit axes but indexed with all of them."""
+
+    def __init__(self, shape: Sequence[int], dtype: str, contiguous: bool) -> None:
+        self.shape = tuple(shape)
+        self.kept = _squeeze(shape)
+        handle = T.arg("p", T.handle())
+        strides = None
+        if not contiguous:
+            strides = [T.int32() for _ in self.kept[:-1]] + [1]
+        self.buffer = T.match_buffer(
+            handle, self.kept, dtype, offset_factor=1, strides=strides
+        )
+
+    def at(self, *index: Any) -> list[Any]:
+        return _squeezed_index(self.shape, index)
+
+    def region(self) -> Any:
+        return self.buffer[tuple(slice(0, s) for s in self.kept)]
+
+
+def _build(
+    kernel: Microkernel,
+    shape: UpdateShape,
+    symbolic: bool,
+    body: Callable[..., None],
+) -> PrimFunc:
+    with IRBuilder() as builder:
+        with T.prim_func(s_tir=True):
+            T.func_name("main")
+            a = _Operand(shape.a_shape, kernel.dtype, contiguous=not symbolic)
+            b = _Operand((shape.kr, kernel.nr), kernel.dtype, contiguous=True)
+            c = _Operand((shape.mh, shape.mw, kernel.nr), kernel.dtype, contiguous=True)
+            with T.sblock("root"):
+                T.reads(c.region(), a.region(), b.region())
+                T.writes(c.region())
+                body(kernel, shape, a, b, c)
+    return builder.get()
+
+
+def _desc_body(
+    kernel: Microkernel, shape: UpdateShape, a: _Operand, b: _Operand, c: _Operand
+) -> None:
+    """Plain semantics: one scalar multiply-add, block axes ordered (mh, mw, nr, k)."""
+    extents = (shape.mh, shape.mw, kernel.nr, shape.kr)
+    # k outermost: the order in which the schedules hand the loops to tensorize.
+    order = (3, 0, 1, 2)
+    kept = [axis for axis in order if extents[axis] != 1]
+    with T.grid(*(extents[axis] for axis in kept)) as loops:
+        loops = [loops] if len(kept) == 1 else list(loops)
+        var = dict(zip(kept, loops, strict=True))
+        with T.sblock("update"):
+            v: list[Any] = [0, 0, 0, 0]
+            for axis in sorted(kept):
+                make = T.axis.reduce if axis == 3 else T.axis.spatial
+                v[axis] = make(extents[axis], var[axis])
+            ih, iw, j, k = v
+            at_c, at_a = c.at(ih, iw, j), a.at(*shape.a_index(ih, iw, k))
+            T.buffer_store(
+                c.buffer, c.buffer[at_c] + a.buffer[at_a] * b.buffer[b.at(k, j)], at_c
+            )
+
+
+def _impl_body(
+    kernel: Microkernel, shape: UpdateShape, a: _Operand, b: _Operand, c: _Operand
+) -> None:
+    """Vector code: a k loop of `unroll` steps, everything inside unrolled, then its tail."""
+    steps, tail = divmod(shape.kr, shape.unroll)
+    if steps:
+        with T.serial(0, steps) as ko:
+            _k_steps(kernel, shape, a, b, c, ko * shape.unroll, shape.unroll)
+    if tail:
+        _k_steps(kernel, shape, a, b, c, steps * shape.unroll, tail)
+
+
+def _rows(shape: UpdateShape) -> Iterator[tuple[Any, Any]]:
+    with T.unroll(0, shape.mh, annotations={AXIS: "mh"}) as ih:
+        with T.unroll(0, shape.mw, annotations={AXIS: "mw"}) as iw:
+            yield ih, iw
+
+
+def _k_steps(
+    kernel: Microkernel,
+    shape: UpdateShape,
+    a: _Operand,
+    b: _Operand,
+    c: _Operand,
+    k0: Any,
+    count: int,
+) -> None:
+    if kernel.a_by_lane:
+        _k_steps_by_lane(kernel, shape, a, b, c, k0, count)
+        return
+    with T.unroll(0, count) as ki:
+        for ih, iw in _rows(shape):
+            value = a.buffer[a.at(*shape.a_index(ih, iw, k0 + ki))]
+            _row_update(kernel, b, c, k0 + ki, ih, iw, value)
+
+
+def _row_update(
+    kernel: Microkernel, b: _Operand, c: _Operand, k: Any, ih: Any, iw: Any, value: Any
+) -> None:
+    lanes = kernel.lanes
+    with T.unroll(0, kernel.vectors, annotations={AXIS: "nr"}) as jv:
+        columns = T.ramp(jv * lanes, 1, lanes)
+        at_c = c.at(ih, iw, columns)
+        product = T.broadcast(value, lanes) * b.buffer[b.at(k, columns)]
+        T.buffer_store(c.buffer, c.buffer[at_c] + product, at_c)
+
+
+def _k_steps_by_lane(
+    kernel: Microkernel,
+    shape: UpdateShape,
+    a: _Operand,
+    b: _Operand,
+    c: _Operand,
+    k0: Any,
+    count: int,
+) -> None:
+    """NEON: copy A into a register-sized buffer by vector loads, then multiply by element."""
+    if shape.view == "panel":
+        _panel_by_lane(kernel, shape, a, b, c, k0, count)
+    elif shape.view == "rows" and count > 1:
+        _rows_by_lane(kernel, shape, a, b, c, k0, count)
+    else:
+        with T.unroll(0, count) as ki:
+            for ih, iw in _rows(shape):
+                value = a.buffer[a.at(*shape.a_index(ih, iw, k0 + ki))]
+                _row_update(kernel, b, c, k0 + ki, ih, iw, value)
+
+
+def _pieces(total: int, lanes: int) -> Iterator[tuple[int, int]]:
+    """Split `total` elements into vector loads: (start, width), widths powers of two."""
+    start = 0
+    while start < total:
+        width = lanes
+        while width > total - start:
+            width //= 2
+        yield start, width
+        start += width
+
+
+def _load(local: Any, row: int, start: int, width: int, value: Callable[[Any], Any]) -> None:
+    span = T.ramp(start, 1, width) if width > 1 else start
+    T.buffer_store(local, value(span), [row, span])
+
+
+def _panel_by_lane(
+    kernel: Microkernel,
+    shape: UpdateShape,
+    a: _Operand,
+    b: _Operand,
+    c: _Operand,
+    k0: Any,
+    count: int,
+) -> None:
+    column = T.alloc_buffer((count, kernel.mr), kernel.dtype)
+    for ki in range(count):
+        for start, width in _pieces(kernel.mr, kernel.lanes):
+            _load(column, ki, start, width, lambda s, k=ki: a.buffer[a.at(k0 + k, s)])
+        for ih, iw in _rows(shape):
+            _row_update(kernel, b, c, k0 + ki, ih, iw, column[ki, ih * shape.mw + iw])
+
+
+def _rows_by_lane(
+    kernel: Microkernel,
+    shape: UpdateShape,
+    a: _Operand,
+    b: _Operand,
+    c: _Operand,
+    k0: Any,
+    count: int,
+) -> None:
+    """One vector of k steps per row of the block; unit stride in k makes it a plain load."""
+    values = T.alloc_buffer((kernel.mr, count), kernel.dtype)
+    for ih, iw in _rows(shape):
+        row = ih * shape.mw + iw
+        for start, width in _pieces(count, kernel.lanes):
+            _load(
+                values,
+                row,
+                start,
+                width,
+                lambda s, i=ih, j=iw: a.buffer[a.at(*shape.a_index(i, j, k0 + s))],
+            )
+    with T.unroll(0, count) as ki:
+        for ih, iw in _rows(shape):
+            _row_update(kernel, b, c, k0 + ki, ih, iw, values[ih * shape.mw + iw, ki])

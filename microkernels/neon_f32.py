@@ -1,0 +1,30 @@
+"""fp32 micro-kernels for NEON (AArch64): 32 registers of 4 lanes, `fmla` by element.
+
+Budget: mr * nr / 4 accumulators + nr / 4 for a row of B + ceil(mr / 4) for A <= 32. A is loaded
+as vectors and used element by element (`fmla v.4s, v.4s, v.s[i]`), so that a k step of 8x12 costs
+five loads for 24 multiply-adds; the paper's shapes 4x16, 4x24 and 4x28 are in the list.
+"""
+
+from __future__ import annotations
+
+from tvm_blislike.microkernels.base import Microkernel, within_budget
+
+LANES = 4
+REGISTERS = 32
+
+SHAPES = (
+    *((mr, 4) for mr in range(1, 23)),
+    *((mr, 8) for mr in range(1, 13)),
+    *((mr, 12) for mr in range(1, 9)),
+    *((mr, 16) for mr in range(1, 7)),
+    *((mr, 20) for mr in range(1, 5)),
+    *((mr, 24) for mr in range(1, 5)),
+    *((mr, 28) for mr in range(1, 4)),
+    (1, 32),
+    (2, 32),
+    (1, 48),
+)
+
+KERNELS = within_budget(
+    [Microkernel("neon", mr, nr, LANES, a_by_lane=True) for mr, nr in SHAPES], REGISTERS
+)

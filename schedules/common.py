@@ -1,0 +1,118 @@
+"""What the schedule templates share: stages of a TE definition, epilogues, vector loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir, te, tirx
+from tvm_blislike.microkernels import AXIS
+from tvm_blislike.schedules.lowering import VECTOR
+
+# Block annotation that names the role of a TE stage; it survives operator fusion.
+STAGE = "blislike.stage"
+# Block annotations of the "pad" stage: columns of zeros at either side.
+LEFT = "blislike.left"
+RIGHT = "blislike.right"
+
+
+def stage(name: str) -> dict[str, str]:
+    """Return the `te.compute` attributes that mark a stage ("pad", "pack", "acc", "unpack")."""
+    return {STAGE: name}
+
+
+def stages(sch: s_tir.Schedule) -> dict[str, Any]:
+    """Return the marked blocks of a schedule, by stage."""
+    found = {}
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        annotations = sch.get(block).annotations
+        if STAGE in annotations:
+            found[str(annotations[STAGE])] = block
+    return found
+
+
+def fuse_epilogue(sch: s_tir.Schedule) -> Any:
+    """Inline everything fused behind the "unpack" stage into one block that stores the result.
+
+    Bias, activation and residual add then run on the block of C while it is in registers,
+    before its only store.
+
+    Returns
+    -------
+    SBlockRV
+        The block to tile: the fused epilogue, or "unpack" itself when what follows has another
+        shape (a broadcast of the result), which then keeps its own loops.
+    """
+    marked = stages(sch)
+    unpack = marked["unpack"]
+    ours = [sch.get(block).name_hint for block in marked.values()]
+    (output,) = sch.get_output_blocks(sch.get_sblock("root"))
+    last = sch.get(output)
+    if last.name_hint == sch.get(unpack).name_hint:
+        return unpack
+    same_shape = _written_shape(last) == _written_shape(sch.get(unpack))
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        name = sch.get(block).name_hint
+        if name != last.name_hint and (name not in ours):
+            sch.compute_inline(block)
+    if not same_shape:
+        _vectorize_plain(sch, output)
+        return unpack
+    sch.compute_inline(unpack)
+    return output
+
+
+def _written_shape(block: Any) -> list[int]:
+    return [int(extent) for extent in block.writes[0].source.shape]
+
+
+def _vectorize_plain(sch: s_tir.Schedule, block: Any) -> None:
+    loops = sch.get_loops(block)
+    annotate_vector(sch, loops[-1], 16)
+    if len(loops) > 1:
+        sch.parallel(loops[0])
+
+
+def annotate_axis(sch: s_tir.Schedule, loop: Any, axis: str) -> None:
+    """Say which axis of the block of C a loop runs over (see `lowering.EDGE`)."""
+    sch.annotate(loop, AXIS, axis)
+
+
+def annotate_vector(sch: s_tir.Schedule, loop: Any, lanes: int) -> None:
+    """Have `lowering` turn a contiguous loop into vectors of `lanes` and a narrower tail."""
+    sch.annotate(loop, VECTOR, lanes)
+
+
+def pad_columns(sch: s_tir.Schedule, pad: Any) -> list[int]:
+    """Return the columns of zeros at the left and right of a "pad" stage."""
+    annotations = sch.get(pad).annotations
+    return [int(annotations[LEFT]), int(annotations[RIGHT])]
+
+
+def padded(
+    data: te.Tensor, spatial: int, padding: tuple[int, int, int, int], shape: tuple[int, ...]
+) -> te.Tensor:
+    """Return the zero-padded TE view of an image batch, or `data` when there is no padding.
+
+    Parameters
+    ----------
+    data : te.Tensor
+        NCHW or NCHWc.
+    spatial : int
+        Position of the height axis; the width follows it.
+    padding : tuple of int
+        (top, left, bottom, right).
+    shape : tuple of int
+        Shape of the result.
+    """
+    if not any(padding):
+        return data
+    top, left = padding[:2]
+    h, w = (int(data.shape[spatial + i]) for i in range(2))
+    attrs = {**stage("pad"), LEFT: left, RIGHT: max(0, shape[spatial + 1] - w - left)}
+
+    def value(*index: Any) -> Any:
+        y, x = index[spatial] - top, index[spatial + 1] - left
+        inside = tirx.all(y >= 0, y < h, x >= 0, x < w)
+        return tirx.if_then_else(inside, data[(*index[:spatial], y, x, *index[spatial + 2 :])], 0.0)
+
+    return te.compute(shape, value, name="pad", attrs=attrs)

@@ -1,0 +1,65 @@
+"""How a workload is computed: every choice a schedule template takes, in one record."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Config:
+    """The choices for one layer. Fields that an implementation does not use stay at 0 or "".
+
+    Parameters
+    ----------
+    implementation : str
+        Name in the registry, such as "conv2d_direct".
+    mr, nr : int
+        Micro-kernel block; `mr` is `tile_h * tile_w` in convolutions.
+    kr : int
+        k steps per iteration of the micro-kernel's loop.
+    mc, nc, kc : int
+        Cache blocking of `gemm`.
+    loop_order : str
+        `gemm`: "B3A2C0" and its siblings; `conv2d_direct`: "rows" or "channels", the outer loop.
+    ci_block, co_block : int
+        Channels per block of the NCHWc input and output; 0 stands for plain NCHW.
+    tile_h, tile_w : int
+        Output rows and columns of one block of C.
+    oh_block : int
+        Tiles (of `tile_h` rows) that share one padded slab of the input.
+    """
+
+    implementation: str
+    mr: int = 0
+    nr: int = 0
+    kr: int = 4
+    mc: int = 0
+    nc: int = 0
+    kc: int = 0
+    loop_order: str = ""
+    ci_block: int = 0
+    co_block: int = 0
+    tile_h: int = 1
+    tile_w: int = 0
+    oh_block: int = 0
+
+    def to_json(self) -> str:
+        """Return this record as one line of JSON with sorted keys."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> Config:
+        """Return the record that `to_json` wrote.
+
+        Raises
+        ------
+        TypeError
+            When `text` has a field that `Config` does not have.
+        """
+        return Config(**json.loads(text))
+
+    def with_fields(self, **fields: int | str) -> Config:
+        """Return a copy with some fields replaced (how users pin a choice)."""
+        return dataclasses.replace(self, **fields)
