@@ -157,12 +157,35 @@ def test_no_cache_listed_is_planned_for_a_small_one():
 
 
 def test_l2_of_two_ways_has_no_way_to_set_apart():
-    # L2 16K/2w inclusive, Br = 256*12*4 = 12288 -> 2 ways of 8192; 2-1-2 < 1, so half of what
-    # Br leaves: (16384 - 12288) / 2 = 2048; mc = 2048 / 1024 = 2 -> one micro-tile of 8
+    # L2 64K/2w inclusive, Br = 256*12*4 = 12288 -> 1 way; 2-1-1 < 1, so half of what Br leaves:
+    # (65536 - 12288) / 2 = 26624; mc = 26624 / 1024 = 26 -> 24
+    core = with_caches(Cache(1, 32768, 4, 64), Cache(2, 65536, 2, 64))
+    assert sizes(core, 8, 12)[0] == 24
+    # L2 16K/2w: (16384 - 12288) / 2 / 1024 = 2 -> one micro-tile of 8, half of the cache
     core = with_caches(Cache(1, 32768, 4, 64), Cache(2, 16384, 2, 64))
-    blocking = cache_blocking(core, 8, 12)
-    assert blocking.mc == 8
-    assert blocking.footprint[3] == ("Ac", 2, 8 * 256 * 4, 0.5)
+    assert cache_blocking(core, 8, 12).footprint[3] == ("Ac", 2, 8 * 256 * 4, 0.5)
+
+
+def test_l2_keeps_ways_for_the_stationary_panel_not_the_streaming_one():
+    # Haswell's L1, 6x16, L2 64K/16w: way 4096; Br = 10752 -> 3 ways (Ar would be 1); 12 ways
+    # mc = 12*4096 / 672 = 73.1 -> 72
+    core = with_caches(Core.named("haswell").caches[0], Cache(2, 65536, 16, 64))
+    assert sizes(core, 6, 16)[0] == 72
+
+
+def test_levels_are_taken_in_rising_order_and_gaps_do_not_matter():
+    # Cortex-A55 as in RK3568: no L2; the L3 then takes Ac, and Bc streams from memory.
+    # L3 512K/16w exclusive: mc = 15*32768 / 1024 = 480
+    l1, l3 = Cache(1, 32768, 4, 64), Cache(3, 524288, 16, 64, policy="exclusive")
+    for order in ((l1, l3), (l3, l1)):
+        blocking = cache_blocking(with_caches(*order), 8, 12)
+        assert (blocking.mc, blocking.nc, blocking.kc) == (480, 4092, 256)
+        assert [f.level for f in blocking.footprint] == [0, 1, 1, 3, None]
+
+
+def test_senseless_ways_count_as_one():
+    # As direct-mapped: kc = 16384 / 20 / 4 = 204.8 -> 204
+    assert sizes(with_caches(Cache(1, 32768, 0, 64)), 8, 12)[2] == 204
 
 
 def test_footprint_of_carmel():
