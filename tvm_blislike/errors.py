@@ -30,6 +30,13 @@ class BlislikeError(Exception):
         return f"{self.message}\n{self.hint}" if self.hint else self.message
 
 
+class UsageError(BlislikeError):
+    """The command or the call asks for something that does not exist."""
+
+    exit_code = 2
+    summary = "wrong usage"
+
+
 class ModelError(BlislikeError):
     """The file is no complete, valid ONNX model or compiled library."""
 

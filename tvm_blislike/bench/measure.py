@@ -16,7 +16,7 @@ import numpy as np
 from tvm_blislike import frontend
 from tvm_blislike.bench.engines import ENGINES, Engine, EngineUnavailableError, Job, load_engine
 from tvm_blislike.bench.result import BenchResult, EngineResult, max_rel_error
-from tvm_blislike.errors import BlislikeError, suggest
+from tvm_blislike.errors import UsageError, suggest
 from tvm_blislike.inputs import random_inputs
 from tvm_blislike.threads import available_cpus, default_threads
 
@@ -72,20 +72,20 @@ def bench(
     target, shapes
         As for `tvm_blislike.compile`.
     profile : bool
-        Add per-layer times of blislike.
+        Add per-layer times of blislike, and its report.
     progress : callable
         Called between the measurements with what comes next.
 
     Raises
     ------
-    BlislikeError
+    UsageError
         When an engine's name is unknown, none is left, or the model cannot be imported.
     """
     from tvm_blislike.api import resolve_core
 
     for name in engines:
         if name not in ENGINES:
-            raise BlislikeError(f"unknown engine {name!r}", suggest(name, ENGINES))
+            raise UsageError(f"unknown engine {name!r}", suggest(name, ENGINES))
     threads = threads or default_threads()
     core = resolve_core(target)
     proto, title = frontend.read_model(model)
@@ -95,10 +95,11 @@ def bench(
         entrants, skipped = _load_all(engines, job, progress)
         if not entrants:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
-            raise BlislikeError(f"no engine left to measure ({reasons})")
+            raise UsageError(f"no engine left to measure ({reasons})")
         peaks = _run_rounds(entrants, job, repeat, progress)
         own = entrants.get("blislike")
-        layers = own.engine.compiled.profile(inputs) if own and profile else []
+        compiled = own.engine.compiled if own and profile else None
+        layers = compiled.profile(inputs) if compiled else []
     reference = "onnxruntime" if "onnxruntime" in entrants else next(iter(entrants))
     return BenchResult(
         model=title,
@@ -114,6 +115,7 @@ def bench(
         peak_spread_gflops=(min(peaks), max(peaks)),
         gflop=_gflop(own),
         layers=layers,
+        report=compiled.explain() if compiled else None,
     )
 
 

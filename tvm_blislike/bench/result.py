@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tvm_blislike.compiled import LayerTime
+from tvm_blislike.report import Report
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ class BenchResult:
         Operations of one run in the layers the report covers, 1e9.
     layers : list of LayerTime
         Per-layer times of blislike when asked for.
+    report : Report or None
+        What was chosen for these layers.
     """
 
     model: str
@@ -93,6 +96,7 @@ class BenchResult:
     peak_spread_gflops: tuple[float, float]
     gflop: float = 0.0
     layers: list[LayerTime] = field(default_factory=list)
+    report: Report | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data."""

@@ -33,7 +33,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def _exit_codes() -> str:
-    codes = {0: "success", 1: "internal error", 2: "wrong usage of the command line"}
+    codes = {0: "success", 1: "internal error"}
     codes |= {error.exit_code: error.summary for error in all_errors()}
     return "Exit codes: " + "; ".join(f"{code} {text}" for code, text in codes.items()) + "."
 

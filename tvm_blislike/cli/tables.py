@@ -141,6 +141,8 @@ def print_bench(console: Console, result: BenchResult) -> None:
         f"FMA peak in this run: {result.peak_gflops:.0f} GFLOPS ({low:.0f} .. {high:.0f}), "
         f"{result.rounds} rounds; {result.core}, {result.machine}"
     )
+    if result.report:
+        print_profile(console, result.layers, result.report)
     for name, reason in result.skipped.items():
         console.print(f"skipped {name}: {escape(reason)}", soft_wrap=True)
 
