@@ -23,7 +23,7 @@ class FoundCache:
     bytes: int
     ways: int | None
     line_bytes: int | None
-    shared_by: int | None
+    shared_by: int | None  # CPUs, so hardware threads count one by one
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class Machine:
         The Arm identification register (MIDR_EL1) of each usable CPU.
     cpus : tuple of int
         Usable CPUs of this process, by number.
+    siblings : tuple of (str or None)
+        For each usable CPU the list of CPUs that are hardware threads of the same core.
     caches : tuple of FoundCache
         Caches of the first usable CPU.
     ghz : float or None
@@ -55,6 +57,7 @@ class Machine:
     brand: str = ""
     midrs: tuple[int | None, ...] = ()
     cpus: tuple[int, ...] = (0,)
+    siblings: tuple[str | None, ...] = ()
     caches: tuple[FoundCache, ...] = ()
     ghz: float | None = None
 
@@ -86,6 +89,7 @@ def read_machine(
         brand=str(info.get("brand_raw") or ""),
         midrs=tuple(_midr(sysfs_cpus / f"cpu{c}") for c in cpus),
         cpus=cpus,
+        siblings=tuple(_siblings(sysfs_cpus / f"cpu{c}") for c in cpus),
         caches=_caches(first / "cache"),
         ghz=_max_ghz(first) or _advertised_ghz(info),
     )
@@ -116,6 +120,10 @@ def _midr(cpu: Path) -> int | None:
     return _number(cpu / "regs/identification/midr_el1", 16)
 
 
+def _siblings(cpu: Path) -> str | None:
+    return _text(cpu / "topology/thread_siblings_list") or None
+
+
 def _max_ghz(cpu: Path) -> float | None:
     khz = _number(cpu / "cpufreq/cpuinfo_max_freq")
     return khz / 1e6 if khz else None
@@ -138,7 +146,7 @@ def _caches(folder: Path) -> tuple[FoundCache, ...]:
                 size,
                 _number(index / "ways_of_associativity") or None,  # 0 stands for unknown
                 _number(index / "coherency_line_size") or None,
-                _list_length(_text(index / "shared_cpu_list")),
+                list_length(_text(index / "shared_cpu_list")),
             )
     return tuple(found[level] for level in sorted(found))
 
@@ -152,7 +160,7 @@ def _text(path: Path) -> str:
 
 def _number(path: Path, base: int = 10) -> int | None:
     try:
-        return int(_text(path), base)
+        return max(int(_text(path), base), 0)
     except ValueError:
         return None
 
@@ -165,10 +173,10 @@ def _size(path: Path) -> int | None:
     return int(digits) * unit or None if digits.isdecimal() else None
 
 
-def _list_length(text: str) -> int | None:
+def list_length(text: str) -> int | None:
     """Return how many CPUs a list such as `0-3,8` names; None when it is not one."""
     try:
         ends = [tuple(map(int, part.split("-"))) for part in text.split(",")]
     except ValueError:
         return None
-    return sum(e[-1] - e[0] + 1 for e in ends)
+    return max(sum(e[-1] - e[0] + 1 for e in ends), 0) or None

@@ -6,7 +6,7 @@ import functools
 from dataclasses import replace
 
 from .core import Cache, Core
-from .machine import FoundCache, Machine, read_machine
+from .machine import FoundCache, Machine, list_length, read_machine
 
 # Arm Main ID Register: (implementer, part) -> described core with the nearest pipeline.
 _ARM_PARTS = {
@@ -158,55 +158,64 @@ def _merged_caches(base: Core, machine: Machine) -> tuple[tuple[Cache, ...], lis
     if not any(c.level == 1 for c in machine.caches):
         return base.caches, [f"no first-level cache reported; caches are those of {base.name}"]
     notes: list[str] = []
-    caches = tuple(_merged(found, base, notes) for found in machine.caches)
+    caches = tuple(
+        _merged(found, base, _threads_per_core(machine), notes) for found in machine.caches
+    )
     missing = [c.level for c in base.caches if c.level not in {f.level for f in machine.caches}]
     notes += [f"no level-{n} cache reported, so none is assumed" for n in missing]
-    if "hypervisor" in machine.flags and any(c.level >= 3 for c in caches):
-        notes.append("virtual machine: the level-3 cache may be shared with other guests")
+    if "hypervisor" in machine.flags and (last := caches[-1]).level >= 3:
+        notes.append(
+            f"virtual machine: the level-{last.level} cache of {last.bytes >> 20} MiB"
+            " may be shared with other guests"
+        )
     return caches, notes
 
 
-def _merged(found: FoundCache, base: Core, notes: list[str]) -> Cache:
+def _merged(found: FoundCache, base: Core, threads_per_core: int, notes: list[str]) -> Cache:
     """Return one reported cache; what was not reported comes from the same level of `base`."""
     like = base.cache(found.level) or base.caches[-1]
-    taken = {
-        field: getattr(like, field)
-        for field in ("ways", "line_bytes", "shared_by")
-        if getattr(found, field) is None
-    }
+    shared_by = found.shared_by and max(found.shared_by // threads_per_core, 1)
+    reported = {"ways": found.ways, "line_bytes": found.line_bytes, "shared_by": shared_by}
+    taken = {field: getattr(like, field) for field, value in reported.items() if value is None}
     if taken:
         values = ", ".join(f"{k} {v}" for k, v in taken.items())
         notes.append(f"level-{found.level} cache: {values} assumed as in {base.name}")
-    return replace(
-        Cache(
-            found.level,
-            found.bytes,
-            found.ways or like.ways,
-            found.line_bytes or like.line_bytes,
-            found.shared_by or like.shared_by,
-        ),
-        policy=like.policy,
-    )
+    return Cache(found.level, found.bytes, **{**reported, **taken}, policy=like.policy)
+
+
+def _threads_per_core(machine: Machine) -> int:
+    first = machine.siblings[0] if machine.siblings else None
+    return (list_length(first) if first else None) or 1
 
 
 def _cores(machine: Machine) -> tuple[int, list[str]]:
-    """Return how many usable CPUs are of the first one's kind (big.LITTLE has two kinds)."""
-    first = machine.midrs[0] if machine.midrs else None
-    alike = sum(m == first for m in machine.midrs) if first is not None else len(machine.cpus)
-    if alike == len(machine.cpus):
-        return alike, []
-    note = f"cores of several kinds: the {alike} like cpu{machine.cpus[0]} are described"
-    return alike, [note]
+    """Return how many cores like the first one the usable CPUs make up.
+
+    Hardware threads of one core add no FMA units, and a big.LITTLE chip has two kinds of core.
+    """
+    notes = []
+    midrs = machine.midrs or (None,) * len(machine.cpus)
+    alike = [i for i, midr in enumerate(midrs) if midr == midrs[0]]
+    if len(alike) < len(machine.cpus):
+        notes.append(f"several kinds of core: the {len(alike)} like cpu{machine.cpus[0]} are meant")
+    if len(machine.siblings) == len(machine.cpus) and all(machine.siblings):
+        cores = len({machine.siblings[i] for i in alike})
+        if cores < len(alike):
+            notes.append(f"{len(alike)} hardware threads are {cores} cores")
+        return cores, notes
+    return len(alike), notes
 
 
 def _assumed(base: Core, machine: Machine) -> list[str]:
     notes = []
     if machine.ghz is None:
-        notes.append(f"clock unknown: {base.ghz} GHz assumed as in {base.name}")
+        clock = f"{base.ghz:g} GHz assumed as in {base.name}" if base.ghz else "no peak is stated"
+        notes.append(f"clock unknown: {clock}")
     if base.isa == "avx512":
         # The number of 512-bit units cannot be queried.
         notes.append(f"{base.fma_per_cycle:g} AVX-512 FMA per cycle assumed; `probe` measures it")
-    notes.append(f"memory bandwidth assumed as in {base.name}")
+    if base.memory_gb_per_s:
+        notes.append(f"memory bandwidth assumed as in {base.name}")
     return notes
 
 
