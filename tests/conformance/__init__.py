@@ -1,0 +1,1 @@
+"""The public test cases of the `onnx` package, run through the library."""
