@@ -213,6 +213,8 @@ def dtype_bits(dtype: str) -> int:
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name.lower(), names(), n=3, cutoff=0.4)
+    wanted = name.lower()
+    near = [n for n in names() if len(wanted) > 1 and wanted in n]
+    near = near or difflib.get_close_matches(wanted, names(), n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     return f"unknown core {name!r}.{hint} Known: {', '.join(names())}"
