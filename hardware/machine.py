@@ -168,8 +168,8 @@ def _number(path: Path, base: int = 10) -> int | None:
 def _size(path: Path) -> int | None:
     """Return bytes of a sysfs size such as `48K`; None when absent, zero or unreadable."""
     text = _text(path).upper()
-    unit = {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1:], 1)
-    digits = text.rstrip("KMG")
+    unit = {"K": 2**10, "M": 2**20}.get(text[-1:], 1)
+    digits = text.rstrip("KM")
     return int(digits) * unit or None if digits.isdecimal() else None
 
 

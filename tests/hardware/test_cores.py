@@ -147,6 +147,8 @@ def broken(tmp_path: Path, pattern: str, replacement: str) -> str:
         (r"^fma_latency = 5", "fma_latency = 4.5", "'fma_latency' is 4.5", "whole number above 0"),
         (r"^fma_per_cycle = 2", "fma_per_cycle = true", "'fma_per_cycle'", "number above 0"),
         (r"^ghz = .*", "ghz = -1", "'ghz' is -1", "number above 0"),
+        (r"^cores = 4", "cores = true", "'cores' is True", "whole number above 0"),
+        (r"^ghz = .*", "ghz = inf", "'ghz' is inf", "number above 0"),
         (r"^ghz = .*", "ghz = nan", "'ghz' is nan", "number above 0"),
         (r"^vector_bits = 256", "vector_bits = 64", "'vector_bits' is 64", "128, 256 or 512"),
         (r"^mattr = \[\]", 'mattr = ["avx2"]', "'mattr'", '"+name" or "-name"'),
