@@ -1,0 +1,65 @@
+"""Reading Relax expressions: the one place that depends on how TVM 0.27 spells its IR."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+from tvm import relax
+
+
+def op_name(expr: relax.Expr) -> str:
+    """Return the operator's name, empty for anything but an operator call."""
+    if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+        return str(expr.op.name)
+    return ""
+
+
+def is_constant(expr: relax.Expr) -> bool:
+    """Whether the expression is a tensor known at compile time."""
+    return isinstance(expr, tvm.ir.GenericConst)
+
+
+def constant_array(expr: relax.Expr) -> np.ndarray:
+    """Return the value of a constant."""
+    return expr.value.numpy()
+
+
+def static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
+    """Return the shape of a tensor expression, None where a size is symbolic or unknown."""
+    shape = getattr(expr.ty, "shape", None)
+    if shape is None or not isinstance(shape, relax.ShapeExpr):
+        return None
+    if not all(isinstance(extent, tvm.tirx.IntImm | int) for extent in shape):
+        return None
+    return tuple(int(extent) for extent in shape)
+
+
+def dtype_name(expr: relax.Expr) -> str:
+    """Return the element type of a tensor expression."""
+    return str(expr.ty.dtype)
+
+
+def functions(mod: tvm.IRModule) -> list[tuple[tvm.ir.GlobalVar, relax.Function]]:
+    """Return the Relax functions of a module."""
+    return [(g, f) for g, f in mod.functions_items() if isinstance(f, relax.Function)]
+
+
+def bindings(func: relax.Function) -> list[relax.VarBinding]:
+    """Return the variable bindings of a function in order, without nested functions."""
+    blocks = func.body.blocks if isinstance(func.body, relax.SeqExpr) else []
+    return [b for block in blocks for b in block.bindings if isinstance(b, relax.VarBinding)]
+
+
+def use_counts(func: relax.Function) -> dict[relax.Var, int]:
+    """Return how often each variable is read."""
+    counts: dict[relax.Var, int] = {}
+
+    def count(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Var):
+            counts[expr] = counts.get(expr, 0) + 1
+
+    for binding in bindings(func):
+        relax.analysis.post_order_visit(binding.value, count)
+    if isinstance(func.body, relax.SeqExpr):
+        relax.analysis.post_order_visit(func.body.body, count)
+    return counts

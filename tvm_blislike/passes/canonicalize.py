@@ -1,0 +1,237 @@
+"""Bring convolutions and their neighbours into one form before anything is decided.
+
+1. What depends on constants alone is computed with NumPy (TVM's FoldConstant compiles a kernel
+   for each: 17 s for a MobileNet-v2, where this takes a fraction of one).
+2. `Clip` of the ONNX importer arrives as calls of the PrimFuncs `topi.maximum` and
+   `topi.minimum`, opaque to layout conversion: they become `relax.maximum` and `relax.minimum`.
+3. Batch normalization becomes a scale and a shift; these, a bias and any other scale or shift per
+   channel behind a convolution with constant weights become its weights and one addition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax, topi
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm_blislike.passes.constants import evaluate
+from tvm_blislike.adapter import (
+    bindings,
+    constant_array,
+    dtype_name,
+    functions,
+    is_constant,
+    op_name,
+    static_shape,
+    use_counts,
+)
+
+_AFFINE = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
+
+
+@tvm.transform.module_pass(opt_level=0, name="blislike.Canonicalize")
+class Canonicalize:
+    """Module pass that applies these rewrites to every Relax function."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Return the rewritten module."""
+        mod = _rewrite(mod, _Operators)
+        mod = _TIDY(mod)
+        mod = _rewrite(mod, _Affine)
+        return relax.transform.DeadCodeElimination()(mod)
+
+
+# Constants into their users; the batch norms that nobody reads any more would count as readers.
+_TIDY = tvm.transform.Sequential(
+    [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
+)
+
+
+def _rewrite(mod: tvm.IRModule, rewriter: type) -> tvm.IRModule:
+    result = mod.clone()
+    for gvar, func in functions(mod):
+        result.update_func(gvar, rewriter(mod, func).visit_expr(func))
+    return result
+
+
+@mutator
+class _Operators(PyExprMutator):
+    """Constants to their values, importer's PrimFuncs to operators, batch norms to two operators."""
+
+    def __init__(self, mod: tvm.IRModule, _func: relax.Function) -> None:
+        super().__init__(mod)
+        self.mod = mod
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if op_name(call) == "relax.call_tir":
+            return self._operator_of(call)
+        value = evaluate(call, [self._known(arg) for arg in call.args])
+        return call if value is None else value
+
+    def _known(self, arg: relax.Expr) -> relax.Expr:
+        """Return the constant that a variable is bound to, or the argument itself."""
+        bound = self.lookup_binding(arg) if isinstance(arg, relax.Var) else None
+        return bound if bound is not None and is_constant(bound) else arg
+
+    def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
+        item = super().visit_tuple_getitem_(item)
+        source = self.lookup_binding(item.tuple_value)
+        if item.index == 0 and source is not None and op_name(source) == "relax.nn.batch_norm":
+            normalized = self._normalized(source)
+            return item if normalized is None else normalized
+        return item
+
+    def _normalized(self, call: relax.Call) -> relax.Expr | None:
+        data, *parameters = call.args
+        if call.attrs.training or not all(is_constant(p) for p in parameters):
+            return None
+        gamma, beta, mean, variance = (constant_array(p).astype(np.float64) for p in parameters)
+        gamma = gamma if call.attrs.scale else np.ones_like(gamma)
+        beta = beta if call.attrs.center else np.zeros_like(beta)
+        scale = gamma / np.sqrt(variance + call.attrs.epsilon)
+        shape = [1] * data.ty.ndim
+        shape[call.attrs.axis] = -1
+        scale, shift = (
+            relax.const(v.reshape(shape).astype(dtype_name(data)))
+            for v in (scale, beta - mean * scale)
+        )
+        scaled = self.builder_.emit(relax.op.multiply(data, scale))
+        return relax.op.add(scaled, shift)
+
+    def _operator_of(self, call: relax.Call) -> relax.Expr:
+        fields = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else []
+        args = [self._known(field) for field in fields]
+        if len(args) != 2 or not is_constant(args[1]):
+            return call
+        func = self.mod[call.args[0]]
+        for te_function, operator in (
+            (topi.maximum, relax.op.maximum),
+            (topi.minimum, relax.op.minimum),
+        ):
+            if _computes(func, te_function, args):
+                return operator(*args)
+        return call
+
+
+def _computes(func: tvm.tirx.PrimFunc, te_function: object, args: list[relax.Expr]) -> bool:
+    """Whether `func` is what `te_function` gives for arguments like these."""
+    builder = relax.BlockBuilder()
+    with builder.function("probe", params=[]):
+        builder.emit_func_output(builder.emit_te(te_function, *_placeholders(args)))
+    (ours,) = (f for f in builder.get().functions.values() if isinstance(f, tvm.tirx.PrimFunc))
+    return tvm_ffi.structural_equal(func.without_attr("global_symbol"), ours)
+
+
+def _placeholders(args: list[relax.Expr]) -> list[relax.Expr]:
+    return [relax.const(np.zeros(static_shape(arg), dtype_name(arg))) for arg in args]
+
+
+@dataclass(frozen=True)
+class _Folded:
+    """A value known to be `conv2d(data, weights) * scale + shift`, per output channel."""
+
+    conv: relax.Call
+    scale: np.ndarray
+    shift: np.ndarray
+
+    def then(self, op: str, constant: np.ndarray) -> _Folded:
+        scale, shift, c = self.scale, self.shift, constant.astype(np.float64)
+        if op == "relax.add":
+            return replace(self, shift=shift + c)
+        if op == "relax.subtract":
+            return replace(self, shift=shift - c)
+        if op == "relax.multiply":
+            return replace(self, scale=scale * c, shift=shift * c)
+        return replace(self, scale=scale / c, shift=shift / c)
+
+
+@mutator
+class _Affine(PyExprMutator):
+    """Fold per-channel scales and shifts into the constant weights in front of them."""
+
+    def __init__(self, mod: tvm.IRModule, func: relax.Function) -> None:
+        super().__init__(mod)
+        self.folded = _find_folded(func)
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        if binding.var not in self.folded:
+            super().visit_var_binding_(binding)
+            return
+        folded = self.folded[binding.var]
+        conv = self.visit_expr(folded.conv)
+        weights = constant_array(conv.args[1])
+        scaled = (weights * folded.scale.reshape(-1, 1, 1, 1)).astype(weights.dtype)
+        result = self.builder_.emit(
+            relax.op.nn.conv2d(
+                conv.args[0],
+                relax.const(scaled),
+                strides=conv.attrs.strides,
+                padding=conv.attrs.padding,
+                dilation=conv.attrs.dilation,
+                groups=conv.attrs.groups,
+            )
+        )
+        if np.any(folded.shift):
+            shift = folded.shift.astype(weights.dtype).reshape(1, -1, 1, 1)
+            result = self.builder_.emit(relax.op.add(result, relax.const(shift)))
+        self.set_var_remap(binding.var, result)
+
+
+def _find_folded(func: relax.Function) -> dict[relax.Var, _Folded]:
+    """Return the last value of each chain conv2d, op with constant, op with constant, ..."""
+    uses = use_counts(func)
+    chains: dict[relax.Var, _Folded] = {}
+    for binding in bindings(func):
+        found = _as_chain(binding.value, chains, uses)
+        if found is None:
+            continue
+        folded, earlier = found
+        if earlier is not None:
+            del chains[earlier]
+        chains[binding.var] = folded
+    return {var: f for var, f in chains.items() if np.any(f.shift) or np.any(f.scale != 1)}
+
+
+def _as_chain(
+    value: relax.Expr, chains: dict[relax.Var, _Folded], uses: dict[relax.Var, int]
+) -> tuple[_Folded, relax.Var | None] | None:
+    if _is_foldable_conv(value):
+        channels = static_shape(value.args[1])[0]
+        return _Folded(value, np.ones(channels), np.zeros(channels)), None
+    if not isinstance(value, relax.Call) or op_name(value) not in _AFFINE:
+        return None
+    left, right = value.args
+    if op_name(value) in ("relax.add", "relax.multiply") and is_constant(left):
+        left, right = right, left
+    if not (isinstance(left, relax.Var) and left in chains and uses[left] == 1):
+        return None
+    constant = _per_channel(right, len(chains[left].scale))
+    if constant is None:
+        return None
+    return chains[left].then(op_name(value), constant), left
+
+
+def _is_foldable_conv(value: relax.Expr) -> bool:
+    return (
+        op_name(value) == "relax.nn.conv2d"
+        and is_constant(value.args[1])
+        and value.attrs.data_layout == "NCHW"
+        and value.attrs.kernel_layout == "OIHW"
+        and value.attrs.out_layout == "NCHW"
+        and dtype_name(value.args[1]) == "float32"
+    )
+
+
+def _per_channel(value: relax.Expr, channels: int) -> np.ndarray | None:
+    """Return one number per channel when `value` broadcasts along NCHW like that."""
+    if not is_constant(value):
+        return None
+    array = constant_array(value)
+    if array.size == 1:
+        return np.full(channels, array.reshape(()))
+    shape = (1,) * (4 - array.ndim) + array.shape
+    return array.reshape(-1) if shape == (1, channels, 1, 1) else None

@@ -1,0 +1,54 @@
+"""Operators whose inputs are all known at compile time, computed with NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm_blislike.adapter import constant_array, is_constant, op_name, static_shape
+
+
+def _permute(call: relax.Call, x: np.ndarray) -> np.ndarray:
+    axes = call.attrs.axes
+    return x.transpose(None if axes is None else [int(axis) for axis in axes])
+
+
+def _to_result_shape(call: relax.Call, x: np.ndarray) -> np.ndarray:
+    return x.reshape(static_shape(call))
+
+
+def _plain(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    return lambda _call, *args: function(*args)
+
+
+# Operators that importers put around weights. Anything else is left to TVM's FoldConstant.
+_NUMPY: dict[str, Callable[..., Any]] = {
+    "relax.add": _plain(np.add),
+    "relax.subtract": _plain(np.subtract),
+    "relax.multiply": _plain(np.multiply),
+    "relax.divide": _plain(np.divide),
+    "relax.negative": _plain(np.negative),
+    "relax.sqrt": _plain(np.sqrt),
+    "relax.isnan": _plain(np.isnan),
+    "relax.where": _plain(np.where),
+    "relax.maximum": _plain(np.maximum),
+    "relax.minimum": _plain(np.minimum),
+    "relax.permute_dims": _permute,
+    "relax.reshape": _to_result_shape,
+    "relax.expand_dims": _to_result_shape,
+    "relax.squeeze": _to_result_shape,
+}
+
+
+def evaluate(call: relax.Call, args: Sequence[relax.Expr]) -> relax.Expr | None:
+    """Return the value of `call` on `args` as a constant, None when it must wait for run time."""
+    function = _NUMPY.get(op_name(call))
+    tensors = [arg for arg in args if not isinstance(arg, relax.ShapeExpr)]
+    if function is None or not tensors or not all(is_constant(arg) for arg in tensors):
+        return None
+    if static_shape(call) is None:
+        return None
+    value = function(call, *(constant_array(arg) for arg in tensors))
+    return relax.const(np.array(value, dtype=str(call.ty.dtype), order="C"))
