@@ -108,12 +108,14 @@ def read(path: str | os.PathLike[str]) -> tuple[Module, About]:
         When it is missing, truncated, or not made by `write`.
     """
     from tvm import relax
-    from tvm.runtime import cpu, load_module
+    from tvm.runtime import cpu
+    from tvm_ffi import load_module
 
     path = Path(path)
     _require_complete(path)
     try:
-        # The dynamic loader returns an old library again for a name it knows: use a fresh one.
+        # The dynamic loader returns an old library again for a name it knows: use a fresh one
+        # (and not tvm.runtime.load_module, which resolves it to the old name).
         with tempfile.TemporaryDirectory() as folder, _without_scope_notices():
             alias = Path(folder) / path.name
             alias.symlink_to(path.resolve())

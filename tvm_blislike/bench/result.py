@@ -108,8 +108,11 @@ class BenchResult:
 
 
 def max_rel_error(outputs: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> float:
-    """Return the largest difference relative to the largest absolute value of the same output."""
-    return max(_rel_error(outputs[name], expected) for name, expected in reference.items())
+    """Return the largest difference relative to the largest absolute value of the same output.
+
+    NaN when any value is, or when a shape differs.
+    """
+    return float(np.max([_rel_error(outputs[name], reference[name]) for name in reference]))
 
 
 def _rel_error(values: np.ndarray, expected: np.ndarray) -> float:

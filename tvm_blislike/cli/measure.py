@@ -70,10 +70,11 @@ def probe(
     """Measure this machine: FMA peak and the bandwidth of each cache level and of memory."""
     from tvm_blislike.files import require_writable, write_text
     from tvm_blislike.hardware import Core
-    from tvm_blislike.probe import probe as measure
 
     if output:
         require_writable(output)
+    from tvm_blislike.probe import probe as measure
+
     with working("probing this machine"):
         measured = measure(Core.native())
     core = measured.to_core()

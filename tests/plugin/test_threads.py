@@ -1,0 +1,100 @@
+"""Threads of TVM's pool: as many as asked for, changed at will, never silently fewer."""
+
+import threading
+import time
+import warnings
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te
+
+from tvm_blislike.threads import available_cpus, default_threads, use_threads
+
+
+def _parallel_kernel() -> tuple[tvm.runtime.Executable, list]:
+    a = te.placeholder((64, 20000), name="a")
+    b = te.compute(a.shape, lambda i, j: te.sin(a[i, j]) * te.cos(a[i, j]), name="b")
+    schedule = tvm.s_tir.Schedule(te.create_prim_func([a, b]))
+    schedule.parallel(schedule.get_loops(schedule.get_sblock("b"))[0])
+    target = tvm.target.Target({"kind": "llvm", "num-cores": 2})
+    values = [tvm.runtime.tensor(np.ones((64, 20000), "float32")) for _ in range(2)]
+    return tvm.compile(tvm.IRModule({"main": schedule.mod["main"]}), target), values
+
+
+def _used() -> int:
+    return tvm.get_global_func("runtime.NumThreads")()
+
+
+def _in_new_thread(function: object) -> None:
+    """Run in a thread of its own, which has a pool of its own; raise what it raises."""
+    failures = []
+
+    def guarded() -> None:
+        try:
+            function()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=guarded)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+
+
+def test_count_can_go_up_and_down() -> None:
+    usable = len(available_cpus())
+
+    def check() -> None:
+        for threads in (1, usable, 1, usable):
+            assert use_threads(threads) == threads
+            assert _used() == threads
+
+    _in_new_thread(check)
+
+
+def test_one_thread_uses_one_cpu() -> None:
+    kernel, values = _parallel_kernel()
+
+    def check() -> None:
+        use_threads(1)
+        kernel["main"](*values)
+        time.sleep(0.3)  # new workers spin before they sleep
+        wall, cpu = time.perf_counter(), time.process_time()
+        for _ in range(20):
+            kernel["main"](*values)
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        assert cpu <= 1.2 * wall
+
+    _in_new_thread(check)
+
+
+def test_fewer_threads_than_asked_for_is_a_warning() -> None:
+    usable = len(available_cpus())
+
+    def check() -> None:
+        with pytest.warns(RuntimeWarning, match=f"{usable} instead of {usable + 1} threads"):
+            assert use_threads(usable + 1) == usable
+
+    _in_new_thread(check)
+
+
+def test_affinity_of_the_caller_is_unchanged() -> None:
+    before = available_cpus()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        use_threads(1)
+    assert available_cpus() == before
+
+
+def test_less_than_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        use_threads(0)
+
+
+def test_default_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_NUM_THREADS", "3")
+    assert default_threads() == 3
+    monkeypatch.setenv("TVM_NUM_THREADS", "many")
+    assert 1 <= default_threads() <= len(available_cpus())
