@@ -28,6 +28,7 @@ from .default_access import (
 )
 from .default_lanes import Nest, Reduction, emit, wrap
 from .default_views import FlatViews
+from .vector_math import vectorize_math
 
 ATTRIBUTE = "blislike.default_rule"
 
@@ -36,7 +37,7 @@ PARALLEL_NANOSECONDS = 15_000
 # One core, data in the second-level cache: bytes per nanosecond of a vector copy.
 _BYTES_PER_NANOSECOND = 24
 # A transcendental function costs about as much as loading this many more elements.
-_EXPENSIVE_LOADS = 8
+_EXPENSIVE_LOADS = 2
 
 BlockRV = s_tir.schedule.SBlockRV
 LoopRV = s_tir.schedule.LoopRV
@@ -113,7 +114,7 @@ class DefaultCPU(ScheduleRule):
             text = str(error).strip().splitlines()
             reason = f"{type(error).__name__} {text[-1] if text else ''}".strip()
             scheduled, family = _parallel_only(func), f"unscheduled: {reason}"
-        return s_tir.Schedule(scheduled.with_attr(ATTRIBUTE, family))
+        return s_tir.Schedule(vectorize_math(scheduled).with_attr(ATTRIBUTE, family))
 
 
 def _schedule(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:

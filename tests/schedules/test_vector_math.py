@@ -1,0 +1,129 @@
+"""Polynomial functions against numpy in double precision, over all of float32."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tvm import te, tirx
+from tvm_blislike.schedules.vector_math import vectorize_math
+
+LANES = 16
+LIBRARY_CALL = r"\b(expf|tanhf|erff|logf|powf)\b"
+# Signed zeros, infinities and denormals; then the limits of exp: largest finite, first
+# infinite, first denormal, last before zero; then where the pieces of the functions meet.
+SPECIAL = np.array(
+    """0 -0 inf -inf nan 1e-45 -1e-45 1.1754944e-38 -1.1754944e-38 3.4028235e38
+    88.72283 88.72284 -87.336 -103.27 -103.97 -103.98 -104.1
+    1 -1 0.625 -0.625 4 -4 30 30.1 1.4142135 0.70710677 0.99999994""".split(),
+    "float32",
+)
+
+
+def samples():
+    """Every 4096th bit pattern of float32, the special ones, and the usual range densely."""
+    patterns = (np.arange(1 << 20, dtype="uint64") * 4096 + 1371).astype("uint32")
+    usual = np.random.default_rng(3).uniform(-12, 12, 1 << 18).astype("float32")
+    x = np.concatenate([SPECIAL, patterns.view("float32"), usual])
+    return np.concatenate([x, np.ones(-len(x) % LANES, "float32")])
+
+
+def wide(function):
+    """Evaluate in double precision, silently: overflow and NaN are part of the range."""
+
+    def evaluate(x):
+        with np.errstate(all="ignore"):
+            return function(x.astype("float64"))
+
+    return evaluate
+
+
+def reference_sigmoid(x):
+    return np.where(x < 0, np.exp(x) / (1 + np.exp(x)), 1 / (1 + np.exp(-x)))
+
+
+FUNCTIONS = {
+    "exp": (te.exp, wide(np.exp)),
+    "sigmoid": (te.sigmoid, wide(reference_sigmoid)),
+    "tanh": (te.tanh, wide(np.tanh)),
+    "erf": (te.erf, wide(np.vectorize(math.erf))),
+    "log": (te.log, wide(np.log)),
+}
+
+
+def compiled(function, count, rewrite=vectorize_math):
+    """Compile `function` over `count` elements in vectors; return a numpy function."""
+    x = te.placeholder((count,), "float32", name="x")
+    body = te.create_prim_func([x, te.compute((count,), lambda i: function(x[i]), name="y")])
+    sch = tvm.s_tir.Schedule(rewrite(body))
+    (loop,) = sch.get_loops(sch.get_sblock("y"))
+    sch.vectorize(sch.split(loop, [None, LANES])[1])
+    library = tvm.compile(sch.mod, tvm.target.Target("llvm"))
+
+    def evaluate(values):
+        result = tvm.runtime.tensor(np.empty(count, "float32"))
+        library["main"](tvm.runtime.tensor(values), result)
+        return result.numpy()
+
+    evaluate.assembly = library.mod.inspect_source("asm")
+    return evaluate
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_whole_range(name):
+    function, reference = FUNCTIONS[name]
+    x = samples()
+    evaluate = compiled(function, len(x))
+    actual, expected = evaluate(x), reference(x)
+    with np.errstate(over="ignore"):
+        rounded = expected.astype("float32")
+    finite = np.isfinite(rounded) & np.isfinite(actual)
+    np.testing.assert_array_equal(actual[~finite], rounded[~finite])
+    error = np.abs(actual[finite].astype("float64") - expected[finite])
+    assert (error / np.spacing(np.abs(rounded[finite]))).max() < 4
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_no_library_call_is_left(name):
+    assembly = compiled(FUNCTIONS[name][0], 4 * LANES).assembly
+    assert not re.search(LIBRARY_CALL, assembly)
+
+
+def test_plain_tvm_calls_the_library():
+    """What the rewriting is for; when this fails, TVM has learnt it and the file can go."""
+    assert re.search(LIBRARY_CALL, compiled(te.exp, 4 * LANES, rewrite=lambda f: f).assembly)
+
+
+@pytest.mark.parametrize("exponent", [0.25, 0.5, 0.75, 1.5, 2.0, 3.0, -0.5, -1.0])
+def test_power(exponent):
+    x = np.abs(samples())
+    evaluate = compiled(lambda v: te.power(v, tirx.const(exponent, "float32")), len(x))
+    with np.errstate(all="ignore"):
+        expected = x.astype("float64") ** exponent
+        rounded = expected.astype("float32")
+    # The factors of a negative power overflow before their inverse reaches the denormals.
+    normal = np.isfinite(rounded) & (np.abs(rounded) >= (2.0**-126 if exponent < 0 else 0))
+    np.testing.assert_allclose(evaluate(x)[normal], expected[normal], rtol=3e-7, atol=1e-44)
+
+
+def test_other_powers_and_types_are_left_alone():
+    x = tirx.Var("x", "float32")
+    odd = tirx.pow(x, tirx.const(0.3, "float32"))
+    double = tirx.exp(tirx.Var("d", "float64"))
+    assert vectorize_math(odd).same_as(odd)
+    assert vectorize_math(double).same_as(double)
+
+
+EVALUATE_EXP = compiled(te.exp, LANES)
+
+
+@settings(max_examples=200, deadline=None)
+@given(value=st.floats(width=32, allow_nan=True, allow_infinity=True))
+def test_exp_of_any_float(value):
+    x = np.full(LANES, value, "float32")
+    with np.errstate(over="ignore"):
+        expected = np.exp(x.astype("float64")).astype("float32")
+    np.testing.assert_allclose(EVALUATE_EXP(x), expected, rtol=2.4e-7, atol=2e-45)
