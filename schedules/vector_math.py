@@ -76,7 +76,13 @@ def _i32(value: int) -> Expr:
 
 
 def _let(value: Expr, body: Callable[[Expr], Expr]) -> Expr:
-    """Bind `value` to a name, so that `body` may use it often without computing it again."""
+    """Bind `value` to a name, so that `body` may use it often without computing it again.
+
+    Nested bindings double TVM's time to simplify each, so cheap values are repeated instead
+    and left to LLVM.
+    """
+    if isinstance(value, tirx.Var):
+        return body(value)
     var = tirx.Var("t", str(value.ty))
     return tirx.Let(var, value, body(var))
 
@@ -89,10 +95,14 @@ def _polynomial(x: Expr, coefficients: tuple[float, ...]) -> Expr:
     return result
 
 
-def _clamp(x: Expr, low: float, high: float) -> Expr:
-    """Limit `x`; a NaN fails both comparisons and passes."""
-    above = tirx.Select(x < _f32(low), _f32(low), x)
-    return _let(above, lambda v: tirx.Select(v > _f32(high), _f32(high), v))
+def _clamp(v: Expr, low: float, high: float) -> Expr:
+    """Limit `v`; a NaN fails both comparisons and passes."""
+    below_high = tirx.Select(v > _f32(high), _f32(high), v)
+    return tirx.Select(v < _f32(low), _f32(low), below_high)
+
+
+def _with_sign_of(v: Expr, magnitude: Expr) -> Expr:
+    return tirx.Select(v < _f32(0.0), _f32(-1.0), _f32(1.0)) * magnitude
 
 
 def _power_of_two(biased: Expr) -> Expr:
@@ -103,22 +113,21 @@ def _power_of_two(biased: Expr) -> Expr:
 
 def exp(x: Expr) -> Expr:
     """Return e^x for a float32 `x`, within 2 units in the last place."""
+    magic = _f32(_ROUND_AND_BIAS)
 
-    def scaled(value: Expr, n: Expr) -> Expr:
+    def scaled(r: Expr, n: Expr, half: Expr) -> Expr:
         # 2^n in two factors, for n = 128 and the denormals are no float32 by themselves.
-        magic = _f32(_ROUND_AND_BIAS)
-        return _let(
-            n * _f32(0.5) + magic,
-            lambda half: value * _power_of_two(half) * _power_of_two(n - (half - magic) + magic),
-        )
+        value = r * r * _polynomial(r, _EXP) + r + _f32(1.0)
+        return value * _power_of_two(half) * _power_of_two(n - (half - magic) + magic)
 
     def reduced(v: Expr, n: Expr) -> Expr:
         rest = (v - n * _f32(_LN2_HIGH)) - n * _f32(_LN2_LOW)
-        return _let(rest, lambda r: scaled(r * r * _polynomial(r, _EXP) + r + _f32(1.0), n))
+        return _let(rest, lambda r: _let(n * _f32(0.5) + magic, lambda h: scaled(r, n, h)))
 
     def rounded(v: Expr) -> Expr:
-        magic = _f32(_ROUND_AND_BIAS)
-        return _let(v * _f32(_LOG2_E) + magic, lambda t: _let(t - magic, lambda n: reduced(v, n)))
+        # Each sum with `magic` needs a name: TVM would simplify `x + magic - magic` to `x`.
+        total = v * _f32(_LOG2_E) + magic
+        return _let(total, lambda t: _let(t - magic, lambda n: reduced(v, n)))
 
     # Beyond these the result is infinite, or zero, and the exponent would not fit.
     return _let(x, lambda v: _let(_clamp(v, -104.0, 89.0), rounded))
@@ -135,11 +144,11 @@ def tanh(x: Expr) -> Expr:
     """Return tanh(x) for a float32 `x`."""
 
     def small(v: Expr) -> Expr:
-        return _let(v * v, lambda z: v * z * _polynomial(z, _TANH) + v)
+        return v * (v * v) * _polynomial(v * v, _TANH) + v
 
     def large(v: Expr, magnitude: Expr) -> Expr:
-        value = _f32(1.0) - _f32(2.0) / (exp(magnitude + magnitude) + _f32(1.0))
-        return _let(value, lambda t: tirx.Select(v < _f32(0.0), _f32(0.0) - t, t))
+        twice = exp(magnitude + magnitude)
+        return _with_sign_of(v, _f32(1.0) - _f32(2.0) / (twice + _f32(1.0)))
 
     def choose(v: Expr) -> Expr:
         magnitude = tirx.Select(v < _f32(0.0), _f32(0.0) - v, v)
@@ -158,11 +167,11 @@ def erf(x: Expr) -> Expr:
         # At 4 the result is 1 to the last bit.
         limited = tirx.Select(magnitude > _f32(4.0), _f32(4.0), magnitude)
         tail = _let(limited, lambda m: exp(_polynomial(m, _ERFC)))
-        return _let(_f32(1.0) - tail, lambda t: tirx.Select(v < _f32(0.0), _f32(0.0) - t, t))
+        return _with_sign_of(v, _f32(1.0) - tail)
 
     def choose(v: Expr) -> Expr:
         magnitude = tirx.Select(v < _f32(0.0), _f32(0.0) - v, v)
-        small = _let(v * v, lambda z: v * _polynomial(z, _ERF))
+        small = v * _polynomial(v * v, _ERF)
         return _let(magnitude, lambda m: tirx.Select(m < _f32(1.0), small, large(v, m)))
 
     return _let(x, choose)
