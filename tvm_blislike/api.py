@@ -59,7 +59,9 @@ def compile(
     use_threads(threads)
     loaded = frontend.load(model, shapes)
     executable, report = compile_module(loaded.module, core, threads)
-    return CompiledModel(executable, loaded.inputs, loaded.outputs, threads, core.name, report)
+    return CompiledModel(
+        executable, loaded.inputs, loaded.outputs, core.target_config(threads), report
+    )
 
 
 def resolve_core(target: str | os.PathLike[str] | Core) -> Core:

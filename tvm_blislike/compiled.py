@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tvm_blislike import library
-from tvm_blislike.errors import InputError, suggest
+from tvm_blislike.errors import InputError, TargetError, suggest
 from tvm_blislike.frontend import TensorSpec
+from tvm_blislike.runnable import why_not_runnable
 from tvm_blislike.threads import use_threads
 
 if TYPE_CHECKING:
@@ -56,12 +57,17 @@ class CompiledModel:
         What `tvm.compile` returned, or a loaded library.
     inputs, outputs : sequence of TensorSpec
         In the order of `main`'s arguments and results.
-    threads : int
-        Threads it was scheduled for, and runs with.
-    core : str
-        Name of the core it was compiled for.
+    target : mapping
+        Configuration of the `tvm.target.Target` it was compiled for.
     report : Report
-        What was decided for each layer, and why.
+        What was decided for each layer, and why; its threads are those the model runs with.
+
+    Attributes
+    ----------
+    inputs, outputs : tuple of TensorSpec
+        As above.
+    threads : int
+        Threads of the next run; may be changed.
     """
 
     def __init__(
@@ -69,19 +75,23 @@ class CompiledModel:
         executable: Executable | Module,
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
-        threads: int,
-        core: str,
+        target: Mapping[str, Any],
         report: Report,
     ) -> None:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
-        self.threads = threads
-        self.core = core
+        self.threads = report.threads
+        self._target = dict(target)
         self._executable = executable
         self._report = report
         self._main: Callable[..., Any] | None = None
         self._buffers: list[Any] = []
         self._lock = threading.Lock()
+
+    @property
+    def core(self) -> str:
+        """Name of the core it was compiled for."""
+        return self._report.core
 
     def run(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """Run the model once.
@@ -100,6 +110,8 @@ class CompiledModel:
         ------
         InputError
             When a name, shape or data type does not fit; the message says what to change.
+        TargetError
+            When the model was compiled for another kind of processor.
         """
         arrays = self._checked(inputs)
         with self._lock:
@@ -164,9 +176,7 @@ class CompiledModel:
         ToolchainError
             When there is no C compiler to link with, or it fails.
         """
-        about = library.About(
-            self.inputs, self.outputs, self.threads, self.core, self._report.to_json()
-        )
+        about = library.About(self.inputs, self.outputs, self._target, self._report.to_json())
         library.write(self._executable, about, path)
 
     @staticmethod
@@ -182,12 +192,15 @@ class CompiledModel:
 
         module, about = library.read(path)
         report = Report.from_json(about.report)
-        return CompiledModel(module, about.inputs, about.outputs, about.threads, about.core, report)
+        return CompiledModel(module, about.inputs, about.outputs, about.target, report)
 
     def _virtual_machine(self) -> Any:
         import tvm
         from tvm import relax
 
+        reason = why_not_runnable(self._target)
+        if reason:
+            raise TargetError(f"this model cannot run here: {reason}")
         return relax.VirtualMachine(self._executable, tvm.cpu())
 
     def _empty(self, spec: TensorSpec) -> Any:

@@ -59,10 +59,10 @@ class InputError(BlislikeError):
 
 
 class TargetError(BlislikeError):
-    """The target names no known core and no readable TOML file."""
+    """The target is no known core and no valid TOML file, or its code cannot run here."""
 
     exit_code = 6
-    summary = "unknown target"
+    summary = "the target is unknown, or is not this machine's"
 
 
 class OutputError(BlislikeError):

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,18 +40,15 @@ class About:
     ----------
     inputs, outputs : tuple of TensorSpec
         In the order of `main`.
-    threads : int
-        Threads it was scheduled for.
-    core : str
-        Name of the core it was compiled for.
+    target : dict
+        Configuration of TVM's target.
     report : str
         The report as JSON.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    threads: int
-    core: str
+    target: dict[str, Any]
     report: str
 
     def to_json(self) -> str:
@@ -95,8 +92,8 @@ def write(executable: Executable | Module, about: About, path: str | os.PathLike
     with atomic_path(path) as fresh, _without_scope_notices():
         try:
             module.export_library(str(fresh), fcompile=partial(_link, compiler))
-        except RuntimeError as error:
-            raise ToolchainError(f"linking {path} failed: {error}") from error
+        except (OSError, RuntimeError) as error:
+            raise OutputError(f"cannot write {path}: {error}") from error
 
 
 def read(path: str | os.PathLike[str]) -> tuple[Module, About]:

@@ -7,9 +7,11 @@ use, and each run then takes as many of them as it wants.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import warnings
+from collections.abc import Iterator
 
 import psutil
 
@@ -87,6 +89,16 @@ def _configure(threads: int) -> int:
     import tvm
 
     configure = tvm.get_global_func("runtime.config_threadpool")
-    # The list has a CPU for every worker: with a shorter one TVM would let the workers roam.
-    configure(_ONE_CPU_PER_WORKER, threads, [str(cpu) for cpu in _state.cpus])
+    with _same_affinity():
+        # The list has a CPU for every worker: with a shorter one TVM would let the workers roam.
+        configure(_ONE_CPU_PER_WORKER, threads, [str(cpu) for cpu in _state.cpus])
     return int(tvm.get_global_func("runtime.NumThreads")())
+
+
+@contextlib.contextmanager
+def _same_affinity() -> Iterator[None]:
+    """Put back the CPUs of the calling thread, which TVM sets to those of the pool."""
+    cpus = available_cpus()
+    yield
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cpus)

@@ -109,8 +109,15 @@ def test_affinity_is_restored(network_file: Path) -> None:
     from tvm_blislike.threads import available_cpus
 
     before = available_cpus()
-    bench(network_file, ["onnxruntime"], threads=1, repeat=1)
+    bench(network_file, ["blislike", "onnxruntime"], threads=1, repeat=1)
     assert available_cpus() == before
+
+
+def test_one_thread_leaves_all_threads_to_later_work(network_file: Path) -> None:
+    from tvm_blislike.threads import available_cpus, use_threads
+
+    bench(network_file, ["blislike"], threads=1, repeat=1)
+    assert use_threads(len(available_cpus())) == len(available_cpus())
 
 
 def test_summary_of_samples() -> None:

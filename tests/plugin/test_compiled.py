@@ -7,10 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from small_models import float_input, make_model, small_network, small_reference
+from tvm_blislike.hardware import Core
 
 import tvm_blislike
-from tvm_blislike import library
-from tvm_blislike.errors import InputError, ModelError, OutputError, ToolchainError
+from tvm_blislike import library, runnable
+from tvm_blislike.errors import (
+    InputError,
+    ModelError,
+    OutputError,
+    TargetError,
+    ToolchainError,
+)
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +179,28 @@ def test_failing_linker_keeps_the_old_file(
         model.export(path)
     assert os.listdir(tmp_path) == ["net.so"]
     assert path.read_text() == "old"
+
+
+def test_library_for_another_processor_is_refused_before_it_crashes(
+    exported: Path, image: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = tvm_blislike.CompiledModel.load(exported)
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    with pytest.raises(TargetError, match="this machine is riscv64"):
+        loaded.run(image)
+
+
+def test_missing_extensions_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    haswell = frozenset({"avx", "avx2", "fma", "f16c", "bmi", "bmi2"})
+    monkeypatch.setattr(runnable, "_processor_flags", lambda: haswell)
+    targets = {name: Core.named(name).target_config() for name in ("haswell", "skylake-avx512")}
+    assert runnable.why_not_runnable(targets["haswell"]) is None
+    assert "lacks avx512f" in runnable.why_not_runnable(targets["skylake-avx512"])
+
+
+def test_native_code_is_runnable() -> None:
+    assert runnable.why_not_runnable(Core.native().target_config()) is None
 
 
 def test_missing_compiler_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,12 +97,10 @@ def _tvm(job: Job) -> Engine:
 
     use_threads(job.threads)
     loaded = frontend.load(job.path, {name: array.shape for name, array in job.inputs.items()})
-    target = tvm.target.Target(job.core.target_config(job.threads))
-    executable = tvm.compile(loaded.module, target)
+    target = job.core.target_config(job.threads)
+    executable = tvm.compile(loaded.module, tvm.target.Target(target))
     report = Report((), job.core.name, job.threads)
-    model = CompiledModel(
-        executable, loaded.inputs, loaded.outputs, job.threads, job.core.name, report
-    )
+    model = CompiledModel(executable, loaded.inputs, loaded.outputs, target, report)
     return Engine(lambda: model.run(job.inputs), tvm.__version__)
 
 

@@ -18,7 +18,7 @@ from tvm_blislike.bench.engines import ENGINES, Engine, EngineUnavailableError, 
 from tvm_blislike.bench.result import BenchResult, EngineResult, max_rel_error
 from tvm_blislike.errors import UsageError, suggest
 from tvm_blislike.inputs import random_inputs
-from tvm_blislike.threads import available_cpus, default_threads
+from tvm_blislike.threads import available_cpus, default_threads, use_threads
 
 if TYPE_CHECKING:
     from tvm_blislike.hardware import Core
@@ -91,6 +91,8 @@ def bench(
     proto, title = frontend.read_model(model)
     inputs = random_inputs(frontend.resolve_inputs(proto, shapes or {}))
     job = Job(str(model), inputs, [value.name for value in proto.graph.output], threads, core)
+    # TVM's pool starts now, for all CPUs, so that later work in this process can use them too.
+    use_threads(threads)
     with _pinned(available_cpus()[:threads]):
         entrants, skipped = _load_all(engines, job, progress)
         if not entrants:

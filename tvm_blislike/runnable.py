@@ -1,0 +1,59 @@
+"""Whether code for a target can run on this machine: a clear error instead of a crash."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# x86 extensions that LLVM uses on its own when the target has them, by LLVM's names.
+_X86_EXTENSIONS = (
+    *("avx", "avx2", "fma", "f16c", "bmi", "bmi2"),
+    *("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vbmi", "avx512vbmi2"),
+    *("avx512ifma", "avx512vnni", "avx512bf16", "avx512fp16", "avx512bitalg", "avxvnni", "gfni"),
+)
+_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+def why_not_runnable(target: Mapping[str, Any]) -> str | None:
+    """Return why code for `target` cannot run here, or None when nothing speaks against it.
+
+    Parameters
+    ----------
+    target : mapping
+        Configuration of a `tvm.target.Target` of kind llvm.
+    """
+    wanted = _architecture(target["mtriple"].partition("-")[0])
+    here = _architecture(platform.machine())
+    if wanted != here:
+        return f"it was compiled for {wanted}, this machine is {here}"
+    if here != "x86_64":
+        return None
+    present = _processor_flags()
+    missing = [name for name in _extensions(target) if present and name not in present]
+    return f"this processor lacks {', '.join(missing)}" if missing else None
+
+
+def _architecture(name: str) -> str:
+    return _ARCHITECTURES.get(name.lower(), name.lower())
+
+
+def _extensions(target: Mapping[str, Any]) -> list[str]:
+    """Return the x86 extensions that code for `target` may use."""
+    import tvm
+    from tvm.target import codegen
+
+    with tvm.target.Target(dict(target)):
+        return [name for name in _X86_EXTENSIONS if codegen.llvm_cpu_has_features(name)]
+
+
+def _processor_flags() -> frozenset[str]:
+    """Return what Linux says this processor has, by LLVM's names; nothing elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    names = {flag.replace("_", "") for flag in flags.partition(":")[2].split()}
+    return frozenset(names | ({"bmi"} if "bmi1" in names else set()))
