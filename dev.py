@@ -72,14 +72,15 @@ def install(extra: str) -> None:
     if stamp.is_file() and stamp.read_text() == current.hexdigest():
         return
     installer = create_environment()
-    run(*installer, "--quiet", "--editable", f"{ROOT}[{extras}]")
+    run(*installer, "--editable", f"{ROOT}[{extras}]")
     stamp.write_text(current.hexdigest())
 
 
 def create_environment() -> list[str | Path]:
     """Create .venv at need and return the command that installs packages into it."""
     print(f"installing into {VENV} ...", flush=True)
-    if not works(PYTHON, "-c", "pass"):
+    fresh = not works(PYTHON, "-c", "pass")
+    if fresh:
         with_pip = importlib.util.find_spec("ensurepip") is not None
         venv.create(VENV, clear=True, symlinks=os.name != "nt", with_pip=with_pip)
     if works(PYTHON, "-m", "pip", "--version"):
@@ -90,7 +91,8 @@ def create_environment() -> list[str | Path]:
             return [*pip, "--python", PYTHON, "install"]
     if shutil.which("uv"):
         return ["uv", "pip", "install", "--python", PYTHON]
-    shutil.rmtree(VENV)
+    if fresh:
+        shutil.rmtree(VENV)
     raise SystemExit(
         "this Python has no pip: install the package python3-venv (Debian, Ubuntu), "
         "or python3-pip, or uv, and try again"
