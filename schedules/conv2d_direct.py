@@ -1,4 +1,4 @@
-"""Direct convolution on NCHWc images: no im2col, A is read in place by broadcasts.
+"""Direct convolution on NCHWc or NHWC images: no im2col, A is read in place by broadcasts.
 
     out[n, co, oh, ow] = sum_{ci, ry, rx} in[n, ci, oh * stride + ry, ow * stride + rx] * w[co, ci, ry, rx]
 
@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 from tvm import s_tir, te, tirx
 from tvm_blislike.config import Config
+from tvm_blislike.layouts import block_of, shape_in, spatial_axis
 from tvm_blislike.microkernels import Microkernel, UpdateShape, update_intrin
 from tvm_blislike.schedules.common import (
     STAGE,
@@ -49,12 +50,17 @@ from tvm_blislike.workload import Conv2dWorkload
 class Geometry:
     """Sizes that follow from a workload and a config.
 
-    A tile of nr channels holds `blocks` whole output blocks (co_block <= nr), or is one of
-    `parts` pieces of an output block (co_block > nr, or co_block no divisor of nr).
+    A tile of nr channels holds `blocks` whole output blocks (NCHWc), or is one of `parts` pieces
+    of the output channels of a group (NHWC).
     """
 
     workload: Conv2dWorkload
     config: Config
+
+    @property
+    def window(self) -> bool:
+        """Whether the input is NCHW: k runs over one kernel row instead of input channels."""
+        return self.config.data_layout == "NCHW"
 
     @property
     def ci_group(self) -> int:
@@ -65,28 +71,36 @@ class Geometry:
         return self.workload.co // self.workload.groups
 
     @property
+    def ci_block(self) -> int:
+        """Input channels that lie side by side: k steps of a micro-kernel call."""
+        return 1 if self.window else block_of(self.config.data_layout) or self.ci_group
+
+    @property
     def ci_blocks(self) -> int:
-        """Input blocks of one group; single channels in the `window` view."""
-        return self.ci_group // (self.config.ci_block or 1)
+        return self.ci_group // self.ci_block
+
+    @property
+    def co_block(self) -> int:
+        """Output channels of one group that lie side by side."""
+        return block_of(self.config.out_layout) or self.co_group
 
     @property
     def co_blocks(self) -> int:
-        """Output blocks of one group."""
-        return self.co_group // self.config.co_block
+        return self.co_group // self.co_block
 
     @property
     def blocks(self) -> int:
         """Output blocks in a tile of nr channels."""
-        return max(1, self.config.nr // self.config.co_block) if self.whole_blocks else 1
+        return self.config.nr // self.co_block if self.is_blocked else 1
 
     @property
-    def whole_blocks(self) -> bool:
-        return self.config.nr % self.config.co_block == 0
+    def is_blocked(self) -> bool:
+        return block_of(self.config.out_layout) > 0
 
     @property
     def parts(self) -> int:
         """Tiles of nr channels in one output block."""
-        return 1 if self.whole_blocks else math.ceil(self.config.co_block / self.config.nr)
+        return 1 if self.is_blocked else math.ceil(self.co_block / self.config.nr)
 
     @property
     def tiles(self) -> int:
@@ -102,7 +116,7 @@ class Geometry:
         return math.ceil(self.workload.ow / self.config.tile_w)
 
     @property
-    def padded_shape(self) -> tuple[int, int]:
+    def padded_size(self) -> tuple[int, int]:
         """Height and width of the padded input, without rows and columns that no output reads."""
         w = self.workload
         return (
@@ -113,22 +127,9 @@ class Geometry:
     @property
     def packed_shape(self) -> tuple[int, ...]:
         """Shape of the packed weights."""
-        w, c = self.workload, self.config
-        block = (c.ci_block,) if c.ci_block else ()
-        return (w.groups, self.tiles, self.ci_blocks, w.kh, w.kw, *block, c.nr)
-
-    def channel(self, tile: Any, lane: Any) -> Any:
-        """Output channel within its group of lane `lane` of tile `tile` (may lie outside)."""
-        if self.whole_blocks:
-            return tile * self.config.nr + lane
-        block, part = tile // self.parts, tile % self.parts
-        return block * self.config.co_block + part * self.config.nr + lane
-
-    def inside(self, tile: Any, lane: Any) -> Any:
-        """Whether that lane holds a channel at all."""
-        if self.whole_blocks:
-            return tile * self.config.nr + lane < self.co_group
-        return (tile % self.parts) * self.config.nr + lane < self.config.co_block
+        w = self.workload
+        block = () if self.window else (self.ci_block,)
+        return (w.groups, self.tiles, self.ci_blocks, w.kh, w.kw, *block, self.config.nr)
 
 
 def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) -> np.ndarray:
@@ -142,19 +143,17 @@ def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) 
     Returns
     -------
     numpy.ndarray
-        `Geometry.packed_shape`: (groups, tiles, ci blocks, kh, kw, ci_block, nr), without the
-        ci_block axis when it is 0.
+        `Geometry.packed_shape`: (groups, tiles, ci blocks, kh, kw, ci block, nr), without the
+        ci block axis for NCHW input.
     """
     geo = Geometry(workload, config)
-    tile, lane = np.meshgrid(np.arange(geo.tiles), np.arange(config.nr), indexing="ij")
-    inside = np.asarray(geo.inside(tile, lane))
-    channel = np.where(inside, geo.channel(tile, lane), 0)
-    by_group = weights.reshape(
-        workload.groups, geo.co_group, geo.ci_blocks, -1, workload.kh, workload.kw
-    )
-    panels = by_group[:, channel] * inside[None, :, :, None, None, None, None]
-    packed = panels.transpose(0, 1, 3, 5, 6, 4, 2).reshape(geo.packed_shape)
-    return np.ascontiguousarray(packed, dtype=weights.dtype)
+    g, kh, kw = workload.groups, workload.kh, workload.kw
+    by_group = weights.reshape(g, geo.co_group, geo.ci_blocks, geo.ci_block, kh, kw)
+    missing = geo.tiles * config.nr - geo.co_group
+    filled = np.pad(by_group, ((0, 0), (0, missing), (0, 0), (0, 0), (0, 0), (0, 0)))
+    panels = filled.reshape(g, geo.tiles, config.nr, *by_group.shape[2:])
+    packed = panels.transpose(0, 1, 3, 5, 6, 4, 2)
+    return np.ascontiguousarray(packed).reshape(geo.packed_shape)
 
 
 def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor) -> te.Tensor:
@@ -162,10 +161,10 @@ def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor
     geo = Geometry(workload, config)
 
     def value(g: Any, t: Any, ib: Any, ry: Any, rx: Any, *last: Any) -> Any:
-        ii, j = last if config.ci_block else (0, *last)
-        channel = g * geo.co_group + geo.channel(t, j)
-        loaded = weights[channel, ib * (config.ci_block or 1) + ii, ry, rx]
-        return tirx.if_then_else(geo.inside(t, j), loaded, 0.0)
+        ii, j = (0, *last) if geo.window else last
+        channel = t * config.nr + j
+        loaded = weights[g * geo.co_group + channel, ib * geo.ci_block + ii, ry, rx]
+        return tirx.if_then_else(channel < geo.co_group, loaded, 0.0)
 
     return te.compute(geo.packed_shape, value, name="packed_weights")
 
@@ -178,34 +177,38 @@ def compute(
     Parameters
     ----------
     data : te.Tensor
-        (n, ci / ci_block, h, w, ci_block), or (n, ci, h, w) when `config.ci_block` is 0.
+        The image batch in `config.data_layout`.
     packed : te.Tensor
         Weights as `pack_weights` makes them.
 
     Returns
     -------
     te.Tensor
-        (n, co / co_block, oh, ow, co_block).
+        The result in `config.out_layout`.
     """
     geo = Geometry(workload, config)
-    window = config.ci_block == 0
-    tail = () if window else (config.ci_block,)
-    channels = workload.ci // (config.ci_block or 1)
-    image = padded(data, 2, workload.padding, (workload.n, channels, *geo.padded_shape, *tail))
-
+    layout = config.data_layout
+    image = padded(
+        data,
+        spatial_axis(layout),
+        workload.padding,
+        shape_in(layout, workload.n, workload.ci, *geo.padded_size),
+    )
     mh, mw = config.tile_h, config.tile_w
     (sh, sw), (dh, dw) = workload.stride, workload.dilation
     ib = te.reduce_axis((0, geo.ci_blocks), "ib")
     ry = te.reduce_axis((0, workload.kh), "ry")
     rx = te.reduce_axis((0, workload.kw), "rx")
-    ii = [] if window else [te.reduce_axis((0, config.ci_block), "ii")]
+    ii = [] if geo.window else [te.reduce_axis((0, geo.ci_block), "ii")]
+
+    def pixel(n: Any, g: Any, y: Any, x: Any) -> Any:
+        if layout == "NHWC":
+            return image[n, y, x, g * geo.ci_group + ii[0]]
+        return image[(n, g * geo.ci_blocks + ib, y, x, *ii)]
 
     def product(n: Any, g: Any, t: Any, yt: Any, xt: Any, ih: Any, iw: Any, j: Any) -> Any:
-        y = (yt * mh + ih) * sh + ry * dh
-        x = (xt * mw + iw) * sw + rx * dw
-        channel = g * geo.ci_blocks + ib
-        a, b = image[(n, channel, y, x, *ii)], packed[(g, t, ib, ry, rx, *ii, j)]
-        return te.sum(a * b, axis=[ib, ry, rx, *ii])
+        a = pixel(n, g, (yt * mh + ih) * sh + ry * dh, (xt * mw + iw) * sw + rx * dw)
+        return te.sum(a * packed[(g, t, ib, ry, rx, *ii, j)], axis=[ib, ry, rx, *ii])
 
     # A whole number of slabs: a predicate on the slab's rows would reach the micro-kernel's block.
     rows = math.ceil(geo.tiles_h / config.oh_block) * config.oh_block
@@ -216,16 +219,28 @@ def compute(
         attrs=stage("acc"),
     )
 
-    def unpacked(n: Any, ob: Any, y: Any, x: Any, oi: Any) -> Any:
-        g, block = ob // geo.co_blocks, ob % geo.co_blocks
-        if geo.whole_blocks:
-            tile, lane = block // geo.blocks, (block % geo.blocks) * config.co_block + oi
-        else:
-            tile, lane = block * geo.parts + oi // config.nr, oi % config.nr
+    def from_blocks(n: Any, ob: Any, y: Any, x: Any, oi: Any) -> Any:
+        block = ob % geo.co_blocks
+        tile, lane = block // geo.blocks, block % geo.blocks * geo.co_block + oi
+        g = ob // geo.co_blocks
         return acc[n, g, tile, y // mh, x // mw, y % mh, x % mw, lane]
 
-    shape = (workload.n, workload.co // config.co_block, workload.oh, workload.ow, config.co_block)
-    return te.compute(shape, unpacked, name="unpack", attrs=stage("unpack"))
+    def from_channels(n: Any, y: Any, x: Any, channel: Any) -> Any:
+        g, inner = channel // geo.co_group, channel % geo.co_group
+        at = (n, g, inner // config.nr, y // mh, x // mw, y % mh, x % mw)
+        value = acc[(*at, inner % config.nr)]
+        if geo.tiles > 1 or geo.co_group == config.nr:
+            return value
+        # Always true and simplified away later; naming the last column keeps `compute_at` from
+        # cutting the block of C, whose lanes beyond the channels only the micro-kernel sees.
+        return tirx.if_then_else(channel < workload.co, value, acc[(*at, config.nr - 1)])
+
+    return te.compute(
+        shape_in(config.out_layout, workload.n, workload.co, workload.oh, workload.ow),
+        from_blocks if geo.is_blocked else from_channels,
+        name="unpack",
+        attrs=stage("unpack"),
+    )
 
 
 def schedule(
@@ -242,43 +257,41 @@ def schedule(
     marked = stages(sch)
     acc = marked["acc"]
     sch.compute_at(acc, loops["xt"], preserve_unit_loops=True)
-    _place_padding(sch, marked.get("pad"), loops, config, kernel)
-    _parallelize(sch, loops, config, workload, threads)
-    _tensorize(sch, acc, workload, config, kernel)
+    if "pad" in marked:
+        _place_padding(sch, marked["pad"], loops, geo, kernel)
+    _parallelize(sch, loops, geo, threads)
+    _tensorize(sch, acc, geo, kernel)
 
 
 def _tile_epilogue(
     sch: s_tir.Schedule, epilogue: Any, geo: Geometry, kernel: Microkernel
 ) -> dict[str, Any]:
     """Split the epilogue's loops into tiles and say where the edges are."""
-    config, workload = geo.config, geo.workload
-    n, ob, oh, ow, oi = sch.get_loops(epilogue)
-    g, block = sch.split(ob, [workload.groups, geo.co_blocks])
-    if geo.whole_blocks:
-        ot, lanes_outer = sch.split(block, [None, geo.blocks])
-        lane = oi
+    config, groups = geo.config, geo.workload.groups
+    if geo.is_blocked:
+        n, ob, oh, ow, lane = sch.get_loops(epilogue)
+        g, block = sch.split(ob, [groups, geo.co_blocks])
+        ot, columns = sch.split(block, [None, geo.blocks])
+        annotate_axis(sch, columns, "blocks")
+        sch.unroll(columns)
+        block_loops = [columns, lane]
     else:
-        part, lane = sch.split(oi, [geo.parts, None if geo.parts == 1 else config.nr])
-        ot, lanes_outer = block, part
+        n, oh, ow, channel = sch.get_loops(epilogue)
+        g, inner = sch.split(channel, [groups, geo.co_group])
+        ot, lane = sch.split(inner, [geo.parts, None if geo.parts == 1 else config.nr])
+        annotate_axis(sch, lane, "lanes")
+        block_loops = [lane]
     yt, ih = sch.split(oh, [None, config.tile_h])
     yo, yi = sch.split(yt, [None, config.oh_block])
     xt, iw = sch.split(ow, [None, config.tile_w])
     outer = [n, yo, g, ot] if config.loop_order == "rows" else [n, g, ot, yo]
-    loops = {"n": n, "g": g, "ot": ot, "yo": yo, "yi": yi, "xt": xt}
-    if geo.whole_blocks:
-        sch.reorder(*outer, yi, xt, ih, iw, lanes_outer, lane)
-        sch.unroll(lanes_outer)
-        annotate_axis(sch, lanes_outer, "blocks")
-    else:
-        # Pieces of one output block are tiles of their own: their loop lies outside the pixels.
-        sch.reorder(*outer, lanes_outer, yi, xt, ih, iw, lane)
-        annotate_axis(sch, lane, "lanes")
-        loops["part"] = lanes_outer
+    sch.reorder(*outer, yi, xt, ih, iw, *block_loops)
     for loop, axis in ((ih, "mh"), (iw, "mw")):
         sch.unroll(loop)
         annotate_axis(sch, loop, axis)
     annotate_axis(sch, yi, "yi")
     annotate_vector(sch, lane, kernel.lanes)
+    loops = {"n": n, "g": g, "ot": ot, "yo": yo, "yi": yi, "xt": xt}
     _annotate_edges(sch, loops, geo, kernel)
     return loops
 
@@ -296,64 +309,49 @@ def _annotate_edges(
     elif cut_rows:
         # The cut row of blocks is the last of the last slab: the config keeps one of both at 1.
         sch.annotate(loops["yo" if config.oh_block == 1 else "yi"], EDGE, {"mh": cut_rows})
-    cut_blocks = geo.co_blocks % geo.blocks
-    if cut_blocks:
-        vectors = math.ceil(cut_blocks * config.co_block / kernel.lanes)
-        sch.annotate(loops["ot"], EDGE, {"blocks": cut_blocks, "nr": vectors})
-    cut_lanes = config.co_block % config.nr
-    if geo.parts > 1 and cut_lanes:
-        vectors = math.ceil(cut_lanes / kernel.lanes)
-        sch.annotate(loops["part"], EDGE, {"lanes": cut_lanes, "nr": vectors})
+    cut = geo.co_group - (geo.tiles - 1) * config.nr
+    if cut < config.nr:
+        edge = {"nr": math.ceil(cut / kernel.lanes), "lanes": cut}
+        if geo.is_blocked:
+            edge["blocks"] = cut // geo.co_block
+        sch.annotate(loops["ot"], EDGE, edge)
 
 
 def _place_padding(
-    sch: s_tir.Schedule,
-    pad: Any | None,
-    loops: dict[str, Any],
-    config: Config,
-    kernel: Microkernel,
+    sch: s_tir.Schedule, pad: Any, loops: dict[str, Any], geo: Geometry, kernel: Microkernel
 ) -> None:
-    if pad is None:
-        return
-    if config.loop_order == "rows":
+    layout = geo.config.data_layout
+    rank = 5 if block_of(layout) else 4
+    if geo.config.loop_order == "rows":
         sch.compute_at(pad, loops["yo"], preserve_unit_loops=True)
-        inner = sch.get_loops(pad)[-(4 if config.ci_block == 0 else 5) :]
-    else:
-        inner = sch.get_loops(pad)
-        sch.parallel(sch.fuse(inner[0], inner[1]))
+    inner = sch.get_loops(pad)[-rank:]
+    if geo.config.loop_order != "rows":
+        sch.parallel(inner[1])
     annotate_vector(sch, inner[-1], kernel.lanes)
     # Columns outside the image split off: the copy in between is a plain vector loop.
-    sch.annotate(inner[3], BORDER, pad_columns(sch, pad))
+    sch.annotate(inner[spatial_axis(layout) + 1], BORDER, pad_columns(sch, pad))
 
 
 def _parallelize(
-    sch: s_tir.Schedule,
-    loops: dict[str, Any],
-    config: Config,
-    workload: Conv2dWorkload,
-    threads: int,
+    sch: s_tir.Schedule, loops: dict[str, Any], geo: Geometry, threads: int
 ) -> None:
     if threads == 1:
         return
-    if workload.n % threads == 0:
+    if geo.workload.n % threads == 0:
         sch.parallel(loops["n"])
-    elif config.loop_order == "rows":
+    elif geo.config.loop_order == "rows":
         sch.parallel(loops["yo"])
-    elif workload.groups > 1:
-        sch.parallel(sch.fuse(loops["g"], loops["ot"]))
+    elif geo.workload.groups > 1:
+        sch.parallel(loops["g"])
     else:
         sch.parallel(loops["ot"])
 
 
 def _tensorize(
-    sch: s_tir.Schedule,
-    acc: Any,
-    workload: Conv2dWorkload,
-    config: Config,
-    kernel: Microkernel,
+    sch: s_tir.Schedule, acc: Any, geo: Geometry, kernel: Microkernel
 ) -> None:
-    window = config.ci_block == 0
-    reductions = 3 if window else 4
+    workload, config = geo.workload, geo.config
+    reductions = 3 if geo.window else 4
     inner = sch.get_loops(acc)[-(3 + reductions) :]
     ih, iw, j = inner[:3]
     *outer, k = inner[3:]
@@ -363,23 +361,25 @@ def _tensorize(
     kernel_loops = [loop for loop in block if loop not in units]
     sch.reorder(*outer, *units, *kernel_loops)
     sch.unannotate(acc, STAGE)
-    init = sch.decompose_reduction(acc, outer[0])
-    zero = sch.get_loops(init)[-3:]
-    for loop, axis in zip(zero[:2], ("mh", "mw"), strict=True):
-        sch.unroll(loop)
-        annotate_axis(sch, loop, axis)
-    columns, lane = sch.split(zero[2], [None, kernel.lanes])
-    sch.unroll(columns)
-    annotate_axis(sch, columns, "nr")
-    sch.vectorize(lane)
+    _vectorize_zero(sch, sch.decompose_reduction(acc, outer[0]), kernel)
     shape = UpdateShape(
         config.tile_h,
         config.tile_w,
-        kr=workload.kw if window else config.ci_block,
+        kr=workload.kw if geo.window else geo.ci_block,
         unroll=config.kr,
-        view="window" if window else "rows",
+        view="window" if geo.window else "rows",
         sh=workload.stride[0],
         sw=workload.stride[1],
-        dw=workload.dilation[1] if window else 1,
+        dw=workload.dilation[1] if geo.window else 1,
     )
     sch.tensorize(kernel_loops[0], update_intrin(kernel, shape))
+
+
+def _vectorize_zero(sch: s_tir.Schedule, init: Any, kernel: Microkernel) -> None:
+    """Unroll and vectorize the stores of zero that start a block of C."""
+    ih, iw, j = sch.get_loops(init)[-3:]
+    columns, lane = sch.split(j, [None, kernel.lanes])
+    for loop, axis in ((ih, "mh"), (iw, "mw"), (columns, "nr")):
+        sch.unroll(loop)
+        annotate_axis(sch, loop, axis)
+    sch.vectorize(lane)

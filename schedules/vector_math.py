@@ -210,33 +210,89 @@ def log(x: Expr) -> Expr:
     return _let(x, normal)
 
 
+def _inverse_fourth_root(v: Expr) -> Expr:
+    """Return v^(-1/4) for 0 < v < infinity, by three Newton steps."""
+    smallest = _f32(2.0**-126)
+
+    def step(value: Expr, y: Expr) -> Expr:
+        # Multiplied in this order nothing over- or underflows on the way.
+        return y + y * (_f32(0.25) - value * y * y * (y * y) * _f32(0.25))
+
+    def converged(value: Expr) -> Expr:
+        # Shifting the bits divides exponent and, roughly, logarithm by four: within 3.6 %.
+        bits = tirx.reinterpret("int32", value)
+        start = tirx.reinterpret("float32", _i32(0x4F583C00) - tirx.shift_right(bits, _i32(2)))
+        first = _let(start, lambda y: step(value, y))
+        second = _let(first, lambda y: step(value, y))
+        return _let(second, lambda y: step(value, y))
+
+    normal = tirx.Select(v < smallest, v * _f32(2.0**48), v)
+    scale = tirx.Select(v < smallest, _f32(2.0**12), _f32(1.0))
+    return _let(normal, converged) * scale
+
+
+def _product(factors: list[Expr]) -> Expr:
+    result = factors[0]
+    for factor in factors[1:]:
+        result = result * factor
+    return result
+
+
+def _quarter_power(x: Expr, quarters: int) -> Expr:
+    """x^(quarters / 4) for odd `quarters`: local response normalisation has -3."""
+    whole = max(-(-quarters // 4), 0)
+    zero, infinite = (0.0, float("inf")) if quarters > 0 else (float("inf"), 0.0)
+
+    def finite(v: Expr) -> Expr:
+        return _let(
+            _inverse_fourth_root(v),
+            lambda y: _product([y] * (4 * whole - quarters) + [v] * whole),
+        )
+
+    def choose(v: Expr) -> Expr:
+        at_most = tirx.Select(v < _f32(float("inf")), finite(v), _f32(infinite))
+        at_zero = tirx.Select(v == _f32(0.0), _f32(zero), _f32(float("nan")))
+        return tirx.Select(v > _f32(0.0), at_most, at_zero)
+
+    return _let(x, choose)
+
+
 def power(x: Expr, exponent: Expr) -> Expr | None:
-    """Return x^exponent from multiplications and square roots.
+    """Return x^exponent from multiplications and roots, within 5e-7.
 
     Returns
     -------
     Expr or None
-        None unless the exponent is a constant multiple of 1/4 up to 4: only those are exact
-        to rounding this way (local response normalisation has 3/4, others 1/2, 2 and 3).
-        With a fractional exponent, -0 and -infinity are treated as `sqrt` treats them.
+        None unless the exponent is a constant multiple of 1/4 up to 4 (local response
+        normalisation has 3/4, others 1/2, 2 and 3). With multiples of 1/2, -0 and -infinity
+        are treated as `sqrt` treats them.
     """
     quarters = float(exponent.value) * 4 if isinstance(exponent, tirx.FloatImm) else 0.5
     if quarters != int(quarters) or not 0 < abs(quarters) <= 16:
         return None
-    whole, rest = divmod(abs(int(quarters)), 4)
+    if quarters % 2:
+        return _quarter_power(x, int(quarters))
+    whole, root = divmod(abs(int(quarters)), 4)
 
     def product(v: Expr) -> Expr:
-        factors = [v] * whole
-        if rest & 2:
-            factors.append(tirx.sqrt(v))
-        if rest & 1:
-            factors.append(tirx.sqrt(tirx.sqrt(v)))
-        result = factors[0]
-        for factor in factors[1:]:
-            result = result * factor
+        result = _product([v] * whole + ([tirx.sqrt(v)] if root else []))
         return result if quarters > 0 else _f32(1.0) / result
 
     return _let(x, product)
+
+
+def _divide_by_power(quotient: tirx.Div) -> Expr:
+    """Turn a / x^(3/4) into a * x^(-3/4): the roots come out inverted, so no division."""
+    power_call = quotient.b
+    if not (isinstance(power_call, ir.Call) and isinstance(power_call.op, ir.Op)):
+        return quotient
+    if power_call.op.name != "tirx.pow" or str(quotient.ty) != "float32":
+        return quotient
+    base, exponent = power_call.args
+    if not isinstance(exponent, tirx.FloatImm) or float(exponent.value) * 4 % 2 != 1:
+        return quotient
+    inverse = power(base, _f32(-float(exponent.value)))
+    return quotient if inverse is None else quotient.a * inverse
 
 
 _REWRITES: dict[str, Callable[..., Expr | None]] = {
@@ -274,4 +330,6 @@ def vectorize_math(node: Any) -> Any:
     if isinstance(node, tirx.PrimFunc):
         body = vectorize_math(node.body)
         return tirx.PrimFunc(node.params, body, node.ret_type, node.attrs)
-    return tvm_ffi.structural_map(node, (ir.Call, rewrite), order="post")
+    callbacks = [(ir.Call, rewrite), (tirx.Div, _divide_by_power)]
+    # Before its operands: a division must still see the power below it.
+    return tvm_ffi.structural_map(node, callbacks, order="pre")

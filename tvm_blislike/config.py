@@ -23,8 +23,8 @@ class Config:
         Cache blocking of `gemm`.
     loop_order : str
         `gemm`: "B3A2C0" and its siblings; `conv2d_direct`: "rows" or "channels", the outer loop.
-    ci_block, co_block : int
-        Channels per block of the NCHWc input and output; 0 stands for plain NCHW.
+    data_layout, out_layout : str
+        Layouts of the input and output images (see `tvm_blislike.layouts`).
     tile_h, tile_w : int
         Output rows and columns of one block of C.
     oh_block : int
@@ -39,8 +39,8 @@ class Config:
     nc: int = 0
     kc: int = 0
     loop_order: str = ""
-    ci_block: int = 0
-    co_block: int = 0
+    data_layout: str = ""
+    out_layout: str = ""
     tile_h: int = 1
     tile_w: int = 0
     oh_block: int = 0

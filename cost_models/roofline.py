@@ -1,0 +1,93 @@
+"""Predicted time of a (workload, config, core): FMA issue, loads, cache traffic, edges, packing.
+
+A layer's time is what its micro-kernel calls take when the vector units limit, stretched where a
+cache level cannot deliver the operands in time, plus what lies outside the k loop. All terms are
+in cycles of one core until the end; `Estimate.seconds` divides by the clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tvm_blislike.hardware import Core
+
+# Bytes per cycle and core that a level delivers to the level above, as a fraction of one
+# full-width load per cycle. Measured on Golden Cove (64 B loads): L2 32 B, L3 10 B, memory 5 B.
+_LEVEL_SHARE = {1: 2.0, 2: 0.5, 3: 0.16, 0: 0.08}
+# Share of the peak that a loop of FMAs reaches with everything in L1 (14x32 on Golden Cove).
+ISSUE_EFFICIENCY = 0.93
+# Cycles to start and end one micro-kernel call: zeroing, pointers, the last FMAs' latency.
+CALL_CYCLES = 12.0
+# Cycles to hand work to the other threads and wait for them (measured: 4 us at 2.6 GHz).
+FORK_JOIN_CYCLES = 10_000.0
+DEFAULT_GHZ = 2.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Predicted time and where it goes.
+
+    Parameters
+    ----------
+    seconds : float
+        Predicted time of one call.
+    peak_fraction : float
+        Useful FMAs over those that `threads` cores could start in that time.
+    cycles : dict of str to float
+        Breakdown per thread: "fma", "loads", "traffic", "edges", "epilogue", "packing", "fork".
+    footprint : tuple of (str, int, int, float)
+        (operand, cache level, bytes, fraction of the level per thread).
+    """
+
+    seconds: float
+    peak_fraction: float
+    cycles: dict[str, float] = field(default_factory=dict)
+    footprint: tuple[tuple[str, int, int, float], ...] = ()
+
+
+def clock_hz(core: Core) -> float:
+    """Return the clock to assume, in Hz."""
+    return (core.ghz or DEFAULT_GHZ) * 1e9
+
+
+def bytes_per_cycle(core: Core, level: int) -> float:
+    """Return what one core gets from a cache level (0: memory), in bytes per cycle."""
+    return _LEVEL_SHARE.get(level, _LEVEL_SHARE[3]) * core.vector_bits / 8
+
+
+def share_bytes(core: Core, level: int, threads: int) -> int:
+    """Return a thread's share of a cache level in bytes, 0 where the core lacks it."""
+    cache = core.cache(level)
+    return 0 if cache is None else cache.bytes // max(1, min(cache.shared_by, threads))
+
+
+def level_holding(core: Core, size: int, threads: int) -> int:
+    """Return the first cache level whose share holds `size` bytes, 0 for memory."""
+    for cache in core.caches:
+        if size <= share_bytes(core, cache.level, threads):
+            return cache.level
+    return 0
+
+
+def step_cycles(core: Core, rows: int, vectors: int, a_loads: float) -> float:
+    """Cycles of one k step of a block of `rows` by `vectors` registers.
+
+    The largest of: FMAs to start, loads to issue (`a_loads` for A, one per vector of B), and the
+    latency of the FMA when there are too few accumulators to hide it.
+    """
+    fma = rows * vectors / core.fma_per_cycle
+    loads = (a_loads + vectors) / core.loads_per_cycle
+    return max(fma, loads, float(core.fma_latency))
+
+
+def finish(
+    core: Core,
+    threads: int,
+    macs: int,
+    cycles: dict[str, float],
+    footprint: tuple[tuple[str, int, int, float], ...] = (),
+) -> Estimate:
+    """Add up a breakdown (cycles of one thread) into an estimate."""
+    seconds = sum(cycles.values()) / clock_hz(core)
+    peak = core.lanes() * core.fma_per_cycle * clock_hz(core) * threads
+    return Estimate(seconds, macs / (peak * seconds), cycles, footprint)
