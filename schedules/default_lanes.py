@@ -447,10 +447,10 @@ def _fold(
 def wrap(stmts: Stmts, name: str, allocated: list[tirx.Buffer] | None = None) -> tirx.Stmt:
     """Put finished statements into one opaque block that names what it reads and writes."""
     body = sequence(stmts)
-    views = collect(body, tirx.DeclBuffer)
-    inner = [a.buffer for a in [*collect(body, tirx.AllocBuffer), *views]]
-    loads = [load.source for load in collect(body, ir.TensorLoad)]
-    written = [store.buffer for store in collect(body, tirx.BufferStore)]
+    views = {d.buffer: collect(d.data, tirx.Var)[0] for d in collect(body, tirx.DeclBuffer)}
+    inner = [a.buffer for a in collect(body, tirx.AllocBuffer)]
+    loads = [views.get(x.source, x.source) for x in collect(body, ir.TensorLoad)]
+    written = [views.get(x.buffer, x.buffer) for x in collect(body, tirx.BufferStore)]
     block = s_tir.SBlock(
         [], _regions(loads, inner), _regions(written, inner), name, body, None, allocated or []
     )

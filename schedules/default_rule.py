@@ -27,6 +27,7 @@ from .default_access import (
     substitute,
 )
 from .default_lanes import Nest, Reduction, emit, wrap
+from .default_transpose import emit_transposed, reading_loop, tile_size
 from .default_views import FlatViews
 from .vector_math import vectorize_math
 
@@ -74,6 +75,8 @@ class Stage:
     reduction: BlockRV | None = None
     reduce_lanes: bool = False
     gathers: bool = False
+    reading: int | None = None
+    tile: int | None = None
     family: str = "elementwise"
 
 
@@ -282,12 +285,47 @@ def _shape_stage(sch: s_tir.Schedule, stage: Stage, machine: Machine) -> None:
         _choose_axis(sch, stage, machine)
     nest = _analyse(sch, stage, loops)
     stage.gathers = not stage.reduce_lanes and nest.gathers(len(loops) - 1)
-    group = [loops.pop()]
-    while not stage.reduce_lanes and loops and nest.contiguous_pair(len(loops) - 1, len(loops)):
-        group.insert(0, loops.pop())
-    vector = sch.fuse(*group)
+    if stage.gathers and stage.reduction is None:
+        loops = _fuse_runs(sch, nest, loops)
+        cut = _choose_tile(sch, stage, loops, machine)
+    else:
+        loops = _fuse_runs(sch, nest, loops, only_last=True, never=stage.reduce_lanes)
+        cut = len(loops) - 1
     if _nanoseconds(sch, stage) >= PARALLEL_NANOSECONDS and machine.threads > 1:
-        _parallelise(sch, loops, vector, machine)
+        _parallelise(sch, loops[:cut], loops[cut], machine)
+
+
+def _fuse_runs(
+    sch: s_tir.Schedule,
+    nest: NestAccesses,
+    loops: list[LoopRV],
+    only_last: bool = False,
+    never: bool = False,
+) -> list[LoopRV]:
+    """Fuse adjacent loops that walk every buffer like one; only the innermost run if asked."""
+    runs = [[loops[-1]]]
+    for position in range(len(loops) - 2, -1, -1):
+        fits = not never and nest.contiguous_pair(position, position + 1)
+        if fits and not (only_last and len(runs) > 1):
+            runs[0].insert(0, loops[position])
+        else:
+            runs.insert(0, [loops[position]])
+    return [sch.fuse(*run) for run in runs]
+
+
+def _choose_tile(sch: s_tir.Schedule, stage: Stage, loops: list[LoopRV], machine: Machine) -> int:
+    """Decide on a transposition in registers; return the loop to cut between threads."""
+    nest = _analyse(sch, stage, loops)
+    stage.reading = reading_loop(nest)
+    if stage.reading is None:
+        return len(loops) - 1
+    extents = [int(x.extent) for x in nest.loops]
+    lanes = machine.lanes(sch.get(stage.block).writes[0].source)
+    stage.tile = tile_size(extents[stage.reading], extents[-1], lanes)
+    if stage.tile is None:
+        return len(loops) - 1
+    stage.family = "transpose"
+    return stage.reading
 
 
 def _split_blocked_stores(sch: s_tir.Schedule, block: BlockRV) -> None:
@@ -420,7 +458,8 @@ def _write_out(sch: s_tir.Schedule, stages: list[Stage], machine: Machine) -> ti
         if stage is None:
             continue
         nest = _nest(sch, stage, machine, views)
-        written.append(wrap(views.declared(emit(nest)), sch.get(stage.block).name_hint))
+        stmts = emit_transposed(nest, stage.reading, stage.tile) if stage.tile else emit(nest)
+        written.append(wrap(views.declared(stmts), sch.get(stage.block).name_hint))
     body = written[0] if len(written) == 1 else tirx.SeqStmt(written)
     used = collect(body, tirx.Var)
     kept = [b for b in views.allocated() if any(b.same_as(v) for v in used)]
@@ -432,7 +471,7 @@ def _write_out(sch: s_tir.Schedule, stages: list[Stage], machine: Machine) -> ti
 def _nest(sch: s_tir.Schedule, stage: Stage, machine: Machine, views: FlatViews) -> Nest:
     loops = [sch.get(x) for x in sch.get_loops(stage.block)]
     ranges = loop_analyzer(collect(loops[0], tirx.For))
-    store = views.flatten(_inlined(sch, stage.block), ranges)
+    store = views.flatten(_inlined(sch, stage.block), ranges, every=stage.tile is not None)
     # Loads that no vector load can serve are left to LLVM's loop vectorizer, which knows
     # gathers and interleaved loads; TVM's would load lane by lane.
     lanes = 1 if stage.gathers else machine.lanes(store.buffer)

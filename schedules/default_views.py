@@ -29,15 +29,20 @@ class FlatViews:
         """Return the flat buffers that stand for the internal ones."""
         return [flat for _, flat in self._internal]
 
-    def flatten(self, store: tirx.BufferStore, ranges: sym.Analyzer) -> tirx.BufferStore:
-        """Return `store` with every access flat that is internal or has a divided index."""
+    def flatten(
+        self, store: tirx.BufferStore, ranges: sym.Analyzer, every: bool = False
+    ) -> tirx.BufferStore:
+        """Return `store` with its accesses flat: `every` one, or only where that helps.
+
+        It helps where an index is divided; internal buffers are always flat.
+        """
 
         def load(node: ir.TensorLoad) -> ir.TensorLoad:
-            flat = self._view(node.source, node.indices)
+            flat = self._view(node.source, node.indices, every)
             return node if flat is None else tirx.BufferLoad(flat, _offset(node, ranges))
 
         value = tvm_ffi.structural_map(store.value, (ir.TensorLoad, load), order="post")
-        flat = self._view(store.buffer, store.indices)
+        flat = self._view(store.buffer, store.indices, every)
         if flat is None:
             return tirx.BufferStore(store.buffer, value, store.indices)
         offset = ranges.simplify(flat_index(store.buffer, store.indices))
@@ -54,11 +59,13 @@ class FlatViews:
         self._aliases = []
         return [*declarations, *stmts]
 
-    def _view(self, buffer: tirx.Buffer, indices: list[tirx.Expr]) -> tirx.Buffer | None:
+    def _view(
+        self, buffer: tirx.Buffer, indices: list[tirx.Expr], always: bool
+    ) -> tirx.Buffer | None:
         for known, flat in [*self._internal, *self._aliases]:
             if known.same_as(buffer):
                 return flat
-        if not any(collect(i, (tirx.FloorDiv, tirx.FloorMod)) for i in indices):
+        if not always and not any(collect(i, (tirx.FloorDiv, tirx.FloorMod)) for i in indices):
             return None
         self._aliases.append((buffer, _flat_like(buffer)))
         return self._aliases[-1][1]

@@ -316,6 +316,19 @@ def test_block_and_unblock(channels, block):
         )
 
 
+def test_transposition_runs_in_registers():
+    x = data(4 * LANES + 3, 2 * LANES + 1)
+    (kernel,) = check(lambda a: op.nn.relu(op.permute_dims(a)), np.maximum(x.T, 0), x)
+    assert kernel.attrs[ATTRIBUTE] == "transpose"
+    assert "T.Shuffle" in kernel.script()
+
+
+def test_transposition_into_an_intermediate_buffer():
+    x = data(35, 50)
+    e = np.exp(x - x.max(axis=0))
+    check(lambda a: op.nn.softmax(op.permute_dims(a), -1), (e / e.sum(axis=0)).T, x)
+
+
 def test_reshape_after_relu():
     x = data(2, 6, 5, 7)
     check(lambda a: op.reshape(op.nn.relu(a), (2, 210)), np.maximum(x, 0).reshape(2, 210), x)

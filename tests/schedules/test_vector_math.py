@@ -97,7 +97,7 @@ def test_plain_tvm_calls_the_library():
     assert re.search(LIBRARY_CALL, compiled(te.exp, 4 * LANES, rewrite=lambda f: f).assembly)
 
 
-@pytest.mark.parametrize("exponent", [0.25, 0.5, 0.75, 1.5, 2.0, 3.0, -0.5, -1.0])
+@pytest.mark.parametrize("exponent", [0.25, 0.5, 0.75, 1.25, 1.5, 2.0, -0.5, -0.75, -1.0])
 def test_power(exponent):
     x = np.abs(samples())
     evaluate = compiled(lambda v: te.power(v, tirx.const(exponent, "float32")), len(x))
@@ -106,7 +106,22 @@ def test_power(exponent):
         rounded = expected.astype("float32")
     # The factors of a negative power overflow before their inverse reaches the denormals.
     normal = np.isfinite(rounded) & (np.abs(rounded) >= (2.0**-126 if exponent < 0 else 0))
-    np.testing.assert_allclose(evaluate(x)[normal], expected[normal], rtol=3e-7, atol=1e-44)
+    np.testing.assert_allclose(evaluate(x)[normal], expected[normal], rtol=5e-7, atol=1e-44)
+
+
+@pytest.mark.parametrize("exponent", [0.25, 0.75, -0.25, -0.75])
+def test_power_of_special_values(exponent):
+    x = np.resize(np.array([0, np.inf, np.nan, -1, -np.inf, 1e-45, 3e38], "float32"), 112)
+    with np.errstate(all="ignore"):
+        expected = np.where(x < 0, np.nan, np.abs(x).astype("float64") ** exponent)
+    evaluate = compiled(lambda v: te.power(v, tirx.const(exponent, "float32")), len(x))
+    np.testing.assert_allclose(evaluate(x), expected, rtol=5e-7)
+
+
+def test_quotient_by_a_power():
+    x = np.linspace(0.5, 90, 160).astype("float32")
+    evaluate = compiled(lambda v: v / te.power(v + 1.0, tirx.const(0.75, "float32")), len(x))
+    np.testing.assert_allclose(evaluate(x), x / (x.astype("float64") + 1) ** 0.75, rtol=6e-7)
 
 
 def test_other_powers_and_types_are_left_alone():
