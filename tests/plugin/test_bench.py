@@ -71,7 +71,18 @@ def test_engine_that_cannot_load_the_model_is_skipped_with_its_reason(
 
     monkeypatch.setitem(ENGINES, "onnxruntime", refuse)
     result = bench(network_file, ["blislike", "onnxruntime"], threads=1, repeat=1)
-    assert result.skipped == {"onnxruntime": "cannot load the model: IR version too new"}
+    assert result.skipped == {"onnxruntime": "cannot take the model: IR version too new"}
+
+
+def test_failures_of_the_library_itself_are_not_skipped(
+    network_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("a fault in a pass")
+
+    monkeypatch.setattr("tvm_blislike.compile", refuse, raising=False)
+    with pytest.raises(RuntimeError, match="a fault in a pass"):
+        bench(network_file, ["blislike", "onnxruntime"], threads=1, repeat=1)
 
 
 @pytest.mark.parametrize("wrong", [3.0, float("nan")])

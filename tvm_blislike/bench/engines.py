@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tvm_blislike.errors import BlislikeError
+
 if TYPE_CHECKING:
     from tvm_blislike.compiled import CompiledModel
     from tvm_blislike.hardware import Core
@@ -62,21 +64,25 @@ class Engine:
     compiled: CompiledModel | None = None
 
 
-def load_engine(name: str, job: Job) -> Engine:
-    """Load one engine.
+def load_engine(name: str, job: Job) -> tuple[Engine, dict[str, np.ndarray]]:
+    """Load one engine and run it once; return it with its outputs.
 
     Raises
     ------
     EngineUnavailableError
-        When it is not installed or does not take the model.
+        When it is not installed or does not take the model. Failures of blislike itself are not
+        excused: they come through as they are.
     """
     try:
-        return ENGINES[name](job)
-    except (EngineUnavailableError, KeyboardInterrupt):
+        engine = ENGINES[name](job)
+        return engine, engine.run()
+    except (EngineUnavailableError, BlislikeError):
         raise
     except Exception as error:  # every engine has its own kinds
+        if name == "blislike":
+            raise
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise EngineUnavailableError(f"cannot load the model: {reason[0]}") from error
+        raise EngineUnavailableError(f"cannot take the model: {reason[0]}") from error
 
 
 def _blislike(job: Job) -> Engine:

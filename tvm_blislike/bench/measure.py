@@ -36,12 +36,12 @@ Progress = Callable[[str], None]
 
 @dataclass
 class _Entrant:
-    """An engine under measurement."""
+    """An engine under measurement; `usual_ms` is what one run takes, roughly."""
 
     engine: Engine
     load_s: float
     outputs: dict[str, np.ndarray]
-    first_ms: float
+    usual_ms: float
     samples_ms: list[float] = field(default_factory=list)
 
 
@@ -129,16 +129,15 @@ def _load_all(
     skipped: dict[str, str] = {}
     for name in names:
         progress(f"loading {name}")
+        started = time.perf_counter()
         try:
-            started = time.perf_counter()
-            engine = load_engine(name, job)
-            loaded = time.perf_counter()
+            engine, outputs = load_engine(name, job)
         except EngineUnavailableError as error:
             skipped[name] = str(error)
             continue
-        outputs = engine.run()
-        first_ms = (time.perf_counter() - loaded) * 1e3
-        entrants[name] = _Entrant(engine, loaded - started, outputs, first_ms)
+        load_s = time.perf_counter() - started
+        # The first run also allocates; only the second is typical.
+        entrants[name] = _Entrant(engine, load_s, outputs, _time_ms(engine))
     return entrants, skipped
 
 
@@ -148,17 +147,17 @@ def _run_rounds(
     """Let the engines take turns; return the FMA peaks measured before, between and after."""
     from tvm_blislike.probe import measure_peak_gflops
 
-    fastest = min(entrant.first_ms for entrant in entrants.values())
+    fastest = min(entrant.usual_ms for entrant in entrants.values())
     started = time.perf_counter()
     _wait_until_idle()
     peaks = [measure_peak_gflops(job.core, job.threads)]
     while not _enough(len(peaks) - 1, time.perf_counter() - started, repeat):
         progress(f"round {len(peaks)}")
         for entrant in entrants.values():
-            if entrant.first_ms > _SLOW_FACTOR * fastest and entrant.samples_ms:
+            if entrant.usual_ms > _SLOW_FACTOR * fastest and entrant.samples_ms:
                 continue
             _wait_until_idle()
-            entrant.samples_ms += _turn(entrant.engine, entrant.first_ms, fastest)
+            entrant.samples_ms += _turn(entrant.engine, entrant.usual_ms, fastest)
         _wait_until_idle()
         peaks.append(measure_peak_gflops(job.core, job.threads))
     return peaks
@@ -172,9 +171,9 @@ def _enough(rounds: int, seconds: float, repeat: int | None) -> bool:
     )
 
 
-def _turn(engine: Engine, first_ms: float, fastest_ms: float) -> list[float]:
+def _turn(engine: Engine, usual_ms: float, fastest_ms: float) -> list[float]:
     """Return the milliseconds of one turn's runs; the first run, uncounted, wakes the pool."""
-    if first_ms > _SLOW_FACTOR * fastest_ms:
+    if usual_ms > _SLOW_FACTOR * fastest_ms:
         return [_time_ms(engine)]
     warm_ms = _time_ms(engine)
     runs = int(_TURN_SECONDS * 1e3 / warm_ms) if warm_ms else _RUNS_PER_TURN

@@ -25,7 +25,7 @@ class EngineResult:
         Largest difference from the reference engine's outputs, relative to the largest value of
         that output. None when a value that should be finite is not.
     load_s : float
-        Seconds to load, which for blislike and tvm means to compile, on the engine's CPUs.
+        Seconds to load (for blislike and tvm: to compile) and run once, on the engine's CPUs.
     spread_ms : tuple of float
         10th and 90th percentile of the timed runs.
     runs : int
