@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import os
+import platform
 import re
+import shlex
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +26,7 @@ import numpy as np
 from tvm_blislike.errors import ModelError, OutputError, ToolchainError
 from tvm_blislike.files import atomic_path
 from tvm_blislike.frontend import TensorSpec
+from tvm_blislike.runnable import architecture
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable, Module
@@ -87,7 +91,7 @@ def write(executable: Executable | Module, about: About, path: str | os.PathLike
     module = getattr(executable, "mod", executable)
     if module.kind != "relax.VMExecutable":
         raise OutputError(f"cannot write {path}: the model is itself a loaded library", "copy it")
-    compiler = find_compiler()
+    compiler = find_compiler(about.target)
     _describe(module, about)
     with atomic_path(path) as fresh, _without_scope_notices():
         try:
@@ -131,26 +135,37 @@ def is_library(path: str | os.PathLike[str]) -> bool:
     return Path(path).suffix in {".so", ".dylib"}
 
 
-def find_compiler() -> list[str]:
-    """Return the command that links a shared library: the system's compiler or that of ziglang.
+def find_compiler(target: Mapping[str, Any]) -> list[str]:
+    """Return the command that links a shared library for `target`.
+
+    That of the environment variable CXX or CC, else a system compiler, else that of ziglang.
+
+    Parameters
+    ----------
+    target : mapping
+        Configuration of TVM's target; its `mtriple` says for which architecture.
 
     Raises
     ------
     ToolchainError
-        When there is neither.
+        When there is none.
     """
-    from importlib.util import find_spec
-
-    from tvm.support import cc
-
-    system = cc.get_cc()
-    if system and shutil.which(system):
-        return [system]
-    if find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "cc"]
+    chosen = os.environ.get("CXX") or os.environ.get("CC")
+    if chosen:
+        return shlex.split(chosen)
+    machine = architecture(target["mtriple"].partition("-")[0])
+    foreign = machine != architecture(platform.machine())
+    prefix = f"{machine}-linux-gnu-" if foreign else ""
+    for name in ("gcc", "g++", "clang", "clang++", "cc"):
+        if shutil.which(prefix + name):
+            return [prefix + name]
+    if importlib.util.find_spec("ziglang"):
+        zig = [sys.executable, "-m", "ziglang", "cc"]
+        return [*zig, "-target", f"{machine}-linux-gnu"] if foreign else zig
+    wanted = f"{prefix}gcc" if foreign else "gcc or clang"
     raise ToolchainError(
-        "no C compiler found to link a shared library with",
-        "install gcc or clang, or run: pip install ziglang",
+        f"no C compiler found to link a shared library for {machine} with",
+        f"install {wanted}, or run: pip install ziglang",
     )
 
 
@@ -159,11 +174,14 @@ def _link(compiler: list[str], output: str, objects: list[str], **_: object) -> 
     command = [*compiler, "-shared", "-fPIC", "-o", output, *objects]
     if sys.platform == "darwin":
         command += ["-undefined", "dynamic_lookup"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise ToolchainError(f"cannot run {compiler[0]}: {error.strerror}") from error
     if done.returncode != 0:
         raise ToolchainError(
             f"{compiler[0]} could not link the library: {done.stderr.strip()[-500:]}",
-            "for another architecture than this machine's, set CC to a cross compiler",
+            "the environment variable CC chooses another compiler",
         )
 
 

@@ -24,8 +24,8 @@ def why_not_runnable(target: Mapping[str, Any]) -> str | None:
     target : mapping
         Configuration of a `tvm.target.Target` of kind llvm.
     """
-    wanted = _architecture(target["mtriple"].partition("-")[0])
-    here = _architecture(platform.machine())
+    wanted = architecture(target["mtriple"].partition("-")[0])
+    here = architecture(platform.machine())
     if wanted != here:
         return f"it was compiled for {wanted}, this machine is {here}"
     if here != "x86_64":
@@ -35,7 +35,8 @@ def why_not_runnable(target: Mapping[str, Any]) -> str | None:
     return f"this processor lacks {', '.join(missing)}" if missing else None
 
 
-def _architecture(name: str) -> str:
+def architecture(name: str) -> str:
+    """Return one spelling for the names that systems give an architecture: x86_64, aarch64."""
     return _ARCHITECTURES.get(name.lower(), name.lower())
 
 

@@ -174,7 +174,7 @@ def test_failing_linker_keeps_the_old_file(
 ) -> None:
     path = tmp_path / "net.so"
     path.write_text("old")
-    monkeypatch.setattr(library, "find_compiler", lambda: ["false"])
+    monkeypatch.setattr(library, "find_compiler", lambda target: ["false"])
     with pytest.raises(ToolchainError, match="false could not link"):
         model.export(path)
     assert os.listdir(tmp_path) == ["net.so"]
@@ -203,11 +203,43 @@ def test_native_code_is_runnable() -> None:
     assert runnable.why_not_runnable(Core.native().target_config()) is None
 
 
-def test_missing_compiler_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tvm.support.cc.get_cc", lambda: None)
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("CC", "CXX"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ToolchainError, match="pip install ziglang"):
-        library.find_compiler()
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_compiler_is_chosen_by_environment_architecture_and_what_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    native, board = Core.native().target_config(), {"mtriple": "riscv64-unknown-linux-gnu"}
+    with pytest.raises(ToolchainError, match="gcc or clang, or run: pip install ziglang"):
+        library.find_compiler(native)
+    with pytest.raises(ToolchainError, match="riscv64-linux-gnu-gcc"):
+        library.find_compiler(board)
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "ziglang")
+    assert library.find_compiler(native)[1:] == ["-m", "ziglang", "cc"]
+    assert library.find_compiler(board)[-2:] == ["-target", "riscv64-linux-gnu"]
+
+    monkeypatch.setattr("shutil.which", lambda name: name if "clang" not in name else None)
+    assert library.find_compiler(native) == ["gcc"]
+    assert library.find_compiler(board) == ["riscv64-linux-gnu-gcc"]
+
+    monkeypatch.setenv("CC", "mycc --flag")
+    assert library.find_compiler(board) == ["mycc", "--flag"]
+
+
+def test_chosen_compiler_that_does_not_exist(
+    model: tvm_blislike.CompiledModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", str(tmp_path / "none"))
+    with pytest.raises(ToolchainError, match=r"cannot run .*none: No such file"):
+        model.export(tmp_path / "net.so")
+    assert not os.listdir(tmp_path)
 
 
 def test_importing_the_package_is_cheap() -> None:

@@ -18,6 +18,7 @@ from tvm_blislike.errors import OutputError
 
 if TYPE_CHECKING:
     from tvm_blislike.compiled import CompiledModel
+    from tvm_blislike.hardware import Core
 
 
 def compile(
@@ -32,14 +33,16 @@ def compile(
     as_json: options.Json = False,
 ) -> None:
     """Compile an ONNX model to a shared library."""
+    from tvm_blislike.api import resolve_core
     from tvm_blislike.files import require_writable
     from tvm_blislike.library import find_compiler
 
     output = output or Path(Path(model).stem + ".so")
     require_writable(output)
-    find_compiler()
+    core = resolve_core(target)
+    find_compiler(core.target_config())
     started = time.perf_counter()
-    compiled = _compile(model, target, shape, threads)
+    compiled = _compile(model, core, shape, threads)
     with working(f"linking {output}"):
         compiled.export(output)
     result = {
@@ -126,7 +129,7 @@ def targets(as_json: options.Json = False) -> None:
 
 
 def _compile(
-    model: str, target: str, shape: list[str] | None, threads: int | None
+    model: str, target: str | Core, shape: list[str] | None, threads: int | None
 ) -> CompiledModel:
     shapes = options.parse_shapes(shape)
     with working(f"compiling {Path(model).name}"):
