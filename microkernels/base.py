@@ -60,7 +60,7 @@ class Microkernel:
     @property
     def name(self) -> str:
         """Derived name, such as `avx512_f32_14x32`."""
-        return f"{self.isa}_{self.dtype.replace('float', 'f')}_{self.mr}x{self.nr}"
+        return kernel_name(self.isa, self.mr, self.nr, self.dtype)
 
     @property
     def vectors(self) -> int:
@@ -82,6 +82,11 @@ class Microkernel:
         """Load instructions of one k step over its FMAs (`rows` and `window` views)."""
         a = self.mr / self.lanes if self.a_by_lane else self.mr
         return (a + self.vectors) / (self.mr * self.vectors)
+
+
+def kernel_name(isa: str, mr: int, nr: int, dtype: str = "float32") -> str:
+    """Return the name of the micro-kernel with that shape."""
+    return f"{isa}_{dtype.replace('float', 'f')}_{mr}x{nr}"
 
 
 def within_budget(

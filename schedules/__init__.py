@@ -1,0 +1,10 @@
+"""One file per algorithm: its TE definition and, below it, its schedule template.
+
+`OWN` is the list of the library's implementations; adding one is one file and one entry.
+"""
+
+from __future__ import annotations
+
+from tvm_blislike.schedules import conv2d_direct
+
+OWN = (conv2d_direct.IMPLEMENTATION,)

@@ -24,14 +24,24 @@ borders off instead needs nine variants of every k loop, for no measurable gain.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from tvm import s_tir, te, tirx
 from tvm_blislike.config import Config
+from tvm_blislike.geometry import DirectGeometry
 from tvm_blislike.layouts import block_of, shape_in, spatial_axis
-from tvm_blislike.microkernels import Microkernel, UpdateShape, update_intrin
+from tvm_blislike.cost_models import direct
+from tvm_blislike.cost_models.roofline import Estimate
+from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import (
+    Microkernel,
+    UpdateShape,
+    get_kernel,
+    kernel_name,
+    update_intrin,
+)
 from tvm_blislike.schedules.common import (
     STAGE,
     annotate_axis,
@@ -46,92 +56,6 @@ from tvm_blislike.schedules.lowering import BORDER, EDGE
 from tvm_blislike.workload import Conv2dWorkload
 
 
-@dataclass(frozen=True)
-class Geometry:
-    """Sizes that follow from a workload and a config.
-
-    A tile of nr channels holds `blocks` whole output blocks (NCHWc), or is one of `parts` pieces
-    of the output channels of a group (NHWC).
-    """
-
-    workload: Conv2dWorkload
-    config: Config
-
-    @property
-    def window(self) -> bool:
-        """Whether the input is NCHW: k runs over one kernel row instead of input channels."""
-        return self.config.data_layout == "NCHW"
-
-    @property
-    def ci_group(self) -> int:
-        return self.workload.ci // self.workload.groups
-
-    @property
-    def co_group(self) -> int:
-        return self.workload.co // self.workload.groups
-
-    @property
-    def ci_block(self) -> int:
-        """Input channels that lie side by side: k steps of a micro-kernel call."""
-        return 1 if self.window else block_of(self.config.data_layout) or self.ci_group
-
-    @property
-    def ci_blocks(self) -> int:
-        return self.ci_group // self.ci_block
-
-    @property
-    def co_block(self) -> int:
-        """Output channels of one group that lie side by side."""
-        return block_of(self.config.out_layout) or self.co_group
-
-    @property
-    def co_blocks(self) -> int:
-        return self.co_group // self.co_block
-
-    @property
-    def blocks(self) -> int:
-        """Output blocks in a tile of nr channels."""
-        return self.config.nr // self.co_block if self.is_blocked else 1
-
-    @property
-    def is_blocked(self) -> bool:
-        return block_of(self.config.out_layout) > 0
-
-    @property
-    def parts(self) -> int:
-        """Tiles of nr channels in one output block."""
-        return 1 if self.is_blocked else math.ceil(self.co_block / self.config.nr)
-
-    @property
-    def tiles(self) -> int:
-        """Tiles of nr channels in one group."""
-        return math.ceil(self.co_blocks / self.blocks) * self.parts
-
-    @property
-    def tiles_h(self) -> int:
-        return math.ceil(self.workload.oh / self.config.tile_h)
-
-    @property
-    def tiles_w(self) -> int:
-        return math.ceil(self.workload.ow / self.config.tile_w)
-
-    @property
-    def padded_size(self) -> tuple[int, int]:
-        """Height and width of the padded input, without rows and columns that no output reads."""
-        w = self.workload
-        return (
-            (w.oh - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1,
-            (w.ow - 1) * w.stride[1] + (w.kw - 1) * w.dilation[1] + 1,
-        )
-
-    @property
-    def packed_shape(self) -> tuple[int, ...]:
-        """Shape of the packed weights."""
-        w = self.workload
-        block = () if self.window else (self.ci_block,)
-        return (w.groups, self.tiles, self.ci_blocks, w.kh, w.kw, *block, self.config.nr)
-
-
 def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) -> np.ndarray:
     """Pack OIHW weights into micro-kernel panels; lanes without a channel hold zeros.
 
@@ -143,10 +67,10 @@ def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) 
     Returns
     -------
     numpy.ndarray
-        `Geometry.packed_shape`: (groups, tiles, ci blocks, kh, kw, ci block, nr), without the
+        `DirectGeometry.packed_shape`: (groups, tiles, ci blocks, kh, kw, ci block, nr), without the
         ci block axis for NCHW input.
     """
-    geo = Geometry(workload, config)
+    geo = DirectGeometry(workload, config)
     g, kh, kw = workload.groups, workload.kh, workload.kw
     by_group = weights.reshape(g, geo.co_group, geo.ci_blocks, geo.ci_block, kh, kw)
     missing = geo.tiles * config.nr - geo.co_group
@@ -158,7 +82,7 @@ def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) 
 
 def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor) -> te.Tensor:
     """`pack_weights` as a TE stage, for weights that are not known at compile time."""
-    geo = Geometry(workload, config)
+    geo = DirectGeometry(workload, config)
 
     def value(g: Any, t: Any, ib: Any, ry: Any, rx: Any, *last: Any) -> Any:
         ii, j = (0, *last) if geo.window else last
@@ -186,7 +110,7 @@ def compute(
     te.Tensor
         The result in `config.out_layout`.
     """
-    geo = Geometry(workload, config)
+    geo = DirectGeometry(workload, config)
     layout = config.data_layout
     image = padded(
         data,
@@ -251,7 +175,7 @@ def schedule(
     threads: int,
 ) -> None:
     """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
-    geo = Geometry(workload, config)
+    geo = DirectGeometry(workload, config)
     epilogue = fuse_epilogue(sch)
     loops = _tile_epilogue(sch, epilogue, geo, kernel)
     marked = stages(sch)
@@ -264,7 +188,7 @@ def schedule(
 
 
 def _tile_epilogue(
-    sch: s_tir.Schedule, epilogue: Any, geo: Geometry, kernel: Microkernel
+    sch: s_tir.Schedule, epilogue: Any, geo: DirectGeometry, kernel: Microkernel
 ) -> dict[str, Any]:
     """Split the epilogue's loops into tiles and say where the edges are."""
     config, groups = geo.config, geo.workload.groups
@@ -297,7 +221,7 @@ def _tile_epilogue(
 
 
 def _annotate_edges(
-    sch: s_tir.Schedule, loops: dict[str, Any], geo: Geometry, kernel: Microkernel
+    sch: s_tir.Schedule, loops: dict[str, Any], geo: DirectGeometry, kernel: Microkernel
 ) -> None:
     config, workload = geo.config, geo.workload
     if workload.ow % config.tile_w:
@@ -318,7 +242,7 @@ def _annotate_edges(
 
 
 def _place_padding(
-    sch: s_tir.Schedule, pad: Any, loops: dict[str, Any], geo: Geometry, kernel: Microkernel
+    sch: s_tir.Schedule, pad: Any, loops: dict[str, Any], geo: DirectGeometry, kernel: Microkernel
 ) -> None:
     layout = geo.config.data_layout
     rank = 5 if block_of(layout) else 4
@@ -333,7 +257,7 @@ def _place_padding(
 
 
 def _parallelize(
-    sch: s_tir.Schedule, loops: dict[str, Any], geo: Geometry, threads: int
+    sch: s_tir.Schedule, loops: dict[str, Any], geo: DirectGeometry, threads: int
 ) -> None:
     if threads == 1:
         return
@@ -348,7 +272,7 @@ def _parallelize(
 
 
 def _tensorize(
-    sch: s_tir.Schedule, acc: Any, geo: Geometry, kernel: Microkernel
+    sch: s_tir.Schedule, acc: Any, geo: DirectGeometry, kernel: Microkernel
 ) -> None:
     workload, config = geo.workload, geo.config
     reductions = 3 if geo.window else 4
@@ -383,3 +307,63 @@ def _vectorize_zero(sch: s_tir.Schedule, init: Any, kernel: Microkernel) -> None
         sch.unroll(loop)
         annotate_axis(sch, loop, axis)
     sch.vectorize(lane)
+
+
+class Conv2dDirect:
+    """The `Implementation` of direct convolution (see `tvm_blislike.registry`)."""
+
+    name = "conv2d_direct"
+    kind = "conv2d"
+
+    def applies(self, workload: Conv2dWorkload, core: Core) -> str:
+        """Everything in fp32 but depthwise, whose groups would leave all lanes but one idle."""
+        if workload.dtype != "float32":
+            return f"no {workload.dtype} micro-kernels"
+        if workload.is_depthwise:
+            return "one input channel per group: a micro-kernel would use one lane"
+        if not any(True for _ in direct.configs(workload, core, threads=1)):
+            return "no micro-kernel fits the channels of a group"
+        return ""
+
+    def configs(self, workload: Conv2dWorkload, core: Core, threads: int) -> Iterable[Config]:
+        """Return every block, slab and loop order worth estimating."""
+        return direct.configs(workload, core, threads)
+
+    def estimate(
+        self, workload: Conv2dWorkload, config: Config, core: Core, threads: int
+    ) -> Estimate:
+        """Return the predicted time (`cost_models.direct`)."""
+        return direct.estimate(workload, config, core, threads)
+
+    def workspace_bytes(self, workload: Conv2dWorkload, config: Config, threads: int) -> int:
+        """Return the size of the padded slabs."""
+        return direct.workspace_bytes(workload, config, threads)
+
+    def pack(self, workload: Conv2dWorkload, config: Config, constant: np.ndarray) -> np.ndarray:
+        """Pack OIHW weights."""
+        return pack_weights(workload, config, constant)
+
+    def pack_te(self, workload: Conv2dWorkload, config: Config, operand: te.Tensor) -> te.Tensor:
+        """Pack OIHW weights at run time."""
+        return pack_weights_te(workload, config, operand)
+
+    def compute(
+        self, workload: Conv2dWorkload, config: Config, data: te.Tensor, packed: te.Tensor
+    ) -> te.Tensor:
+        """Define the convolution."""
+        return compute(workload, config, data, packed)
+
+    def schedule(
+        self,
+        sch: s_tir.Schedule,
+        workload: Conv2dWorkload,
+        config: Config,
+        core: Core,
+        threads: int,
+    ) -> None:
+        """Apply the template."""
+        kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
+        schedule(sch, workload, config, kernel, threads)
+
+
+IMPLEMENTATION = Conv2dDirect()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import onnx
 
     from tvm_blislike.hardware import Core
+    from tvm_blislike.strategy import Override
 
 
 def compile(
@@ -23,6 +24,7 @@ def compile(
     target: str | os.PathLike[str] | Core = "native",
     shapes: Mapping[str, Sequence[int]] | None = None,
     threads: int | None = None,
+    override: Override | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model.
 
@@ -36,6 +38,8 @@ def compile(
         Shapes of the inputs that the model leaves symbolic.
     threads : int, optional
         Threads to schedule for and to run with; by default one per usable physical core.
+    override : callable, optional
+        Own strategy: gets a workload, returns the config to use or None for the usual choice.
 
     Returns
     -------
@@ -58,7 +62,7 @@ def compile(
     # Constants are folded by running kernels: start TVM's pool with all CPUs before that does.
     use_threads(threads)
     loaded = frontend.load(model, shapes)
-    executable, report = compile_module(loaded.module, core, threads)
+    executable, report = compile_module(loaded.module, core, threads, override)
     return CompiledModel(
         executable, loaded.inputs, loaded.outputs, core.target_config(threads), report
     )

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tvm_blislike import library
-from tvm_blislike.errors import InputError, TargetError, suggest
+from tvm_blislike.errors import InputError, suggest
 from tvm_blislike.frontend import TensorSpec
-from tvm_blislike.runnable import why_not_runnable
+from tvm_blislike.runnable import require_runnable
 from tvm_blislike.threads import use_threads
 
 if TYPE_CHECKING:
@@ -198,9 +198,7 @@ class CompiledModel:
         import tvm
         from tvm import relax
 
-        reason = why_not_runnable(self._target)
-        if reason:
-            raise TargetError(f"this model cannot run here: {reason}")
+        require_runnable(self._target)
         return relax.VirtualMachine(self._executable, tvm.cpu())
 
     def _empty(self, spec: TensorSpec) -> Any:

@@ -49,3 +49,15 @@ def shape_in(layout: str, n: int, c: int, h: int, w: int) -> tuple[int, ...]:
 def spatial_axis(layout: str) -> int:
     """Return the position of the height axis; the width follows it."""
     return 1 if layout == "NHWC" else 2
+
+
+def nchw_sizes(layout: str, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """Return (n, c, h, w) of an image batch whose shape is given in `layout`."""
+    if block_of(layout):
+        n, blocks, h, w, block = shape
+        return n, blocks * block, h, w
+    if layout == "NHWC":
+        n, h, w, c = shape
+        return n, c, h, w
+    n, c, h, w = shape
+    return n, c, h, w

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tvm_blislike.errors import ModelError, OutputError, ToolchainError
+from tvm_blislike.errors import ModelError, OutputError, TargetError, ToolchainError
 from tvm_blislike.files import atomic_path
 from tvm_blislike.frontend import TensorSpec
 from tvm_blislike.runnable import architecture
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _ABOUT = "tvm_blislike_about"
 _FORMAT = 1
+_ELF_MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
 _SCOPE_NOTICE = re.compile(rb"Warning: Scope (Saving|Loaded):")
 
 
@@ -107,13 +108,15 @@ def read(path: str | os.PathLike[str]) -> tuple[Module, About]:
     ------
     ModelError
         When it is missing, truncated, or not made by `write`.
+    TargetError
+        When it is for another architecture.
     """
     from tvm import relax
     from tvm.runtime import cpu
     from tvm_ffi import load_module
 
     path = Path(path)
-    _require_complete(path)
+    _require_loadable(path)
     try:
         # The dynamic loader returns an old library again for a name it knows: use a fresh one
         # (and not tvm.runtime.load_module, which resolves it to the old name).
@@ -208,8 +211,11 @@ def _parse_about(path: Path, text: bytes) -> About:
         raise ModelError(f"{path} cannot be opened: {error}", "compile the model again") from error
 
 
-def _require_complete(path: Path) -> None:
-    """Check that an ELF file ends where its header says; loading a shorter one may crash."""
+def _require_loadable(path: Path) -> None:
+    """Check that `path` is an ELF file for this machine that ends where its header says.
+
+    Loading a shorter one may crash the process. Other formats are left to the system's loader.
+    """
     try:
         with path.open("rb") as file:
             head = file.read(64)
@@ -220,15 +226,18 @@ def _require_complete(path: Path) -> None:
         if sys.platform.startswith("linux"):
             raise ModelError(f"{path} is no shared library")
         return
-    # ELF-64: section header table offset at 40, entry size at 58, entries at 60; it comes last.
-    end = 0
-    if len(head) == 64:
-        order = "<" if head[5] == 1 else ">"
-        (offset,) = struct.unpack_from(f"{order}Q", head, 40)
-        entry_bytes, entries = struct.unpack_from(f"{order}HH", head, 58)
-        end = offset + entry_bytes * entries
-    if len(head) < 64 or size < end:
+    if len(head) < 64 or size < _elf_end(head):
         raise ModelError(f"{path} is truncated")
+    machine = _ELF_MACHINES.get(int.from_bytes(head[18:20], "little"), "another architecture")
+    if machine != architecture(platform.machine()):
+        raise TargetError(f"{path} was compiled for {machine}, this machine is not")
+
+
+def _elf_end(head: bytes) -> int:
+    """Return where the section header table of a 64-bit ELF file ends; it comes last."""
+    (offset,) = struct.unpack_from("<Q", head, 40)
+    entry_bytes, entries = struct.unpack_from("<HH", head, 58)
+    return offset + entry_bytes * entries
 
 
 @contextlib.contextmanager

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tvm_blislike.errors import TargetError
+
 # x86 extensions that LLVM uses on its own when the target has them, by LLVM's names.
 _X86_EXTENSIONS = (
     *("avx", "avx2", "fma", "f16c", "bmi", "bmi2"),
@@ -33,6 +35,13 @@ def why_not_runnable(target: Mapping[str, Any]) -> str | None:
     present = _processor_flags()
     missing = [name for name in _extensions(target) if present and name not in present]
     return f"this processor lacks {', '.join(missing)}" if missing else None
+
+
+def require_runnable(target: Mapping[str, Any]) -> None:
+    """Raise TargetError when code for `target` cannot run here."""
+    reason = why_not_runnable(target)
+    if reason:
+        raise TargetError(f"this model cannot run here: {reason}")
 
 
 def architecture(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 
 class Workload:
@@ -31,7 +31,9 @@ class Workload:
         classes = {c.kind: c for c in (GemmWorkload, Conv2dWorkload)}
         if kind not in classes:
             raise ValueError(f"unknown workload kind {kind!r}; known: {', '.join(sorted(classes))}")
-        return classes[kind](**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+        return classes[kind](
+            **{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+        )
 
 
 @dataclass(frozen=True)

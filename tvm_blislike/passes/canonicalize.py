@@ -17,7 +17,6 @@ import tvm
 import tvm_ffi
 from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
-from tvm_blislike.passes.constants import evaluate
 from tvm_blislike.adapter import (
     bindings,
     constant_array,
@@ -28,6 +27,7 @@ from tvm_blislike.adapter import (
     static_shape,
     use_counts,
 )
+from tvm_blislike.passes.constants import Folding
 
 _AFFINE = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
 
@@ -58,7 +58,7 @@ def _rewrite(mod: tvm.IRModule, rewriter: type) -> tvm.IRModule:
 
 
 @mutator
-class _Operators(PyExprMutator):
+class _Operators(Folding):
     """Constants to their values, importer's PrimFuncs to operators, batch norms to two operators."""
 
     def __init__(self, mod: tvm.IRModule, _func: relax.Function) -> None:
@@ -66,16 +66,8 @@ class _Operators(PyExprMutator):
         self.mod = mod
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        call = super().visit_call_(call)
-        if op_name(call) == "relax.call_tir":
-            return self._operator_of(call)
-        value = evaluate(call, [self._known(arg) for arg in call.args])
-        return call if value is None else value
-
-    def _known(self, arg: relax.Expr) -> relax.Expr:
-        """Return the constant that a variable is bound to, or the argument itself."""
-        bound = self.lookup_binding(arg) if isinstance(arg, relax.Var) else None
-        return bound if bound is not None and is_constant(bound) else arg
+        result = super().visit_call_(call)
+        return self._operator_of(result) if op_name(result) == "relax.call_tir" else result
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
         item = super().visit_tuple_getitem_(item)
@@ -104,7 +96,7 @@ class _Operators(PyExprMutator):
 
     def _operator_of(self, call: relax.Call) -> relax.Expr:
         fields = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else []
-        args = [self._known(field) for field in fields]
+        args = [self.known(field) for field in fields]
         if len(args) != 2 or not is_constant(args[1]):
             return call
         func = self.mod[call.args[0]]

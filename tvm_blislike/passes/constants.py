@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import tvm
 from tvm import relax
-from tvm_blislike.adapter import constant_array, is_constant, op_name, static_shape
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm_blislike.adapter import constant_array, functions, is_constant, op_name, static_shape
 
 
 def _permute(call: relax.Call, x: np.ndarray) -> np.ndarray:
@@ -17,6 +19,12 @@ def _permute(call: relax.Call, x: np.ndarray) -> np.ndarray:
 
 def _to_result_shape(call: relax.Call, x: np.ndarray) -> np.ndarray:
     return x.reshape(static_shape(call))
+
+
+def _transform_layout(call: relax.Call, x: np.ndarray) -> np.ndarray | None:
+    if call.attrs.pad_value is not None:
+        return None
+    return call.attrs.index_map.map_tensor(tvm.runtime.tensor(x)).numpy()
 
 
 def _plain(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
@@ -39,6 +47,7 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "relax.reshape": _to_result_shape,
     "relax.expand_dims": _to_result_shape,
     "relax.squeeze": _to_result_shape,
+    "relax.layout_transform": _transform_layout,
 }
 
 
@@ -51,4 +60,35 @@ def evaluate(call: relax.Call, args: Sequence[relax.Expr]) -> relax.Expr | None:
     if static_shape(call) is None:
         return None
     value = function(call, *(constant_array(arg) for arg in tensors))
+    if value is None:
+        return None
     return relax.const(np.array(value, dtype=str(call.ty.dtype), order="C"))
+
+
+@tvm.transform.module_pass(opt_level=0, name="blislike.FoldConstants")
+def fold_constants(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    """Compute every call in a module that `evaluate` can compute."""
+    result = mod.clone()
+    for gvar, func in functions(mod):
+        result.update_func(gvar, _Folder(mod).visit_expr(func))
+    return relax.transform.CanonicalizeBindings()(result)
+
+
+class Folding(PyExprMutator):
+    """Base of mutators that replace calls by their values on the way."""
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        """Return the value of a call whose inputs are constant, or the call."""
+        call = super().visit_call_(call)
+        value = evaluate(call, [self.known(arg) for arg in call.args])
+        return call if value is None else value
+
+    def known(self, arg: relax.Expr) -> relax.Expr:
+        """Return the constant that a variable is bound to, or the argument itself."""
+        bound = self.lookup_binding(arg) if isinstance(arg, relax.Var) else None
+        return bound if bound is not None and is_constant(bound) else arg
+
+
+@mutator
+class _Folder(Folding):
+    pass

@@ -1,0 +1,96 @@
+"""Sizes of a blocked direct convolution that follow from its workload and its config."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tvm_blislike.config import Config
+from tvm_blislike.layouts import block_of
+from tvm_blislike.workload import Conv2dWorkload
+
+
+@dataclass(frozen=True)
+class DirectGeometry:
+    """Sizes that follow from a workload and a config.
+
+    A tile of nr channels holds `blocks` whole output blocks (NCHWc), or is one of `parts` pieces
+    of the output channels of a group (NHWC).
+    """
+
+    workload: Conv2dWorkload
+    config: Config
+
+    @property
+    def window(self) -> bool:
+        """Whether the input is NCHW: k runs over one kernel row instead of input channels."""
+        return self.config.data_layout == "NCHW"
+
+    @property
+    def ci_group(self) -> int:
+        return self.workload.ci // self.workload.groups
+
+    @property
+    def co_group(self) -> int:
+        return self.workload.co // self.workload.groups
+
+    @property
+    def ci_block(self) -> int:
+        """Input channels that lie side by side: k steps of a micro-kernel call."""
+        return 1 if self.window else block_of(self.config.data_layout) or self.ci_group
+
+    @property
+    def ci_blocks(self) -> int:
+        return self.ci_group // self.ci_block
+
+    @property
+    def co_block(self) -> int:
+        """Output channels of one group that lie side by side."""
+        return block_of(self.config.out_layout) or self.co_group
+
+    @property
+    def co_blocks(self) -> int:
+        return self.co_group // self.co_block
+
+    @property
+    def blocks(self) -> int:
+        """Output blocks in a tile of nr channels."""
+        return self.config.nr // self.co_block if self.is_blocked else 1
+
+    @property
+    def is_blocked(self) -> bool:
+        return block_of(self.config.out_layout) > 0
+
+    @property
+    def parts(self) -> int:
+        """Tiles of nr channels in one output block."""
+        return 1 if self.is_blocked else math.ceil(self.co_block / self.config.nr)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of nr channels in one group."""
+        return math.ceil(self.co_blocks / self.blocks) * self.parts
+
+    @property
+    def tiles_h(self) -> int:
+        return math.ceil(self.workload.oh / self.config.tile_h)
+
+    @property
+    def tiles_w(self) -> int:
+        return math.ceil(self.workload.ow / self.config.tile_w)
+
+    @property
+    def padded_size(self) -> tuple[int, int]:
+        """Height and width of the padded input, without rows and columns that no output reads."""
+        w = self.workload
+        return (
+            (w.oh - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1,
+            (w.ow - 1) * w.stride[1] + (w.kw - 1) * w.dilation[1] + 1,
+        )
+
+    @property
+    def packed_shape(self) -> tuple[int, ...]:
+        """Shape of the packed weights."""
+        w = self.workload
+        block = () if self.window else (self.ci_block,)
+        return (w.groups, self.tiles, self.ci_blocks, w.kh, w.kw, *block, self.config.nr)

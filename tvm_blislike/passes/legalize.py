@@ -1,0 +1,95 @@
+"""Each convolution and matrix product becomes the TE definition of its implementation.
+
+The choice travels as an annotation of the "unpack" block, which survives operator fusion.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import tvm
+from tvm import relax, s_tir, te
+from tvm_blislike.adapter import constant_array, is_constant, static_shape
+from tvm_blislike.config import Config
+from tvm_blislike.passes.workloads import conv2d_workload
+from tvm_blislike.schedules.common import stages
+from tvm_blislike.strategy import Choice, Strategy
+from tvm_blislike.workload import Workload
+
+# Annotation of the "unpack" block: {"workload": ..., "config": ...} as JSON.
+CHOICE = "blislike.choice"
+# Relax pattern kind: elementwise operators and broadcasts behind it are fused into it.
+_OUT_ELEMENTWISE_FUSABLE = 4
+
+
+def legalize(strategy: Strategy) -> tvm.transform.Pass:
+    """Return the pass that lowers what the strategy has an implementation for."""
+
+    def conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        workload = conv2d_workload(call)
+        choice = strategy.choose(workload) if workload is not None else None
+        if choice is None or not _has_layouts(call, choice):
+            return call
+        return _lower(builder, choice, call.args[0], call.args[1], "conv2d")
+
+    return tvm.transform.Sequential(
+        [
+            relax.transform.LegalizeOps({"relax.nn.conv2d": conv2d}),
+            relax.transform.LegalizeOps(),
+        ],
+        name="blislike.Legalize",
+    )
+
+
+def _has_layouts(call: relax.Call, choice: Choice) -> bool:
+    config = choice.config
+    if config is None:
+        return False
+    return (call.attrs.data_layout, call.attrs.out_layout) == (
+        config.data_layout,
+        config.out_layout,
+    )
+
+
+def _lower(
+    builder: relax.BlockBuilder,
+    choice: Choice,
+    data: relax.Expr,
+    operand: relax.Expr,
+    name: str,
+) -> relax.Expr:
+    """Emit the call of the implementation's PrimFunc; pack the operand now if it is constant."""
+    implementation, workload, config = choice.implementation, choice.workload, choice.config
+    if is_constant(operand):
+        packed = relax.const(implementation.pack(workload, config, constant_array(operand)))
+    else:
+        packed = builder.emit_te(
+            lambda t: implementation.pack_te(workload, config, t), operand
+        )
+    func = primfunc(choice, static_shape(data), static_shape(packed))
+    gvar = builder.add_func(func, f"{config.implementation}_{name}")
+    shape = [int(extent) for extent in func.params[-1].shape]
+    return relax.call_tir(gvar, [data, packed], relax.TensorType(shape, workload.dtype))
+
+
+def primfunc(
+    choice: Choice, data_shape: tuple[int, ...], packed_shape: tuple[int, ...]
+) -> tvm.tirx.PrimFunc:
+    """Return the unscheduled PrimFunc (data, packed operand, result) of a choice."""
+    workload, config = choice.workload, choice.config
+    data = te.placeholder(data_shape, workload.dtype, name="data")
+    packed = te.placeholder(packed_shape, workload.dtype, name="packed")
+    result = choice.implementation.compute(workload, config, data, packed)
+    sch = s_tir.Schedule(te.create_prim_func([data, packed, result]))
+    note = json.dumps({"workload": workload.to_json(), "config": config.to_json()})
+    sch.annotate(stages(sch)["unpack"], CHOICE, note)
+    return sch.mod["main"].without_attr("global_symbol").with_attr(
+        {"op_pattern": _OUT_ELEMENTWISE_FUSABLE, "tirx.noalias": True}
+    )
+
+
+def read_choice(annotations: Any) -> tuple[Workload, Config]:
+    """Return the workload and config noted on an "unpack" block."""
+    note = json.loads(str(annotations[CHOICE]))
+    return Workload.from_json(note["workload"]), Config.from_json(note["config"])

@@ -1,0 +1,85 @@
+"""Collect what was decided for each kernel, in order of execution."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm_blislike.adapter import bindings, functions, op_name
+from tvm_blislike.microkernels import kernel_name
+from tvm_blislike.passes.legalize import CHOICE, read_choice
+from tvm_blislike.passes.schedule import CHOSEN
+from tvm_blislike.report import Footprint, LayerReport, Report
+from tvm_blislike.schedules.default_rule import ATTRIBUTE
+from tvm_blislike.strategy import Choice, Strategy
+
+class Reporter:
+    """Holds the report of the last module that went through `collect`."""
+
+    def __init__(self) -> None:
+        self.report = Report(layers=())
+
+    def collect(self, strategy: Strategy) -> tvm.transform.Pass:
+        """Return a pass that reads the scheduled module and leaves it as it is."""
+
+        @tvm.transform.module_pass(opt_level=0, name="blislike.Report")
+        def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+            layers = tuple(_layer(gvar, mod, strategy) for gvar in _calls(mod))
+            self.report = Report(
+                layers, strategy.core.name, strategy.threads, tuple(strategy.core.notes)
+            )
+            return mod
+
+        return run
+
+
+def _calls(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
+    """Return the kernels that the Relax functions call, in order."""
+    return [
+        binding.value.args[0]
+        for _, func in functions(mod)
+        for binding in bindings(func)
+        if op_name(binding.value) == "relax.call_tir"
+    ]
+
+
+def _layer(gvar: tvm.ir.GlobalVar, mod: tvm.IRModule, strategy: Strategy) -> LayerReport:
+    func = mod[gvar]
+    if CHOSEN in func.attrs:
+        return _chosen(gvar.name_hint, func, strategy)
+    rule = str(func.attrs.get(ATTRIBUTE, "unscheduled"))
+    return LayerReport(gvar.name_hint, rule, _shapes(func), "default rule", reason=rule)
+
+
+def _chosen(name: str, func: tirx.PrimFunc, strategy: Strategy) -> LayerReport:
+    workload, config = read_choice({CHOICE: func.attrs[CHOSEN]})
+    choice: Choice = strategy.choose(workload)
+    fields = {k: v for k, v in dataclasses.asdict(config).items() if v not in ("", 0)}
+    estimate = choice.estimate
+    return LayerReport(
+        name,
+        workload.kind,
+        str(workload),
+        config.implementation,
+        kernel_name(strategy.core.isa, config.mr, config.nr, workload.dtype),
+        fields,
+        tuple(_footprint(entry) for entry in estimate.footprint),
+        estimate.seconds * 1e3,
+        estimate.peak_fraction,
+        choice.reason,
+        workload.macs,
+    )
+
+
+def _footprint(entry: tuple[str, int, int, float]) -> Footprint:
+    operand, level, size, fraction = entry
+    return Footprint(operand, f"L{level}" if level else "memory", size, fraction)
+
+
+def _shapes(func: tirx.PrimFunc) -> str:
+    def shape(param: Any) -> str:
+        return "x".join(str(extent) for extent in param.shape) or "scalar"
+
+    return f"{shape(func.params[0])} -> {shape(func.params[-1])}"

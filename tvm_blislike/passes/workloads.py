@@ -1,0 +1,38 @@
+"""From Relax calls to workloads."""
+
+from __future__ import annotations
+
+from tvm import relax
+from tvm_blislike.adapter import dtype_name, op_name, static_shape
+from tvm_blislike.layouts import nchw_sizes
+from tvm_blislike.workload import Conv2dWorkload
+
+
+def conv2d_workload(call: relax.Call) -> Conv2dWorkload | None:
+    """Return the workload of a `relax.nn.conv2d` with OIHW weights, None for any other call.
+
+    The data may be in any layout of `tvm_blislike.layouts`. Symbolic shapes and mixed data types
+    have no workload.
+    """
+    if op_name(call) != "relax.nn.conv2d" or call.attrs.kernel_layout != "OIHW":
+        return None
+    attrs = call.attrs
+    data, kernel = static_shape(call.args[0]), static_shape(call.args[1])
+    dtypes = {dtype_name(arg) for arg in call.args}
+    if data is None or kernel is None or len(dtypes) != 1:
+        return None
+    return Conv2dWorkload(
+        *nchw_sizes(str(attrs.data_layout), data),
+        co=kernel[0],
+        kh=kernel[2],
+        kw=kernel[3],
+        stride=_ints(attrs.strides),
+        padding=_ints(attrs.padding),
+        dilation=_ints(attrs.dilation),
+        groups=int(attrs.groups),
+        dtype=dtypes.pop(),
+    )
+
+
+def _ints(values: object) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)

@@ -1,0 +1,106 @@
+"""The Relax pipeline "blislike": from an imported module to scheduled kernels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import tvm
+from tvm import relax
+from tvm_blislike.hardware import Core
+from tvm_blislike.passes.canonicalize import Canonicalize
+from tvm_blislike.passes.layout import choose_layouts
+from tvm_blislike.passes.legalize import legalize
+from tvm_blislike.passes.reporting import Reporter
+from tvm_blislike.passes.schedule import schedule
+from tvm_blislike.strategy import Override, Strategy
+from tvm_blislike.targets import core_of
+
+if TYPE_CHECKING:
+    from tvm_blislike.report import Report
+
+
+def blislike_pipeline(
+    core: Core | None = None,
+    threads: int | None = None,
+    override: Override | None = None,
+    reporter: Reporter | None = None,
+) -> tvm.transform.Pass:
+    """Return the pipeline; `relax.get_pipeline("blislike", ...)` takes the same arguments.
+
+    Parameters
+    ----------
+    core : Core, optional
+        What to generate kernels for; by default the core that fits the current target.
+    threads : int, optional
+        Threads of one inference; by default the target's `num-cores`.
+    override : callable, optional
+        The user's own strategy: gets a workload, returns a config or None.
+    reporter : Reporter, optional
+        Collects what was decided.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        To be used as `tvm.compile(mod, target, relax_pipeline=...)`.
+    """
+
+    @tvm.transform.module_pass(opt_level=0, name="blislike.Pipeline")
+    def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        target = tvm.target.Target.current(allow_none=core is not None)
+        chosen_core = core or core_of(target)
+        target = target or tvm.target.Target(chosen_core.target_config(threads))
+        count = threads or int(target.attrs.get("num-cores", 1))
+        strategy = Strategy(chosen_core, count, override)
+        with target:
+            return _passes(strategy, target, reporter)(mod)
+
+    return run
+
+
+def _passes(
+    strategy: Strategy, target: tvm.target.Target, reporter: Reporter | None
+) -> tvm.transform.Pass:
+    # TVM's own CPU pipeline, with our passes where it would lower operators to naive loops.
+    cpu = relax.backend.cpu_generic.pipeline
+    report = [reporter.collect(strategy)] if reporter is not None else []
+    return tvm.transform.Sequential(
+        [
+            *cpu.library_dispatch_passes(target),
+            Canonicalize(),
+            choose_layouts(strategy),
+            legalize(strategy),
+            # Ours index with 32 bits, operators from Relax shapes with 64: fusion wants one width.
+            tvm.tirx.transform.ForceNarrowIndexToInt32(),
+            relax.transform.AnnotateTIROpPattern(),
+            relax.transform.FoldConstant(),
+            relax.transform.FuseOps(),
+            relax.transform.FuseTIR(),
+            relax.transform.DeadCodeElimination(),
+            schedule(strategy),
+            *report,
+            *cpu.dataflow_lower_passes(target),
+            *cpu.finalize_passes(target),
+        ]
+    )
+
+
+def register() -> None:
+    """Make the pipeline known to `relax.get_pipeline` under the name "blislike"."""
+    if "blislike" not in relax.pipeline.PIPELINE_MAP:
+        relax.register_pipeline("blislike")(blislike_pipeline)
+
+
+def compile_module(
+    mod: tvm.IRModule, core: Core, threads: int, override: Override | None = None
+) -> tuple[tvm.runtime.Executable, Report]:
+    """Compile an imported module for a core.
+
+    Returns
+    -------
+    tuple
+        The executable, and the report of what was chosen for each layer.
+    """
+    reporter = Reporter()
+    target = tvm.target.Target(core.target_config(threads))
+    pipeline = blislike_pipeline(core, threads, override, reporter)
+    return tvm.compile(mod, target, relax_pipeline=pipeline), reporter.report
