@@ -1,6 +1,7 @@
 """Bad input on the command line: one clear message, the documented code, nothing left behind."""
 
 import os
+import platform
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from tvm_blislike import library
 from tvm_blislike.cli.app import app
+from tvm_blislike.runnable import architecture
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(path / "object.npy", np.array([{}], dtype=object))
     (path / "text.npy").write_text("hello")
     (path / "text.so").write_text("hello")
+    machine = (62 if FOREIGN == "haswell" else 183).to_bytes(2, "little")
+    (path / "foreign.so").write_bytes(b"\x7fELF\x02\x01\x01".ljust(18, b"\0") + machine + bytes(44))
     (path / "broken.toml").write_text("name = ")
     (path / "partial.toml").write_text('name = "mine"\n')
     (path / "directory.so").mkdir()
@@ -44,6 +48,9 @@ def _two_symbolic_inputs() -> onnx.ModelProto:
     inputs = [float_input("left", ["A", 4]), float_input("right", ["B", 4])]
     return make_model([node], inputs, [float_input("y", ["C", 4])], [])
 
+
+# A core of the architecture that this machine has not.
+FOREIGN = "haswell" if architecture(platform.machine()) == "aarch64" else "cortex-a72"
 
 CASES = {
     # name: (arguments, exit code, parts of the message)
@@ -77,6 +84,10 @@ CASES = {
     "input syntax": ("run net.onnx --input image", 2, ["NAME=FILE.npy"]),
     "target": ("compile net.onnx --target hasswell", 6, ["'hasswell'", "did you mean haswell"]),
     "target of bench": ("bench net.onnx --target zen9", 6, ["'zen9'", "zen4"]),
+    "target of run": ("run net.onnx --target cortex-a9 --threads 1", 6, ["'cortex-a9'"]),
+    "target elsewhere": (f"run net.onnx --target {FOREIGN}", 6, ["cannot run here"]),
+    "target of bench elsewhere": (f"bench net.onnx --target {FOREIGN}", 6, ["cannot run here"]),
+    "library elsewhere": ("run foreign.so", 6, ["foreign.so was compiled for", "this machine"]),
     "target file": ("compile net.onnx --target none.toml", 6, ["none.toml"]),
     "target syntax": ("compile net.onnx --target broken.toml", 6, ["broken.toml"]),
     "target field": ("compile net.onnx --target partial.toml", 6, ["partial.toml", "missing"]),

@@ -18,6 +18,7 @@ from tvm_blislike.bench.engines import ENGINES, Engine, EngineUnavailableError, 
 from tvm_blislike.bench.result import BenchResult, EngineResult, max_rel_error
 from tvm_blislike.errors import UsageError, suggest
 from tvm_blislike.inputs import random_inputs
+from tvm_blislike.runnable import require_runnable
 from tvm_blislike.threads import available_cpus, default_threads, use_threads
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def bench(
             raise UsageError(f"unknown engine {name!r}", suggest(name, ENGINES))
     threads = threads or default_threads()
     core = resolve_core(target)
+    require_runnable(core.target_config(threads))
     proto, title = frontend.read_model(model)
     inputs = random_inputs(frontend.resolve_inputs(proto, shapes or {}))
     job = Job(str(model), inputs, [value.name for value in proto.graph.output], threads, core)

@@ -76,11 +76,14 @@ def run(
     as_json: options.Json = False,
 ) -> None:
     """Run a model once, or several times to time it."""
+    from tvm_blislike.api import resolve_core
     from tvm_blislike.inputs import random_inputs
+    from tvm_blislike.runnable import require_runnable
 
     arrays = options.load_inputs(input)
     if output is not None:
         _make_directory(output)
+    require_runnable(resolve_core(target).target_config())
     compiled = _open(model, target, shape, threads)
     arrays = arrays or random_inputs(compiled.inputs)
     compiled.check(arrays)
