@@ -53,10 +53,32 @@ def constant(expr: Any) -> int | None:
     return int(expr.value) if isinstance(expr, tirx.IntImm) else None
 
 
+def simplify(node: Any, analyzer: sym.Analyzer) -> Any:
+    """Drop what the ranges known to `analyzer` decide: conditions, integer minima and maxima."""
+
+    def decide(call: ir.Call) -> tirx.Expr:
+        if not call.op.same_as(IF_THEN_ELSE):
+            return call
+        condition = analyzer.simplify(call.args[0])
+        value = constant(condition)
+        if value is not None:
+            return call.args[1] if value else call.args[2]
+        return tirx.if_then_else(condition, call.args[1], call.args[2])
+
+    def cast(node: tirx.Cast) -> tirx.Expr:
+        if not str(node.value.ty).startswith("int"):
+            return node
+        return tirx.Cast(str(node.ty), analyzer.simplify(node.value))
+
+    return tvm_ffi.structural_map(node, [(ir.Call, decide), (tirx.Cast, cast)], order="post")
+
+
 def flat_index(buffer: tirx.Buffer, indices: list[tirx.Expr]) -> tirx.Expr:
     """Return the element offset of a row-major access."""
-    flat = tirx.const(0, "int64")
-    for extent, index in zip(buffer.shape, indices, strict=True):
+    if not indices:
+        return tirx.const(0, "int64")
+    flat = indices[0]
+    for extent, index in zip(buffer.shape[1:], indices[1:], strict=True):
         flat = flat * extent + index
     return flat
 
@@ -189,7 +211,7 @@ def _add_store(nest: NestAccesses, store: tirx.BufferStore, analyzer: sym.Analyz
         flat = flat_index(load.source, load.indices)
         strides = _linear_strides(flat, nest.loops, analyzer)
         nest.accesses.append(Access(load.source, False, strides))
-    used = _outside_loads(store.value)
+    used = _outside_loads(simplify(store.value, analyzer))
     for position, loop in enumerate(nest.loops):
         if any(v.same_as(loop.loop_var) for v in used):
             nest.branching.add(position)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
-from .default_access import IF_THEN_ELSE, collect, constant, substitute, uses_any
+from .default_access import IF_THEN_ELSE, collect, constant, simplify, substitute, uses_any
 
 # Windows up to this many steps (5 x 5) are written out; longer ones stay loops.
 _UNROLL_STEPS = 25
@@ -69,6 +69,29 @@ class Nest:
     reduce_lanes: bool = False
     analyzer: sym.Analyzer = field(default_factory=sym.Analyzer)
 
+    def const(self, value: int) -> tirx.IntImm:
+        """Return an index constant; some PrimFuncs count in int32, others in int64."""
+        return tirx.const(value, str(self.loops[0].loop_var.ty))
+
+    def loop(
+        self,
+        name: str,
+        extent: int,
+        body: Callable[[tirx.Expr], Stmts],
+        kind: tirx.ForKind = tirx.ForKind.SERIAL,
+    ) -> Stmts:
+        """Return a loop of `extent` steps around `body(variable)`; none for a single step."""
+        zero = self.const(0)
+        if extent <= 1:
+            return body(zero) if extent else []
+        var = tirx.Var(name, str(zero.ty))
+        self.analyzer.bind(var, ir.Range(zero, self.const(extent)))
+        return [tirx.For(var, zero, self.const(extent), kind, sequence(body(var)))]
+
+    def vector(self, lanes: int, body: Callable[[tirx.Expr], tirx.Stmt]) -> Stmts:
+        """Return a vectorized loop around one statement."""
+        return self.loop("lane", lanes, lambda lane: [body(lane)], tirx.ForKind.VECTORIZED)
+
 
 # -- small constructors --------------------------------------------------------------------
 
@@ -76,40 +99,6 @@ class Nest:
 def sequence(stmts: Stmts) -> tirx.Stmt:
     """Return one statement for a list of them."""
     return stmts[0] if len(stmts) == 1 else tirx.SeqStmt(stmts)
-
-
-def loop(
-    name: str,
-    extent: int,
-    body: Callable[[tirx.Expr], Stmts],
-    kind: tirx.ForKind = tirx.ForKind.SERIAL,
-    analyzer: sym.Analyzer | None = None,
-) -> Stmts:
-    """Return a loop of `extent` steps around `body(variable)`; none for a single step."""
-    if extent == 0:
-        return []
-    if extent == 1:
-        return body(tirx.const(0, "int64"))
-    var = tirx.Var(name, "int64")
-    if analyzer is not None:
-        analyzer.bind(var, ir.Range(tirx.const(0, "int64"), tirx.const(extent, "int64")))
-    inner = sequence(body(var))
-    return [tirx.For(var, tirx.const(0, "int64"), tirx.const(extent, "int64"), kind, inner)]
-
-
-def simplify(node: tirx.Stmt, analyzer: sym.Analyzer) -> tirx.Stmt:
-    """Drop the conditions of `node` that the ranges known to `analyzer` decide."""
-
-    def decide(call: ir.Call) -> tirx.Expr:
-        if not call.op.same_as(IF_THEN_ELSE):
-            return call
-        condition = analyzer.simplify(call.args[0])
-        value = constant(condition)
-        if value is not None:
-            return call.args[1] if value else call.args[2]
-        return tirx.if_then_else(condition, call.args[1], call.args[2])
-
-    return tvm_ffi.structural_map(node, (ir.Call, decide), order="post")
 
 
 # -- borders -------------------------------------------------------------------------------
@@ -138,7 +127,7 @@ def breakpoints(stmts: Stmts, variable: tirx.Var, extent: int, inner: list[tirx.
         analyzer.bind(each.loop_var, ir.Range.from_min_extent(each.min, each.extent))
     cuts: set[int] = set()
     for stmt in stmts:
-        for comparison in collect(stmt, (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)):
+        for comparison in collect(stmt, tuple(_HOLDS)):
             cuts |= _cuts_of(comparison, variable, analyzer)
     cuts = {c for c in cuts if 0 < c < extent}
     if len(cuts) >= _MAX_SEGMENTS:
@@ -183,6 +172,9 @@ _HOLDS: dict[type, Callable[[int], bool]] = {
     tirx.GE: lambda d: d >= 0,
     tirx.EQ: lambda d: d == 0,
     tirx.NE: lambda d: d != 0,
+    # The divisor of an average at the border: which operand wins is a condition, too.
+    tirx.Min: lambda d: d <= 0,
+    tirx.Max: lambda d: d <= 0,
 }
 
 
@@ -220,7 +212,7 @@ def _emit_loops(nest: Nest, position: int, values: dict[tirx.Var, tirx.Expr]) ->
         def body(var: tirx.Expr, start: int = start) -> Stmts:
             return _emit_loops(nest, position + 1, {**values, this.loop_var: var + start})
 
-        stmts += loop(this.loop_var.name, stop - start, body, this.kind, nest.analyzer)
+        stmts += nest.loop(this.loop_var.name, stop - start, body, this.kind)
     return stmts
 
 
@@ -237,9 +229,9 @@ def _emit_vector_loop(
         def vectors(var: tirx.Expr, start: int = start) -> Stmts:
             return _emit_lanes(nest, this, values, var * nest.lanes + start, nest.lanes)
 
-        stmts += loop(this.loop_var.name, whole, vectors, this.kind, nest.analyzer)
+        stmts += nest.loop(this.loop_var.name, whole, vectors, this.kind)
         if rest:
-            stmts += _emit_lanes(nest, this, values, tirx.const(stop - rest, "int64"), rest)
+            stmts += _emit_lanes(nest, this, values, nest.const(stop - rest), rest)
     return stmts
 
 
@@ -268,8 +260,7 @@ def _emit_point(
         return simplify(substitute(stmt, point), nest.analyzer)
 
     def vector(body: Callable[[tirx.Expr], tirx.Stmt]) -> Stmts:
-        kind = tirx.ForKind.VECTORIZED
-        return loop("lane", lanes, lambda lane: [body(lane)], kind, nest.analyzer)
+        return nest.vector(lanes, body)
 
     if nest.reduction is None:
         return [s for store in nest.stores for s in vector(lambda lane, s=store: at(s, lane))]
@@ -308,7 +299,7 @@ def _emit_pointwise_reduction(
     """Every lane owns one output: initialise, then step through the reduction loops."""
     reduction = nest.reduction
     accumulator = _accumulator(reduction, lanes)
-    zero = tirx.const(0, "int64")
+    zero = nest.const(0)
     stmts = vector(
         lambda lane: tirx.BufferStore(accumulator, at(reduction.init, zero).value, [lane])
     )
@@ -326,12 +317,11 @@ def _emit_pointwise_reduction(
         if position == len(reduction.loops):
             return _guarded(vector(lambda lane: step(lane, values)), reduction)
         this = reduction.loops[position]
-        return loop(
+        return nest.loop(
             this.loop_var.name,
             int(this.extent),
             lambda var: nested(position + 1, {**values, this.loop_var: var}),
             kind,
-            nest.analyzer,
         )
 
     return accumulator, stmts + nested(0, {})
@@ -378,11 +368,7 @@ def _emit_lane_reduction(
     extent = int(last.extent)
     width = _partial_width(extent, nest.lanes)
     accumulator = _accumulator(reduction, width)
-    zero = tirx.const(0, "int64")
-
-    def lanes_loop(count: int, body: Callable[[tirx.Expr], tirx.Stmt]) -> Stmts:
-        kind = tirx.ForKind.VECTORIZED
-        return loop("lane", count, lambda lane: [body(lane)], kind, nest.analyzer)
+    zero = nest.const(0)
 
     def step(lane: tirx.Expr, values: dict[tirx.Var, tirx.Expr], offset: tirx.Expr) -> tirx.Stmt:
         point = {**values, last.loop_var: offset + lane}
@@ -394,35 +380,33 @@ def _emit_lane_reduction(
         this = reduction.loops[position]
         name = this.loop_var.name
         if position < len(reduction.loops) - 1:
-            return loop(
+            return nest.loop(
                 name,
                 int(this.extent),
                 lambda var: nested(position + 1, {**values, this.loop_var: var}),
-                analyzer=nest.analyzer,
             )
         cuts = breakpoints(_body(nest), last.loop_var, extent, [])
         stmts: Stmts = []
         for start, stop in itertools.pairwise(cuts):
             whole, rest = divmod(stop - start, width)
-            stmts += loop(
+            stmts += nest.loop(
                 name,
                 whole,
-                lambda var, start=start: lanes_loop(
+                lambda var, start=start: nest.vector(
                     width, lambda lane: step(lane, values, var * width + start)
                 ),
-                analyzer=nest.analyzer,
             )
-            tail = tirx.const(stop - rest, "int64")
-            stmts += lanes_loop(rest, lambda lane, t=tail: step(lane, values, t))
+            tail = nest.const(stop - rest)
+            stmts += nest.vector(rest, lambda lane, t=tail: step(lane, values, t))
         return stmts
 
-    stmts = lanes_loop(
+    stmts = nest.vector(
         width, lambda lane: tirx.BufferStore(accumulator, at(reduction.init, zero).value, [lane])
     )
     stmts += nested(0, {})
     half = width // 2
     while half:
-        stmts += lanes_loop(half, lambda lane, h=half: _fold(reduction, accumulator, lane, h))
+        stmts += nest.vector(half, lambda lane, h=half: _fold(reduction, accumulator, lane, h))
         half //= 2
     return accumulator, stmts
 
@@ -463,6 +447,5 @@ def _regions(buffers: list[tirx.Buffer], local: list[tirx.Buffer]) -> list[ir.Te
         if not any(buffer.same_as(b) for b in [*kept, *local]):
             kept.append(buffer)
     return [
-        tirx.BufferRegion(b, [ir.Range(tirx.const(0, "int64"), extent) for extent in b.shape])
-        for b in kept
+        tirx.BufferRegion(b, [ir.Range(tirx.const(0, str(n.ty)), n) for n in b.shape]) for b in kept
     ]

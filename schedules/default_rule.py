@@ -14,7 +14,7 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight import ScheduleRule
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.target import Target
-from tvm.target.codegen import llvm_get_vector_width
+from tvm.target.codegen import llvm_get_vector_width, target_has_features
 
 from .default_access import (
     NestAccesses,
@@ -26,6 +26,7 @@ from .default_access import (
     realizes,
     substitute,
 )
+from .default_fusion import share_parallel_loops
 from .default_lanes import Nest, Reduction, emit, wrap
 from .default_transpose import emit_transposed, reading_loop, tile_size
 from .default_views import FlatViews
@@ -35,6 +36,8 @@ ATTRIBUTE = "blislike.default_rule"
 
 # TVM's fork and join costs 5-10 us; two cores must save more than that.
 PARALLEL_NANOSECONDS = 15_000
+# In a function of several stages, one of this length joins in when all of them pay together.
+_JOINING_NANOSECONDS = 2_000
 # One core, data in the second-level cache: bytes per nanosecond of a vector copy.
 _BYTES_PER_NANOSECOND = 24
 # A transcendental function costs about as much as loading this many more elements.
@@ -57,14 +60,22 @@ class Machine:
 
     @staticmethod
     def of(target: Target) -> Machine:
-        """Read vector width and cores from `target`; 128 bits and 1 core when not stated."""
-        width = llvm_get_vector_width(target) if target.kind.name == "llvm" else -1
+        """Read vector width and cores from `target`; 1 core when not stated."""
         threads = target.attrs.get("num-cores", 1)
-        return Machine(width if width > 0 else 128, max(int(threads), 1))
+        return Machine(_vector_bits(target), max(int(threads), 1))
 
     def lanes(self, buffer: tirx.Buffer) -> int:
         """Elements of `buffer` in one vector register."""
         return max(self.vector_bits // max(buffer.dtype.bits, 8), 1)
+
+
+def _vector_bits(target: Target) -> int:
+    """Width of a vector register in bits."""
+    # TVM's own llvm_get_vector_width answers 512 for every x86, Haswell included.
+    if "x86" in str(target.attrs.get("mtriple", "")):
+        features = {512: "avx512f", 256: "avx"}
+        return next((w for w, f in features.items() if target_has_features(f, target)), 128)
+    return max(llvm_get_vector_width(target), 128)
 
 
 @dataclass
@@ -128,8 +139,11 @@ def _schedule(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str
     unread = _unread(sch, blocks)
     _inline(sch, blocks)
     stages = _stages(sch, unread)
+    total = sum(_nanoseconds(sch, stage) for stage in stages)
     for stage in stages:
-        _shape_stage(sch, stage, machine)
+        own = _nanoseconds(sch, stage)
+        worth = total >= PARALLEL_NANOSECONDS and own >= _JOINING_NANOSECONDS
+        _shape_stage(sch, stage, machine, worth and machine.threads > 1)
     families = sorted({stage.family for stage in stages})
     return _write_out(sch, stages, machine), "+".join(families)
 
@@ -173,9 +187,11 @@ def _check(sch: s_tir.Schedule, block: BlockRV) -> None:
     realize = get_sblockrealize(sch, block)
     if constant(realize.predicate) != 1:
         raise Unscheduled(f"{name} runs under a condition")
-    for loop in sch.get_loops(block):
-        if constant(sch.get(loop).extent) is None:
-            raise Unscheduled(f"{name} has a loop of unknown length")
+    loops = [sch.get(loop) for loop in sch.get_loops(block)]
+    if any(constant(loop.extent) is None for loop in loops):
+        raise Unscheduled(f"{name} has a loop of unknown length")
+    if len({str(loop.loop_var.ty) for loop in loops}) > 1:
+        raise Unscheduled(f"{name} mixes index types")
     for each in collect(statement.body, (tirx.BufferStore, ir.TensorLoad)):
         buffer = each.buffer if isinstance(each, tirx.BufferStore) else each.source
         if len(buffer.strides):
@@ -274,7 +290,7 @@ def _pointwise_consumer(sch: s_tir.Schedule, block: BlockRV, taken: list[str]) -
     return consumer if same and alike else None
 
 
-def _shape_stage(sch: s_tir.Schedule, stage: Stage, machine: Machine) -> None:
+def _shape_stage(sch: s_tir.Schedule, stage: Stage, machine: Machine, parallel: bool) -> None:
     """Order, fuse and parallelise the loops of one stage; choose its vector axis."""
     _split_blocked_stores(sch, stage.block)
     if not sch.get_loops(stage.block):
@@ -291,7 +307,7 @@ def _shape_stage(sch: s_tir.Schedule, stage: Stage, machine: Machine) -> None:
     else:
         loops = _fuse_runs(sch, nest, loops, only_last=True, never=stage.reduce_lanes)
         cut = len(loops) - 1
-    if _nanoseconds(sch, stage) >= PARALLEL_NANOSECONDS and machine.threads > 1:
+    if parallel:
         _parallelise(sch, loops[:cut], loops[cut], machine)
 
 
@@ -452,14 +468,16 @@ def _write_out(sch: s_tir.Schedule, stages: list[Stage], machine: Machine) -> ti
     tops = [(sch.get(sch.get_loops(stage.block)[0]), stage) for stage in stages]
     body = root.body
     views = FlatViews(list(root.alloc_buffers))
-    written = []
+    emitted = []
     for child in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
         stage = next((s for top, s in tops if top.same_as(child)), None)
         if stage is None:
             continue
         nest = _nest(sch, stage, machine, views)
         stmts = emit_transposed(nest, stage.reading, stage.tile) if stage.tile else emit(nest)
-        written.append(wrap(views.declared(stmts), sch.get(stage.block).name_hint))
+        emitted.append(views.declared(stmts))
+    shared = share_parallel_loops(emitted, views.allocated())
+    written = [wrap(stmts, f"stage{i}") for i, stmts in enumerate(shared)]
     body = written[0] if len(written) == 1 else tirx.SeqStmt(written)
     used = collect(body, tirx.Var)
     kept = [b for b in views.allocated() if any(b.same_as(v) for v in used)]
@@ -496,7 +514,7 @@ def _reduction(
     depth = len(sch.get_loops(stage.block))
     values = dict(zip(names, realize.iter_values, strict=True))
     inner = [sch.get(x) for x in sch.get_loops(stage.reduction)][depth:]
-    units = {x.loop_var: tirx.const(0, "int64") for x in inner if int(x.extent) == 1}
+    units = {x.loop_var: x.min for x in inner if int(x.extent) == 1}
     update = substitute(substitute(realize.block.body, values), units)
     init = substitute(substitute(realize.block.init, values), units)
     loops = [x for x in inner if int(x.extent) != 1]

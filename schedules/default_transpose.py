@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from .default_access import NestAccesses, constant, substitute
-from .default_lanes import Nest, Stmts, loop, simplify
+from .default_access import NestAccesses, constant, simplify, substitute
+from .default_lanes import Nest, Stmts
 
 _SMALLEST_TILE = 4
 
@@ -96,7 +96,7 @@ class _Transposition:
         def body(var: tirx.Expr) -> Stmts:
             return self.emit(position + 1, {**values, this.loop_var: var + first}, start)
 
-        return loop(this.loop_var.name, extent, body, this.kind, self.nest.analyzer)
+        return self.nest.loop(this.loop_var.name, extent, body, this.kind)
 
     def _reading_loop(self, position: int, extent: int, values: dict[tirx.Var, tirx.Expr]) -> Stmts:
         this = self.nest.loops[position]
@@ -105,7 +105,7 @@ class _Transposition:
         def body(var: tirx.Expr) -> Stmts:
             return self.emit(position + 1, values, var * self.tile)
 
-        stmts = loop(this.loop_var.name, whole, body, this.kind, self.nest.analyzer)
+        stmts = self.nest.loop(this.loop_var.name, whole, body, this.kind)
         return stmts + self._plain(this, rest, values, position, None, extent - rest)
 
     def _writing_loop(
@@ -113,11 +113,10 @@ class _Transposition:
     ) -> Stmts:
         this = self.nest.loops[-1]
         whole, rest = divmod(extent, self.tile)
-        stmts = loop(
+        stmts = self.nest.loop(
             this.loop_var.name,
             whole,
             lambda var: self._square(values, start, var * self.tile),
-            analyzer=self.nest.analyzer,
         )
         reading = self.nest.loops[self.reading].loop_var
 
@@ -125,11 +124,10 @@ class _Transposition:
             point = {this.loop_var: step + (extent - rest), reading: start + lane}
             return self._at({**values, **point})
 
-        return stmts + loop(
+        return stmts + self.nest.loop(
             this.loop_var.name,
             rest,
-            lambda step: loop("lane", self.tile, lambda lane: [column(step, lane)]),
-            analyzer=self.nest.analyzer,
+            lambda step: self.nest.loop("lane", self.tile, lambda lane: [column(step, lane)]),
         )
 
     def _at(self, values: dict[tirx.Var, tirx.Expr]) -> tirx.BufferStore:
@@ -149,7 +147,9 @@ class _Transposition:
             row = tirx.decl_buffer((self.tile,), dtype, f"row{step}")
             point = {**values, writing: column + step}
             stmts += [tirx.AllocBuffer(row), *self._load_row(row, point, reading, start)]
-            rows.append(tirx.BufferLoad(row, [tirx.Ramp(_int(0), _int(1), self.tile)]))
+            rows.append(
+                tirx.BufferLoad(row, [tirx.Ramp(self.nest.const(0), self.nest.const(1), self.tile)])
+            )
         shuffles, rows = _transpose(rows, f"{dtype}x{self.tile}")
         stmts += shuffles
         for step, row in enumerate(rows):
@@ -166,15 +166,11 @@ class _Transposition:
         reading: tirx.Var,
         start: tirx.Expr,
     ) -> Stmts:
-        def element(lane: tirx.Expr) -> Stmts:
+        def element(lane: tirx.Expr) -> tirx.Stmt:
             value = self._at({**point, reading: start + lane}).value
-            return [tirx.BufferStore(row, value, [lane])]
+            return tirx.BufferStore(row, value, [lane])
 
-        return loop("lane", self.tile, element, tirx.ForKind.VECTORIZED, self.nest.analyzer)
-
-
-def _int(value: int) -> tirx.IntImm:
-    return tirx.const(value, "int64")
+        return self.nest.vector(self.tile, element)
 
 
 def _transpose(rows: list[tirx.Expr], dtype: str) -> tuple[Stmts, list[tirx.Expr]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from .default_access import collect, flat_index
+from .default_access import collect, flat_index, simplify
 
 
 class FlatViews:
@@ -41,7 +41,8 @@ class FlatViews:
             flat = self._view(node.source, node.indices, every)
             return node if flat is None else tirx.BufferLoad(flat, _offset(node, ranges))
 
-        value = tvm_ffi.structural_map(store.value, (ir.TensorLoad, load), order="post")
+        value = simplify(store.value, ranges)
+        value = tvm_ffi.structural_map(value, (ir.TensorLoad, load), order="post")
         flat = self._view(store.buffer, store.indices, every)
         if flat is None:
             return tirx.BufferStore(store.buffer, value, store.indices)
@@ -79,5 +80,6 @@ def _flat_like(buffer: tirx.Buffer) -> tirx.Buffer:
     extent = 1
     for each in buffer.shape:
         extent *= int(each)
-    shape = (tirx.const(extent, "int64"),)
+    index = str(buffer.shape[0].ty) if len(buffer.shape) else "int64"
+    shape = (tirx.const(extent, index),)
     return tirx.decl_buffer(shape, str(buffer.dtype), f"{buffer.name}_flat", layout=None)

@@ -1,6 +1,7 @@
 """The default CPU rule: results against numpy, structure of the loops, random shapes."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import tvm
 import tvm_ffi
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 from tvm.relax import op
 from tvm.s_tir.dlight import ApplyDefaultSchedule
 from tvm_blislike.schedules.default_rule import ATTRIBUTE, DefaultCPU, Machine
@@ -205,6 +206,29 @@ def test_softmax(shape, axis):
     check(lambda a: op.nn.log_softmax(a, axis), np.log(expected), x, rtol=1e-5, atol=1e-5)
 
 
+def test_large_softmax_is_one_parallel_loop():
+    x = data(2, 12, 64, 100)
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    (kernel,) = check(lambda a: op.nn.softmax(a, -1), e / e.sum(axis=-1, keepdims=True), x)
+    assert len(loops(kernel, tirx.ForKind.PARALLEL)) == 1
+
+
+def test_an_output_read_by_a_later_stage():
+    """Both tensors are results: the sums must be complete before they are subtracted."""
+    x = data(64, 3000)
+
+    def function(a):
+        total = op.sum(a, [0], keepdims=True)
+        return relax.Tuple([total, op.subtract(a, total)])
+
+    module = scheduled(graph(function, x.shape))
+    machine = relax.VirtualMachine(tvm.compile(module, TARGET), tvm.cpu())
+    total, rest = (t.numpy() for t in machine["main"](tvm.runtime.tensor(x)))
+    expected = x.sum(axis=0, keepdims=True)
+    np.testing.assert_allclose(total, expected, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(rest, x - expected, rtol=1e-5, atol=1e-4)
+
+
 def test_batch_norm():
     x, c = data(1, 10, 6, 7), [data(10), data(10), data(10), np.abs(data(10)) + 1]
     a, b, m, v = (p.reshape(1, 10, 1, 1) for p in c)
@@ -387,6 +411,28 @@ def test_what_cannot_be_analysed_says_why():
     (kernel,) = kernels(module)
     assert str(kernel.attrs[ATTRIBUTE]).startswith("unscheduled: ")
     np.testing.assert_array_equal(run(module, x), x.argmax(1))
+
+
+@pytest.mark.parametrize(
+    "fields,register",
+    [
+        ({"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}, "q"),
+        ({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"}, "%ymm"),
+        (
+            {"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v4", "mattr": ["-prefer-256-bit"]},
+            "%zmm",
+        ),
+    ],
+)
+def test_vector_width_follows_the_target(fields, register):
+    target = tvm.target.Target({"kind": "llvm", "num-cores": 4, **fields})
+    x = te.placeholder((64, 1000), "float32", name="x")
+    func = te.create_prim_func([x, te.compute(x.shape, lambda *i: x[i] + x[i], name="y")])
+    sch = DefaultCPU().apply(func, target, False)
+    assembly = tvm.compile(sch.mod, target).mod.inspect_source("asm")
+    assert re.search(r"fadd\s+v\d+\.4s" if register == "q" else f"vaddps.*{register}", assembly)
+    lanes = {"q": 4, "%ymm": 8, "%zmm": 16}[register]
+    assert lanes in vector_lengths(sch.mod["main"])
 
 
 # -- random shapes ---------------------------------------------------------------------------
