@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from tvm_blislike.probe import ProbeResult
     from tvm_blislike.report import LayerReport, Report
 
-_BLOCKING = ("mc", "nc", "kc")
+# Fields of a config that other columns show already, or that say little.
+_SHOWN_ELSEWHERE = {"implementation", "mr", "nr", "kr", "data_layout", "out_layout"}
 
 
 def describe(array: np.ndarray) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def print_report(console: Console, report: Report) -> None:
     """Print the choice for each layer, then every reason."""
     title = f"{report.core}, {_threads(report.threads)}"
     table = Table(title=title, title_justify="left")
-    for heading in ("layer", "workload", "implementation", "mc, nc, kc", "footprint"):
+    for heading in ("layer", "workload", "implementation", "blocking", "footprint"):
         table.add_column(heading, overflow="fold")
     for heading in ("predicted ms", "% of peak"):
         table.add_column(heading, justify="right")
@@ -158,7 +159,9 @@ def print_probe(console: Console, measured: ProbeResult, toml: str | None) -> No
 
 
 def _layer_cells(layer: LayerReport) -> list[str]:
-    blocking = ", ".join(str(layer.config.get(key, "-")) for key in _BLOCKING)
+    blocking = ", ".join(
+        f"{key} {value}" for key, value in layer.config.items() if key not in _SHOWN_ELSEWHERE
+    )
     footprint = ", ".join(
         f"{part.operand} {part.level} {100 * part.fraction:.0f}%" for part in layer.footprint
     )
@@ -166,7 +169,7 @@ def _layer_cells(layer: LayerReport) -> list[str]:
         escape(layer.name),
         escape(layer.workload),
         _implementation(layer),
-        blocking if any(key in layer.config for key in _BLOCKING) else "",
+        escape(blocking),
         footprint,
         "" if layer.predicted_ms is None else f"{layer.predicted_ms:.3f}",
         "" if layer.peak_fraction is None else f"{100 * layer.peak_fraction:.0f}",
@@ -181,7 +184,8 @@ def _print_reasons(console: Console, report: Report) -> None:
             layers_of.setdefault((bool(layer.microkernel), layer.reason), []).append(layer.name)
     for (chosen, reason), names in sorted(layers_of.items()):
         kind = "why" if chosen else "default rule"
-        console.print(f"{kind}: {escape(reason)}: {escape(', '.join(names))}", soft_wrap=True)
+        listed = ", ".join(dict.fromkeys(names))
+        console.print(f"{kind}: {escape(reason)}: {escape(listed)}", soft_wrap=True)
     for note in report.notes:
         console.print(f"note: {escape(note)}", soft_wrap=True)
 
