@@ -4,13 +4,11 @@ Where the operands live (per thread, "rows" and "channels" order alike):
 
 - the block of C in registers;
 - the weight panel of one tile of nr channels (K x nr) in L1 if it fits beside the input, else it
-  streams from L2 once per block of C: the term that makes low and wide blocks (7x64) lose to
-  14x32 on large K although they have fewer loads per FMA;
-- the slab of the input in L2: every block of C reads its pixels from there, once per tile;
-- all weights in L2, L3 or memory: they pass once per slab.
-
-Traffic adds to the time of the FMAs instead of hiding behind it: on Golden Cove 14x32 blocks with
-K = 576 take 17.3 cycles per k step and 7x64 blocks 20, against 14 for the FMAs alone.
+  streams from L2 once per block of C. The prefetchers hide that stream up to 36 bytes a cycle:
+  14x32 (9 bytes) and 6x64 (21) do not notice, 2x128 (64) does;
+- the slab of the input in L2, so that every tile of channels rereads it there; larger slabs are
+  reread from L3, and the time of that adds to the time of the FMAs;
+- all weights in L2, L3 or memory: they pass once per slab, which adds too (7x7 images).
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from tvm_blislike.config import Config
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
     FORK_JOIN_CYCLES,
-    ISSUE_EFFICIENCY,
+    FMA_EFFICIENCY,
     Estimate,
     bytes_per_cycle,
     finish,
@@ -39,8 +37,6 @@ from tvm_blislike.workload import Conv2dWorkload
 ITEM_BYTES = 4
 # First layers of fewer channels than this read NCHW directly, k running along a kernel row.
 MIN_BLOCKED_CHANNELS = 8
-# Input channels from which a 1x1 kernel makes an NHWC copy of NCHW input worthwhile is any: a
-# `window` of one column would have no k loop.
 SLAB_ROWS = (1, 2, 4, 7, 8, 14, 16, 28)
 
 
@@ -71,7 +67,7 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Conf
                     "conv2d_direct",
                     mr=kernel.mr,
                     nr=kernel.nr,
-                    kr=_unroll(workload, data_layout, kernel),
+                    kr=_unroll(data_layout),
                     loop_order=order,
                     data_layout=data_layout,
                     out_layout=out_layout,
@@ -113,11 +109,11 @@ def _slabs(workload: Conv2dWorkload, tile_h: int, threads: int) -> Iterator[tupl
         yield "rows", rows
 
 
-def _unroll(workload: Conv2dWorkload, data_layout: str, kernel: Microkernel) -> int:
-    """k steps per iteration of the emitted loop: about 112 FMAs, at most what there is."""
-    if data_layout == "NCHW":
-        return workload.kw if workload.kw <= 8 else 4
-    return 4
+def _unroll(data_layout: str) -> int:
+    """k steps per iteration of the emitted loop."""
+    # Unrolled windows overlap: LLVM keeps what two steps share in registers and spills (0.41 of
+    # the peak instead of 0.85 for the first layer of ResNet with 14x32 blocks).
+    return 1 if data_layout == "NCHW" else 4
 
 
 def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> Estimate:
@@ -138,25 +134,19 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     slab_level = level_holding(core, slab + panel, threads) or 3
     weight_level = level_holding(core, weights + slab, threads)
 
-    blocks = geo.tiles_w * config.oh_block
-    calls = _call_cycles(geo, kernel, core, k_steps)
     in_l1 = panel + _block_input_bytes(geo) <= share_bytes(core, 1, threads)
-    panel_again = 0.0 if in_l1 else panel / _stream(core, 2)
-    pixels = 0.0 if slab_level == 1 else _block_input_bytes(geo) / _stream(core, slab_level)
-    panel_first = panel / _stream(core, weight_level)
-
+    streamed = _block_input_bytes(geo) + (0 if in_l1 else panel)
+    calls = _call_cycles(geo, kernel, core, k_steps, streamed)
     tiles = geo.tiles * workload.groups
-    per_slab_traffic = tiles * (panel_first + (blocks - 1) * panel_again + blocks * pixels)
     slabs = workload.n * math.ceil(geo.tiles_h / config.oh_block)
     share = parts / (slabs if config.loop_order == "rows" else slabs * tiles)
-    cycles = {
-        "fma": calls["fma"] * share,
-        "edges": calls["edges"] * share,
-        "epilogue": calls["epilogue"] * share,
-        "traffic": per_slab_traffic * slabs * share,
-        "packing": _padding_cycles(geo, core, threads) * share,
-        "fork": FORK_JOIN_CYCLES if threads > 1 else 0.0,
-    }
+    cycles = {name: value * share for name, value in calls.items()}
+    cycles["weights"] = weights * slabs * share * _beyond_l2(core, weight_level)
+    rereads = tiles if slab_level not in (1, 2) else 1
+    source = slab_level if rereads > 1 else level_holding(core, _input_bytes(workload), threads)
+    cycles["input"] = slab * slabs * rereads * share * _beyond_l2(core, source)
+    cycles["padding"] = _padding_cycles(geo, core) * share
+    cycles["fork"] = FORK_JOIN_CYCLES if threads > 1 else 0.0
     footprint = (
         ("weight panel", 1 if in_l1 else 2, panel, _fraction(core, 1, panel, threads)),
         ("input slab", slab_level, slab, _fraction(core, slab_level, slab, threads)),
@@ -175,12 +165,13 @@ def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> i
     return workload.n * workload.ci * math.prod(geo.padded_size) * ITEM_BYTES
 
 
-def _stream(core: Core, level: int) -> float:
-    """Bytes per cycle that add to the time of the FMAs.
+def _beyond_l2(core: Core, level: int) -> float:
+    """Cycles per byte that a stream from a level adds to the FMAs; L1 and L2 are hidden."""
+    return 0.0 if level in (1, 2) else 1.0 / bytes_per_cycle(core, level)
 
-    Prefetch hides part of a stream: 56 of 32 nominal bytes per cycle from L2 on Golden Cove.
-    """
-    return 1.75 * bytes_per_cycle(core, level)
+
+def _input_bytes(workload: Conv2dWorkload) -> int:
+    return workload.n * workload.ci * workload.h * workload.w * ITEM_BYTES
 
 
 def _fraction(core: Core, level: int, size: int, threads: int) -> float:
@@ -219,9 +210,12 @@ def _block_input_bytes(geo: DirectGeometry) -> int:
 
 
 def _call_cycles(
-    geo: DirectGeometry, kernel: Microkernel, core: Core, k_steps: int
+    geo: DirectGeometry, kernel: Microkernel, core: Core, k_steps: int, streamed: int
 ) -> dict[str, float]:
-    """Cycles of all micro-kernel calls of the layer on one thread, edges apart."""
+    """Cycles of all micro-kernel calls of the layer on one thread, by what limits them.
+
+    `streamed` bytes of operands arrive from L2 during a call of a whole block.
+    """
     w, c = geo.workload, geo.config
     full_h, cut_h = divmod(w.oh, c.tile_h)
     full_w, cut_w = divmod(w.ow, c.tile_w)
@@ -232,7 +226,7 @@ def _call_cycles(
         (full_w if cut_h else 0, cut_h * c.tile_w),
         (1 if cut_h and cut_w else 0, cut_h * cut_w),
     ]
-    total = {"fma": 0.0, "edges": 0.0, "epilogue": 0.0}
+    total = {"fma": 0.0, "loads and edges": 0.0, "L2": 0.0, "epilogue": 0.0}
     for columns, tiles in ((c.nr, geo.tiles - 1), (cut_columns, 1)):
         vectors = math.ceil(columns / kernel.lanes)
         for count, rows in shapes:
@@ -240,21 +234,21 @@ def _call_cycles(
             if number == 0:
                 continue
             a_loads = rows / kernel.lanes if kernel.a_by_lane else rows
-            step = step_cycles(core, rows, vectors, a_loads) / ISSUE_EFFICIENCY
-            useful = rows * columns / kernel.lanes / core.fma_per_cycle / ISSUE_EFFICIENCY
-            total["fma"] += number * k_steps * useful
-            total["edges"] += number * k_steps * (step - useful)
+            issue = k_steps * step_cycles(core, rows, vectors, a_loads)
+            useful = k_steps * rows * columns / kernel.lanes / core.fma_per_cycle / FMA_EFFICIENCY
+            total["fma"] += number * useful
+            total["loads and edges"] += number * (issue - useful)
+            arrival = streamed * vectors * kernel.lanes / c.nr / bytes_per_cycle(core, 2)
+            total["L2"] += number * max(0.0, arrival - issue)
             stores = rows * vectors / core.stores_per_cycle
             total["epilogue"] += number * (CALL_CYCLES + 1.5 * stores)
     return total
 
 
-def _padding_cycles(geo: DirectGeometry, core: Core, threads: int) -> float:
-    """Cycles of copying the padded input, all slabs: a load, a store, and the input's traffic."""
+def _padding_cycles(geo: DirectGeometry, core: Core) -> float:
+    """Cycles of copying the padded input, all slabs: a load, a store and the loop around them."""
     w, c = geo.workload, geo.config
     if not any(w.padding):
         return 0.0
     slabs = math.ceil(geo.tiles_h / c.oh_block) if c.loop_order == "rows" else 1
-    size = _slab_bytes(geo) * slabs * w.n
-    level = level_holding(core, w.ci * w.h * w.w * ITEM_BYTES, threads)
-    return size / (core.vector_bits / 8) * 2.0 + size / _stream(core, level)
+    return _slab_bytes(geo) * slabs * w.n / (core.vector_bits / 8) * 2.0

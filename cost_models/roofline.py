@@ -11,14 +11,18 @@ from dataclasses import dataclass, field
 
 from tvm_blislike.hardware import Core
 
-# Bytes per cycle and core that a level delivers to the level above, as a fraction of one
-# full-width load per cycle. Measured on Golden Cove (64 B loads): L2 32 B, L3 10 B, memory 5 B.
-_LEVEL_SHARE = {1: 2.0, 2: 0.5, 3: 0.16, 0: 0.08}
-# Share of the peak that a loop of FMAs reaches with everything in L1 (14x32 on Golden Cove).
-ISSUE_EFFICIENCY = 0.93
+# Bytes per cycle that a core draws from a level while it computes, in vector widths. Measured on
+# Golden Cove with 64-byte vectors: L2 36 (1x128 blocks, whose panels stream), L3 20 (7x7 images
+# with 9 MB of weights), memory 5.
+_VECTORS_PER_CYCLE = {1: 2.0, 2: 0.56, 3: 0.3, 0: 0.08}
+# Share of the nominal rate of FMAs and of loads that a k loop reaches. Measured on Golden Cove:
+# 5x64 blocks with everything in L1 take 0.90 of the FMA peak; 28x16 blocks, one folded load per
+# FMA, stop at 1.45 loads a cycle.
+FMA_EFFICIENCY = 0.90
+LOAD_EFFICIENCY = 0.72
 # Cycles to start and end one micro-kernel call: zeroing, pointers, the last FMAs' latency.
 CALL_CYCLES = 12.0
-# Cycles to hand work to the other threads and wait for them (measured: 4 us at 2.6 GHz).
+# Cycles to hand work to the other threads and wait for them (4 us at 2.6 GHz).
 FORK_JOIN_CYCLES = 10_000.0
 DEFAULT_GHZ = 2.0
 
@@ -52,7 +56,7 @@ def clock_hz(core: Core) -> float:
 
 def bytes_per_cycle(core: Core, level: int) -> float:
     """Return what one core gets from a cache level (0: memory), in bytes per cycle."""
-    return _LEVEL_SHARE.get(level, _LEVEL_SHARE[3]) * core.vector_bits / 8
+    return _VECTORS_PER_CYCLE.get(level, _VECTORS_PER_CYCLE[3]) * core.vector_bits / 8
 
 
 def share_bytes(core: Core, level: int, threads: int) -> int:
@@ -75,8 +79,8 @@ def step_cycles(core: Core, rows: int, vectors: int, a_loads: float) -> float:
     The largest of: FMAs to start, loads to issue (`a_loads` for A, one per vector of B), and the
     latency of the FMA when there are too few accumulators to hide it.
     """
-    fma = rows * vectors / core.fma_per_cycle
-    loads = (a_loads + vectors) / core.loads_per_cycle
+    fma = rows * vectors / (core.fma_per_cycle * FMA_EFFICIENCY)
+    loads = (a_loads + vectors) / (core.loads_per_cycle * LOAD_EFFICIENCY)
     return max(fma, loads, float(core.fma_latency))
 
 

@@ -144,13 +144,12 @@ def compute(
     )
 
     def from_blocks(n: Any, ob: Any, y: Any, x: Any, oi: Any) -> Any:
-        block = ob % geo.co_blocks
+        g, block = _group_of(ob, geo.co_blocks, workload.groups)
         tile, lane = block // geo.blocks, block % geo.blocks * geo.co_block + oi
-        g = ob // geo.co_blocks
         return acc[n, g, tile, y // mh, x // mw, y % mh, x % mw, lane]
 
     def from_channels(n: Any, y: Any, x: Any, channel: Any) -> Any:
-        g, inner = channel // geo.co_group, channel % geo.co_group
+        g, inner = _group_of(channel, geo.co_group, workload.groups)
         at = (n, g, inner // config.nr, y // mh, x // mw, y % mh, x % mw)
         value = acc[(*at, inner % config.nr)]
         if geo.tiles > 1 or geo.co_group == config.nr:
@@ -165,6 +164,11 @@ def compute(
         name="unpack",
         attrs=stage("unpack"),
     )
+
+
+def _group_of(index: Any, size: int, groups: int) -> tuple[Any, Any]:
+    """Split an index into group and rest; a needless `%` would hide the tile from `compute_at`."""
+    return (0, index) if groups == 1 else (index // size, index % size)
 
 
 def schedule(

@@ -1,0 +1,175 @@
+"""Predicted time of a depthwise convolution: a register tile's loads and FMAs, cache traffic.
+
+The paper (Zhang, Lo, Lu, "High Performance Depthwise and Pointwise Convolutions on Mobile
+Devices", AAAI 2020, section "High Performance DWConv and PWConv", equation 1) keeps a tile of
+outputs in registers over the whole kernel and judges it by its arithmetic intensity, FLOPs per
+byte between L1 and the registers. With 4-byte elements and vectors of `lanes` channels, for a
+tile of th x tw pixels:
+
+    FLOPs = 2 * th * tw * kh * kw * lanes
+    bytes = 4 * lanes * (filter + output stores + input loads)
+
+The paper loads one input vector per FMA and so gets an input term of th * tw * kh * kw. Here the
+FMAs are ordered by input pixel: every vector of the window is loaded once and meets all the
+outputs that it contributes to, ((th - 1) * sh + (kh - 1) * dh + 1) times the same for columns
+(fewer where strides or dilations leave gaps). The filter stays in registers across tiles.
+Operational intensity, FLOPs per byte between the caches, is what the loops outside the tile
+decide: an image row is fetched again by the next row of tiles unless L1 still holds it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvm_blislike.config import Config
+from tvm_blislike.cost_models.roofline import (
+    CALL_CYCLES,
+    FMA_EFFICIENCY,
+    FORK_JOIN_CYCLES,
+    LOAD_EFFICIENCY,
+    Estimate,
+    bytes_per_cycle,
+    finish,
+    level_holding,
+    share_bytes,
+)
+from tvm_blislike.hardware import Core
+from tvm_blislike.workload import Conv2dWorkload
+
+# Vector operations per output beside the FMAs: bias, the two ends of a clip, address and loop.
+EPILOGUE_OPS = 3.0
+
+
+def window_loads(workload: Conv2dWorkload, tile_h: int, tile_w: int) -> int:
+    """Return the distinct input pixels that a tile of outputs reads."""
+    rows = _positions(tile_h, workload.stride[0], workload.kh, workload.dilation[0])
+    columns = _positions(tile_w, workload.stride[1], workload.kw, workload.dilation[1])
+    return rows * columns
+
+
+def _positions(outputs: int, stride: int, kernel: int, dilation: int) -> int:
+    return len({i * stride + r * dilation for i in range(outputs) for r in range(kernel)})
+
+
+def filter_stays(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core) -> bool:
+    """Whether accumulators, filter and one input vector fit into the vector registers."""
+    taps = workload.kh * workload.kw
+    return tile_h * tile_w + taps + 1 <= core.vector_registers
+
+
+def loads_per_fma(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core) -> float:
+    """Return vector loads over FMAs of one tile."""
+    fmas = tile_h * tile_w * workload.kh * workload.kw
+    # A filter that does not fit is an operand in memory of every FMA.
+    taps = 0 if filter_stays(workload, tile_h, tile_w, core) else fmas
+    return (window_loads(workload, tile_h, tile_w) + taps) / fmas
+
+
+def arithmetic_intensity(
+    workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core
+) -> float:
+    """Return FLOPs per byte between L1 and the registers, fp32 (equation 1 of the paper)."""
+    fmas = tile_h * tile_w * workload.kh * workload.kw
+    moved = loads_per_fma(workload, tile_h, tile_w, core) * fmas + tile_h * tile_w
+    return 2 * fmas / (4 * moved)
+
+
+def estimate(
+    workload: Conv2dWorkload,
+    config: Config,
+    core: Core,
+    threads: int,
+    copied_bytes: int = 0,
+) -> Estimate:
+    """Predict the time of one call.
+
+    Parameters
+    ----------
+    copied_bytes : int
+        Bytes of the padded copy of the input, where the schedule makes one.
+    """
+    vectors = workload.n * math.ceil(workload.co / config.nr)
+    chunks = math.ceil(workload.oh / config.tile_h) if config.loop_order == "rows" else vectors
+    share = math.ceil(chunks / threads) / chunks
+    cycles = _tile_cycles(workload, config, core, vectors * share)
+    busy = cycles["fma"] + cycles["loads"] + cycles["edges"] + cycles["epilogue"]
+    moving, footprint = _traffic(workload, config, core, threads)
+    # Prefetched streams overlap with arithmetic: only what exceeds it costs time.
+    cycles["traffic"] = max(0.0, moving * share - busy)
+    cycles["packing"] = 2 * copied_bytes * share / bytes_per_cycle(core, 2)
+    cycles["fork"] = FORK_JOIN_CYCLES if threads > 1 else 0.0
+    return finish(core, threads, workload.macs, cycles, footprint)
+
+
+def _tile_cycles(
+    workload: Conv2dWorkload, config: Config, core: Core, vectors: float
+) -> dict[str, float]:
+    """Cycles of the tiles of `vectors` vectors of channels, by what they go to."""
+    pixels = workload.oh * workload.ow
+    taps = workload.kh * workload.kw
+    fma = taps / (core.fma_per_cycle * FMA_EFFICIENCY)
+    whole = _vector_cycles(workload, config.tile_h, config.tile_w, core)
+    exact = sum(
+        count * rows * columns * _vector_cycles(workload, rows, columns, core)
+        for rows, columns, count in tile_sizes(workload, config)
+    )
+    tiles = sum(count for _, _, count in tile_sizes(workload, config))
+    return {
+        "fma": vectors * pixels * fma,
+        "loads": vectors * pixels * (whole - fma),
+        "edges": vectors * (exact - pixels * whole),
+        "epilogue": vectors
+        * (pixels * EPILOGUE_OPS / core.fma_per_cycle + tiles * CALL_CYCLES),
+    }
+
+
+def _vector_cycles(workload: Conv2dWorkload, rows: int, columns: int, core: Core) -> float:
+    """Cycles for one vector of outputs in a tile: FMAs to start, loads, or latency."""
+    taps = workload.kh * workload.kw
+    fma = taps / (core.fma_per_cycle * FMA_EFFICIENCY)
+    loads = taps * loads_per_fma(workload, rows, columns, core)
+    loads /= core.loads_per_cycle * LOAD_EFFICIENCY
+    # Out of order, two neighbouring tiles are in flight.
+    latency = taps * core.fma_latency / (2 * rows * columns)
+    return max(fma, loads, latency)
+
+
+def tile_sizes(workload: Conv2dWorkload, config: Config) -> list[tuple[int, int, int]]:
+    """Return (rows, columns, count) of whole and cut tiles."""
+    return [
+        (rows, columns, count_h * count_w)
+        for rows, count_h in _parts(workload.oh, config.tile_h)
+        for columns, count_w in _parts(workload.ow, config.tile_w)
+    ]
+
+
+def _parts(size: int, tile: int) -> list[tuple[int, int]]:
+    whole, cut = divmod(size, tile)
+    return [(tile, whole)] * (whole > 0) + [(cut, 1)] * (cut > 0)
+
+
+def _traffic(
+    workload: Conv2dWorkload, config: Config, core: Core, threads: int
+) -> tuple[float, tuple[tuple[str, int, int, float], ...]]:
+    """Cycles that one core's caches need to move all of input and output, and where they lie."""
+    w = workload
+    image_in, image_out = 4 * w.n * w.ci * w.h * w.w, 4 * w.n * w.co * w.oh * w.ow
+    channels = w.ci if config.loop_order == "rows" else min(config.nr, w.ci)
+    row = 4 * w.w * channels
+    reach = (config.tile_h - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1
+    window = reach * row
+    # What the next row of tiles reads again comes from L2 unless L1 kept it.
+    again = max(0.0, reach / (config.tile_h * w.stride[0]) - 1)
+    kept = window <= 0.75 * share_bytes(core, 1, threads)
+    level = level_holding(core, image_in + image_out, threads)
+    cycles = (image_in + 2 * image_out) / bytes_per_cycle(core, max(level, 2) if level else 0)
+    cycles += 0.0 if kept else again * image_in / bytes_per_cycle(core, 2)
+    footprint = tuple(
+        (name, where, size, size / max(1, share_bytes(core, where, threads)) if where else 0.0)
+        for name, size, where in (
+            ("input rows", window, level_holding(core, window, threads)),
+            ("input", image_in, level_holding(core, image_in, threads)),
+            ("output", image_out, level_holding(core, image_out, threads)),
+        )
+    )
+    return cycles, footprint
