@@ -112,6 +112,9 @@ class UpdateShape:
         "rows", "window" or "panel".
     sh, sw, dw : int
         Strides of the image rows and columns and step of k (`window`), in elements.
+    in_memory : bool
+        C lies in memory rather than in a register buffer: the call sums in registers and adds
+        the sums to C at its end (LLVM would load and store C at every step of k).
     """
 
     mh: int
@@ -122,6 +125,7 @@ class UpdateShape:
     sh: int = 1
     sw: int = 1
     dw: int = 1
+    in_memory: bool = False
 
     @property
     def a_shape(self) -> tuple[int, ...]:
@@ -169,7 +173,7 @@ def _register(kernel: Microkernel, shape: UpdateShape) -> str:
     strides = f"s{shape.sh}_{shape.sw}_d{shape.dw}"
     name = (
         f"blislike_{kernel.name}_{shape.mh}x{shape.mw}_k{shape.kr}u{shape.unroll}"
-        f"_{shape.view}_{strides}"
+        f"_{shape.view}_{strides}{'_m' if shape.in_memory else ''}"
     )
     desc = _build(kernel, shape, symbolic=False, body=_desc_body)
     impl = _build(kernel, shape, symbolic=True, body=_impl_body)
@@ -200,6 +204,15 @@ class _Operand:
         self.buffer = T.match_buffer(
             handle, self.kept, dtype, offset_factor=1, strides=strides
         )
+
+    @classmethod
+    def local(cls, shape: Sequence[int], dtype: str) -> _Operand:
+        """Return a buffer of the micro-kernel's own."""
+        operand = cls.__new__(cls)
+        operand.shape = tuple(shape)
+        operand.kept = _squeeze(shape)
+        operand.buffer = T.alloc_buffer(operand.kept, dtype)
+        return operand
 
     def at(self, *index: Any) -> list[Any]:
         return _squeezed_index(self.shape, index)
@@ -253,7 +266,31 @@ def _desc_body(
 def _impl_body(
     kernel: Microkernel, shape: UpdateShape, a: _Operand, b: _Operand, c: _Operand
 ) -> None:
-    """Vector code: a k loop of `unroll` steps, everything inside unrolled, then its tail."""
+    """Vector code, with C in registers."""
+    if not shape.in_memory:
+        _k_loop(kernel, shape, a, b, c)
+        return
+    sums = _Operand.local((shape.mh, shape.mw, kernel.nr), kernel.dtype)
+    zero = T.broadcast(T.float32(0.0), kernel.lanes)
+    for at in _block(kernel, shape):
+        T.buffer_store(sums.buffer, zero, sums.at(*at))
+    _k_loop(kernel, shape, a, b, sums)
+    for at in _block(kernel, shape):
+        total = c.buffer[c.at(*at)] + sums.buffer[sums.at(*at)]
+        T.buffer_store(c.buffer, total, c.at(*at))
+
+
+def _block(kernel: Microkernel, shape: UpdateShape) -> Iterator[tuple[Any, Any, Any]]:
+    """Unrolled loops over the registers of a block: (row, column, elements)."""
+    for ih, iw in _rows(shape):
+        with T.unroll(0, kernel.vectors, annotations={AXIS: "nr"}) as jv:
+            yield ih, iw, T.ramp(jv * kernel.lanes, 1, kernel.lanes)
+
+
+def _k_loop(
+    kernel: Microkernel, shape: UpdateShape, a: _Operand, b: _Operand, c: _Operand
+) -> None:
+    """A k loop of `unroll` steps, everything inside unrolled, then its tail."""
     steps, tail = divmod(shape.kr, shape.unroll)
     if steps:
         with T.serial(0, steps) as ko:

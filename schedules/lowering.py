@@ -28,10 +28,15 @@ from tvm_blislike.microkernels import AXIS
 
 # Loop over tiles: {"mw": 8, "nr": 1, ...}, the extents of the last tile's axes.
 EDGE = "blislike.edge"
+# Loop inside an `EDGE` loop, over an `AXIS` that it cuts: its own `EDGE`, in that last copy only.
+LAST_EDGE = "blislike.last_edge"
 # Loop over tiles: how many iterations to split off at each end, as [first, last].
 BORDER = "blislike.border"
 # Innermost loop over contiguous elements: vector width in elements.
 VECTOR = "blislike.vector"
+# Vectors of a `VECTOR` loop that are written out; a longer copy stays a loop (blocks of C are
+# shorter, and must be written out to stay in registers).
+_MOST_UNROLLED = 32
 # PrimFunc attribute: bytes of the register file; present on functions that `lower` must finish.
 REGISTER_BYTES = "blislike.register_bytes"
 
@@ -84,7 +89,8 @@ def _is_ours(func: Any) -> bool:
 
 
 def _finish(func: tirx.PrimFunc) -> tirx.Stmt:
-    body = tvm_ffi.structural_map(func.body, [(tirx.For, _split_tiles)])
+    # From the outside in: the last block of tiles may have a cut last tile (`LAST_EDGE`).
+    body = tvm_ffi.structural_map(func.body, [(tirx.For, _split_tiles)], order="pre")
     body = tvm_ffi.structural_map(body, [(tirx.For, _vectorize)])
     limit = int(func.attrs[REGISTER_BYTES])
     return tvm_ffi.structural_map(body, [(tirx.AllocBuffer, lambda a: _on_stack(a, limit))])
@@ -158,7 +164,8 @@ def _shrink(loop: tirx.For, extents: dict[str, int]) -> tirx.For:
     axis = _annotation(loop, AXIS)
     if axis is None or str(axis) not in extents:
         return loop
-    return _remade(loop, extent=_int(extents[str(axis)]))
+    notes = {EDGE if key == LAST_EDGE else key: note for key, note in loop.annotations.items()}
+    return _remade(loop, extent=_int(extents[str(axis)]), annotations=notes)
 
 
 def _vectorize(loop: tirx.For) -> tirx.Stmt:
@@ -183,7 +190,8 @@ def _vector_part(loop: tirx.For, start: int, count: int, width: int) -> tirx.Stm
     )
     kind = tirx.ForKind.VECTORIZED if width > 1 else tirx.ForKind.SERIAL
     vector = tirx.For(inner, _int(0), _int(width), kind, body)
-    return tirx.For(outer, _int(0), _int(count), tirx.ForKind.UNROLLED, vector)
+    outer_kind = tirx.ForKind.UNROLLED if count <= _MOST_UNROLLED else tirx.ForKind.SERIAL
+    return tirx.For(outer, _int(0), _int(count), outer_kind, vector)
 
 
 def _on_stack(alloc: tirx.AllocBuffer, limit: int) -> tirx.AllocBuffer:
