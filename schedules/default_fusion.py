@@ -10,7 +10,7 @@ from __future__ import annotations
 from tvm import ir, sym, tirx
 
 from .default_access import collect, constant, loop_analyzer, substitute
-from .default_lanes import Stmts, sequence
+from .default_nest import Stmts, sequence
 
 
 def share_parallel_loops(stages: list[Stmts], internal: list[tirx.Buffer]) -> list[Stmts]:

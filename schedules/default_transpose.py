@@ -11,7 +11,7 @@ from __future__ import annotations
 from tvm import tirx
 
 from .default_access import NestAccesses, constant, simplify, substitute
-from .default_lanes import Nest, Stmts
+from .default_nest import Nest, Stmts
 
 _SMALLEST_TILE = 4
 

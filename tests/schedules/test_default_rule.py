@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tvm import relax, te, tirx
 from tvm.relax import op
 from tvm.s_tir.dlight import ApplyDefaultSchedule
+from tvm.script import tirx as T
 from tvm_blislike.schedules.default_rule import ATTRIBUTE, DefaultCPU, Machine
 
 RNG = np.random.default_rng(7)
@@ -403,6 +404,66 @@ def test_activation(name):
         }[name]
     function = getattr(op.nn, name) if name in ("silu", "gelu") else getattr(op, name)
     check(function, expected, x)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "int64", "int8", "uint8", "float16"])
+def test_other_data_types(dtype):
+    x, y = (RNG.integers(0, 50, (3, 5, 37)).astype(dtype) for _ in range(2))
+    check(op.add, x + y, x, y)
+    check(lambda a: op.max(a, [2]), x.max(axis=2), x)
+
+
+def test_comparison_choice_and_cast():
+    x, y = data(3, 5, 37), data(3, 5, 37)
+    check(op.less, x < y, x, y)
+    check(lambda a, b: op.where(op.greater(a, b), a, op.negative(b)), np.where(x > y, x, -y), x, y)
+    check(lambda a: op.astype(a, "int32"), x.astype("int32"), x)
+    check(lambda a: op.clip(a, -0.5, 0.5), x.clip(-0.5, 0.5), x)
+
+
+def test_convolution_without_a_template():
+    x, w = data(1, 5, 9, 11), data(7, 5, 3, 3)
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    expected = np.einsum("nchwij,ocij->nohw", windows, w)
+    check(lambda a, b: op.nn.conv2d(a, b, padding=(1, 1)), expected, x, w, rtol=1e-4, atol=1e-4)
+    expected = np.zeros((1, 5, 11, 13), "float32")
+    for i in range(3):
+        for j in range(3):
+            expected[..., i : i + 9, j : j + 11] += np.einsum("nchw,co->nohw", x, w[:5, :, i, j])
+    v = w[:5].copy()
+    check(op.nn.conv2d_transpose, expected, x, v, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["std", "variance"])
+def test_two_pass_reductions(name):
+    x = data(6, 200)
+    expected = x.std(axis=1) if name == "std" else x.var(axis=1)
+    check(lambda a: getattr(op, name)(a, [1]), expected, x, rtol=1e-5, atol=1e-5)
+
+
+def test_scalars_and_empty_loops():
+    x = np.array(3.0, "float32")
+    check(lambda a: op.add(a, a), x + x, x)
+    check(lambda a: op.sum(a), data(1).sum() * 0 + 3, np.array([3.0], "float32"))
+
+
+@T.prim_func(s_tir=True)
+def sum_from_five(x: T.Buffer((6, 200), "float32"), total: T.Buffer((6,), "float32")):
+    for i, k in T.grid(6, 200):
+        with T.sblock("total"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                total[vi] = T.float32(5)
+            total[vi] = total[vi] + x[vi, vk]
+
+
+def test_a_sum_that_starts_elsewhere_counts_its_start_once():
+    sch = DefaultCPU().apply(sum_from_five.with_attr("global_symbol", "main"), TARGET, False)
+    assert sch.mod["main"].attrs[ATTRIBUTE] == "reduction"
+    values, result = data(6, 200), tvm.runtime.tensor(np.empty(6, "float32"))
+    tvm.compile(sch.mod, TARGET)["main"](tvm.runtime.tensor(values), result)
+    np.testing.assert_allclose(result.numpy(), 5 + values.sum(axis=1), rtol=1e-5, atol=1e-5)
 
 
 def test_what_cannot_be_analysed_says_why():
