@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 
-from tvm_blislike.config import Config
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
     FMA_EFFICIENCY,
@@ -34,6 +33,8 @@ from tvm_blislike.cost_models.roofline import (
     share_bytes,
 )
 from tvm_blislike.hardware import Core
+
+from tvm_blislike.config import Config
 from tvm_blislike.workload import Conv2dWorkload
 
 # Vector operations per output beside the FMAs: bias, the two ends of a clip, address and loop.
@@ -65,9 +66,7 @@ def loads_per_fma(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core
     return (window_loads(workload, tile_h, tile_w) + taps) / fmas
 
 
-def arithmetic_intensity(
-    workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core
-) -> float:
+def arithmetic_intensity(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core) -> float:
     """Return FLOPs per byte between L1 and the registers, fp32 (equation 1 of the paper)."""
     fmas = tile_h * tile_w * workload.kh * workload.kw
     moved = loads_per_fma(workload, tile_h, tile_w, core) * fmas + tile_h * tile_w
@@ -118,8 +117,7 @@ def _tile_cycles(
         "fma": vectors * pixels * fma,
         "loads": vectors * pixels * (whole - fma),
         "edges": vectors * (exact - pixels * whole),
-        "epilogue": vectors
-        * (pixels * EPILOGUE_OPS / core.fma_per_cycle + tiles * CALL_CYCLES),
+        "epilogue": vectors * (pixels * EPILOGUE_OPS / core.fma_per_cycle + tiles * CALL_CYCLES),
     }
 
 

@@ -1,0 +1,424 @@
+"""Depthwise convolution: a tile of outputs in registers, ordered by input pixel, no padded copy.
+
+    out[n, o, y, x] = sum_{ry, rx} in[n, o / times, y * stride + ry, x * stride + rx] * w[o, ry, rx]
+
+A step computes tile_h x tile_w pixels of one vector of nr channels. There is no sum over channels,
+so nothing is shared between vectors: the filter of the vector stays in registers, and the kernel
+is unrolled in the order of the input pixels, each of which is loaded once and multiplied into all
+the outputs that it contributes to (cost_models/depthwise.py has the arithmetic intensity).
+
+"channels" order (NCHWc):                "rows" order (NHWC, or too few blocks for the threads):
+
+    for n, ov           parallel             for n, yt           yt parallel
+      for yt, xt                               for ov, xt
+
+Padding is a condition on the loads. The tiles at the borders are split off and everything in a
+tile is unrolled, so conditions are constants: no branch inside, no multiplication by a padded
+zero at the borders. Where that would take too much code (large dilations), the padded image is
+made first.
+
+Channels that do not fill a vector (NHWC) are swept in narrower vectors: 57 = 3 x 16 + 8 + 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import s_tir, te, tirx
+from tvm_blislike.cost_models import depthwise
+from tvm_blislike.cost_models.roofline import Estimate
+from tvm_blislike.hardware import Core
+from tvm_blislike.schedules.common import (
+    STAGE,
+    annotate_axis,
+    annotate_vector,
+    fuse_epilogue,
+    padded,
+    stage,
+    stages,
+)
+from tvm_blislike.schedules.lowering import BORDER, BY_INPUT, EDGE
+
+from tvm_blislike.config import Config
+from tvm_blislike.layouts import block_of, preferred, shape_in, spatial_axis
+from tvm_blislike.workload import Conv2dWorkload, Workload
+
+# Machine code of one function: beyond this, borders are not split off.
+CODE_BYTES = 60_000
+# Of one FMA with its share of loads, and of one output's epilogue and store.
+FMA_BYTES, OUTPUT_BYTES = 9, 40
+# Configurations to offer, best first.
+OFFERED = 8
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes that follow from a workload and a config."""
+
+    workload: Conv2dWorkload
+    config: Config
+
+    @property
+    def multiplier(self) -> int:
+        """Output channels of one input channel."""
+        return self.workload.co // self.workload.ci
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of output channels, the last one perhaps cut."""
+        return math.ceil(self.workload.co / self.config.nr)
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Tiles of rows and of columns."""
+        w, c = self.workload, self.config
+        return math.ceil(w.oh / c.tile_h), math.ceil(w.ow / c.tile_w)
+
+    @property
+    def packed_shape(self) -> tuple[int, ...]:
+        """Shape of the packed weights."""
+        return (self.vectors, self.workload.kh, self.workload.kw, self.config.nr)
+
+    @property
+    def padded_size(self) -> tuple[int, int]:
+        """Height and width of the padded input, without rows and columns that no output reads."""
+        w = self.workload
+        return (
+            (w.oh - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1,
+            (w.ow - 1) * w.stride[1] + (w.kw - 1) * w.dilation[1] + 1,
+        )
+
+    def borders(self, axis: int) -> list[int]:
+        """Return how many first and last tiles of rows (0) or columns (1) touch padding."""
+        w, tile = self.workload, (self.config.tile_h, self.config.tile_w)[axis]
+        size, out = ((w.h, w.oh), (w.w, w.ow))[axis]
+        reach = ((w.kh, w.kw)[axis] - 1) * w.dilation[axis]
+        starts = range(0, out, tile)
+        before = w.padding[axis]
+        first = sum(start * w.stride[axis] < before for start in starts)
+        ends = [(min(start + tile, out) - 1) * w.stride[axis] - before + reach for start in starts]
+        return [first, sum(end >= size for end in ends)]
+
+    def variants(self, borders: bool) -> int:
+        """Return the copies of the tile's code: interior, cut edges, and borders if asked for."""
+        w, c = self.workload, self.config
+        count = 1 + (w.co % c.nr).bit_count()
+        for axis, cut in enumerate((w.oh % c.tile_h, w.ow % c.tile_w)):
+            first, last = self.borders(axis) if borders else (0, 0)
+            count *= min(self.tiles[axis], first + max(last, cut > 0) + 1)
+        return count
+
+    @property
+    def copies(self) -> bool:
+        """Whether the padded image is made first: split borders would take too much code."""
+        return any(self.workload.padding) and self.variants(True) * self.tile_bytes > CODE_BYTES
+
+    @property
+    def code_bytes(self) -> int:
+        """Approximate machine code of the function."""
+        return self.variants(not self.copies) * self.tile_bytes
+
+    @property
+    def tile_bytes(self) -> int:
+        """Approximate machine code of one tile."""
+        taps = self.workload.kh * self.workload.kw
+        return self.config.tile_h * self.config.tile_w * (taps * FMA_BYTES + OUTPUT_BYTES)
+
+
+def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) -> np.ndarray:
+    """Pack OIHW weights vector by vector; lanes without a channel hold zeros.
+
+    Parameters
+    ----------
+    weights : numpy.ndarray
+        (co, 1, kh, kw).
+
+    Returns
+    -------
+    numpy.ndarray
+        `Geometry.packed_shape`: (vectors, kh, kw, nr).
+    """
+    geo = Geometry(workload, config)
+    missing = geo.vectors * config.nr - workload.co
+    filled = np.pad(weights[:, 0], ((0, missing), (0, 0), (0, 0)))
+    by_vector = filled.reshape(geo.vectors, config.nr, workload.kh, workload.kw)
+    return np.ascontiguousarray(by_vector.transpose(0, 2, 3, 1))
+
+
+def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor) -> te.Tensor:
+    """`pack_weights` as a TE stage, for weights that are not known at compile time."""
+
+    def value(ov: Any, ry: Any, rx: Any, lane: Any) -> Any:
+        o = ov * config.nr + lane
+        if workload.co % config.nr == 0:
+            return weights[o, 0, ry, rx]
+        return tirx.if_then_else(o < workload.co, weights[o, 0, ry, rx], 0.0)
+
+    return te.compute(Geometry(workload, config).packed_shape, value, name="packed_weights")
+
+
+def compute(
+    workload: Conv2dWorkload, config: Config, data: te.Tensor, packed: te.Tensor
+) -> te.Tensor:
+    """Define the convolution.
+
+    Parameters
+    ----------
+    data : te.Tensor
+        The image batch in `config.data_layout`, fp32.
+    packed : te.Tensor
+        Weights as `pack_weights` makes them.
+
+    Returns
+    -------
+    te.Tensor
+        The result in `config.out_layout`.
+    """
+    geo = Geometry(workload, config)
+    th, tw, nr = config.tile_h, config.tile_w, config.nr
+    (sh, sw), (dh, dw) = workload.stride, workload.dilation
+    pixel = _pixels(geo, data)
+    ry = te.reduce_axis((0, workload.kh), "ry")
+    rx = te.reduce_axis((0, workload.kw), "rx")
+
+    def product(n: Any, ov: Any, yt: Any, xt: Any, ih: Any, iw: Any, lane: Any) -> Any:
+        y, x = (yt * th + ih) * sh + ry * dh, (xt * tw + iw) * sw + rx * dw
+        value, inside = pixel(n, ov, y, x, lane)
+        scaled = value * packed[ov, ry, rx, lane]
+        if inside is not None:
+            # The product, not the pixel: outside the image nothing is left to multiply.
+            scaled = tirx.if_then_else(inside, scaled, 0.0)
+        return te.sum(scaled, [ry, rx])
+
+    acc = te.compute(
+        (workload.n, geo.vectors, *geo.tiles, th, tw, nr), product, name="acc", attrs=stage("acc")
+    )
+
+    def from_blocks(n: Any, ob: Any, y: Any, x: Any, lane: Any) -> Any:
+        return acc[n, ob, y // th, x // tw, y % th, x % tw, lane]
+
+    def from_channels(n: Any, y: Any, x: Any, o: Any) -> Any:
+        return acc[n, o // nr, y // th, x // tw, y % th, x % tw, o % nr]
+
+    return te.compute(
+        shape_in(config.out_layout, workload.n, workload.co, workload.oh, workload.ow),
+        from_blocks if block_of(config.out_layout) else from_channels,
+        name="unpack",
+        attrs=stage("unpack"),
+    )
+
+
+def _pixels(geo: Geometry, data: te.Tensor) -> Any:
+    """Return (n, vector, padded y, padded x, lane) -> (value, whether it is in the image)."""
+    w, layout = geo.workload, geo.config.data_layout
+    top, left, conditional = *w.padding[:2], any(w.padding) and not geo.copies
+    image = data
+    if geo.copies:
+        shape = shape_in(layout, w.n, w.ci, *geo.padded_size)
+        image = padded(data, spatial_axis(layout), w.padding, shape)
+
+    def pixel(n: Any, ov: Any, y: Any, x: Any, lane: Any) -> tuple[Any, Any]:
+        if not conditional:
+            return image[_channel_index(geo, n, ov, y, x, lane)], None
+        y, x = y - top, x - left
+        inside = tirx.all(y >= 0, y < w.h, x >= 0, x < w.w)
+        return image[_channel_index(geo, n, ov, y, x, lane)], inside
+
+    return pixel
+
+
+def _channel_index(geo: Geometry, n: Any, ov: Any, y: Any, x: Any, lane: Any) -> tuple[Any, ...]:
+    """Index of the input channel of an output lane, at a pixel."""
+    nr, times = geo.config.nr, geo.multiplier
+    block = block_of(geo.config.data_layout)
+    if block == nr and times == 1:
+        return (n, ov, y, x, lane)
+    if times % nr == 0:
+        # All lanes read the same channel: a broadcast.
+        channel = ov // (times // nr)
+    elif nr % times == 0:
+        channel = ov * (nr // times) + lane // times
+    else:
+        channel = (ov * nr + lane) // times
+    return (n, channel // block, y, x, channel % block) if block else (n, y, x, channel)
+
+
+def schedule(sch: s_tir.Schedule, workload: Conv2dWorkload, config: Config, threads: int) -> None:
+    """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
+    geo = Geometry(workload, config)
+    loops = _tile_epilogue(sch, fuse_epilogue(sch), geo)
+    marked = stages(sch)
+    acc = marked["acc"]
+    sch.compute_at(acc, loops["xt"], preserve_unit_loops=True)
+    if "pad" in marked:
+        _schedule_padding(sch, marked["pad"], geo, threads)
+    if threads > 1:
+        # Before the reduction is decomposed: TVM refuses to reason about the loop afterwards.
+        _parallelize(sch, loops, geo, threads)
+    _unroll_kernel(sch, acc, geo)
+
+
+def _tile_epilogue(sch: s_tir.Schedule, epilogue: Any, geo: Geometry) -> dict[str, Any]:
+    """Split the epilogue's loops into tiles and say where borders and edges are."""
+    config, workload = geo.config, geo.workload
+    if block_of(config.out_layout):
+        n, ov, oh, ow, lane = sch.get_loops(epilogue)
+    else:
+        n, oh, ow, channel = sch.get_loops(epilogue)
+        ov, lane = sch.split(channel, [None, config.nr])
+    yt, ih = sch.split(oh, [None, config.tile_h])
+    xt, iw = sch.split(ow, [None, config.tile_w])
+    outer = [n, yt, ov] if config.loop_order == "rows" else [n, ov, yt]
+    sch.reorder(*outer, xt, ih, iw, lane)
+    _mark_block(sch, ih, iw, lane, config.nr)
+    for axis, (loop, name) in enumerate(((yt, "mh"), (xt, "mw"))):
+        out, tile = ((workload.oh, config.tile_h), (workload.ow, config.tile_w))[axis]
+        if any(workload.padding) and not geo.copies:
+            sch.annotate(loop, BORDER, geo.borders(axis))
+        if out % tile:
+            sch.annotate(loop, EDGE, {name: out % tile})
+    if workload.co % config.nr:
+        sch.annotate(ov, EDGE, {"sweep": workload.co % config.nr})
+    return {"n": n, "ov": ov, "yt": yt, "xt": xt}
+
+
+def _mark_block(sch: s_tir.Schedule, ih: Any, iw: Any, lane: Any, lanes: int) -> None:
+    """Unroll the loops over one tile and name their axes."""
+    for loop, axis in ((ih, "mh"), (iw, "mw")):
+        sch.unroll(loop)
+        annotate_axis(sch, loop, axis)
+    annotate_axis(sch, lane, "sweep")
+    annotate_vector(sch, lane, lanes)
+
+
+def _unroll_kernel(sch: s_tir.Schedule, acc: Any, geo: Geometry) -> None:
+    """Put the kernel outside the tile, to be unrolled in the order of the input pixels."""
+    ih, iw, lane, ry, rx = sch.get_loops(acc)[-5:]
+    sch.reorder(ry, rx, ih, iw, lane)
+    sch.unannotate(acc, STAGE)
+    init = sch.decompose_reduction(acc, ry)
+    _mark_block(sch, *sch.get_loops(init)[-3:], geo.config.nr)
+    _mark_block(sch, ih, iw, lane, geo.config.nr)
+    annotate_axis(sch, ry, "ry")
+    annotate_axis(sch, rx, "rx")
+    sch.annotate(ry, BY_INPUT, [*geo.workload.stride, *geo.workload.dilation])
+
+
+def _parallelize(sch: s_tir.Schedule, loops: dict[str, Any], geo: Geometry, threads: int) -> None:
+    cut = geo.workload.co % geo.config.nr
+    if geo.config.loop_order == "channels":
+        sch.parallel(loops["ov"] if cut else sch.fuse(loops["n"], loops["ov"]))
+    else:
+        sch.parallel(loops["n" if geo.workload.n % threads == 0 else "yt"])
+
+
+def _schedule_padding(sch: s_tir.Schedule, pad: Any, geo: Geometry, threads: int) -> None:
+    loops = sch.get_loops(pad)
+    annotate_vector(sch, loops[-1], geo.config.nr)
+    if threads > 1:
+        sch.parallel(sch.fuse(*loops[:2]))
+
+
+class Conv2dDepthwise:
+    """Depthwise convolution in registers (`Implementation`, see `tvm_blislike.registry`)."""
+
+    name = "conv2d_depthwise"
+    kind = "conv2d"
+
+    def applies(self, workload: Workload, core: Core) -> str:
+        """Return "" for depthwise convolutions in fp32, else the reason why not."""
+        if not isinstance(workload, Conv2dWorkload):
+            return f"{workload.kind} is not a convolution"
+        if not workload.is_depthwise:
+            return "not depthwise: more than one input channel per group"
+        return "" if workload.dtype == "float32" else f"no {workload.dtype} version"
+
+    def configs(self, workload: Conv2dWorkload, core: Core, threads: int) -> list[Config]:
+        """Return the tiles of the best predicted time, best first."""
+        found = [
+            config
+            for config in _candidates(workload, core)
+            if Geometry(workload, config).code_bytes <= CODE_BYTES
+        ]
+        found.sort(key=lambda c: self.estimate(workload, c, core, threads).seconds)
+        return found[:OFFERED]
+
+    def estimate(
+        self, workload: Conv2dWorkload, config: Config, core: Core, threads: int
+    ) -> Estimate:
+        """Return the predicted time with its breakdown."""
+        copied = self.workspace_bytes(workload, config, threads)
+        return depthwise.estimate(workload, config, core, threads, copied)
+
+    def workspace_bytes(self, workload: Conv2dWorkload, config: Config, threads: int) -> int:
+        """Return the bytes of the padded image, 0 where borders are split off instead."""
+        geo = Geometry(workload, config)
+        if not geo.copies:
+            return 0
+        return 4 * workload.n * workload.ci * math.prod(geo.padded_size)
+
+    def pack(self, workload: Conv2dWorkload, config: Config, constant: np.ndarray) -> np.ndarray:
+        """See `pack_weights`."""
+        return pack_weights(workload, config, constant)
+
+    def pack_te(self, workload: Conv2dWorkload, config: Config, operand: te.Tensor) -> te.Tensor:
+        """See `pack_weights_te`."""
+        return pack_weights_te(workload, config, operand)
+
+    def compute(
+        self, workload: Conv2dWorkload, config: Config, data: te.Tensor, packed: te.Tensor
+    ) -> te.Tensor:
+        """See `compute`."""
+        return compute(workload, config, data, packed)
+
+    def schedule(
+        self,
+        sch: s_tir.Schedule,
+        workload: Conv2dWorkload,
+        config: Config,
+        core: Core,
+        threads: int,
+    ) -> None:
+        """See `schedule`."""
+        schedule(sch, workload, config, threads)
+
+
+def _candidates(workload: Conv2dWorkload, core: Core) -> Iterator[Config]:
+    """Tiles whose accumulators, filter and input vector fit into the registers."""
+    lanes = core.lanes(workload.dtype)
+    data_layout, out_layout = (preferred(c, 1, lanes) for c in (workload.ci, workload.co))
+    # Fewer channels than lanes: the widest power of two that they fill.
+    nr = lanes if workload.co >= lanes else 1 << (workload.co.bit_length() - 1)
+    orders = ("channels", "rows") if block_of(out_layout) else ("rows",)
+    for tile_h in range(1, min(4, workload.oh) + 1):
+        for tile_w in range(1, min(core.vector_registers, workload.ow) + 1):
+            if not _fits(workload, tile_h, tile_w, core):
+                continue
+            for order in orders:
+                yield Config(
+                    "conv2d_depthwise",
+                    mr=tile_h * tile_w,
+                    nr=nr,
+                    kr=0,
+                    loop_order=order,
+                    data_layout=data_layout,
+                    out_layout=out_layout,
+                    tile_h=tile_h,
+                    tile_w=tile_w,
+                )
+
+
+def _fits(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core) -> bool:
+    """Whether to offer a tile: with the filter in registers where that leaves room for one."""
+    # Two registers beside filter and accumulators: an input vector, and the epilogue's constant.
+    room = core.vector_registers - workload.kh * workload.kw - 2
+    if room >= core.fma_latency:
+        return tile_h * tile_w <= room
+    return tile_h == 1 and tile_w <= core.vector_registers - workload.kw - 2
+
+
+IMPLEMENTATION = Conv2dDepthwise()
