@@ -18,9 +18,10 @@ class _Group(TyperGroup):
     """Commands whose errors are printed with their hint."""
 
     def invoke(self, ctx: Any) -> Any:
-        warnings.showwarning = _show_warning
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                return super().invoke(ctx)
         except BlislikeError as error:
             stderr().print(f"[bold red]error:[/] {escape(error.message)}", soft_wrap=True)
             if error.hint:

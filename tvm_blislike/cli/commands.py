@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -151,7 +152,9 @@ def _open(model: str, target: str, shape: list[str] | None, threads: int | None)
     if shape or target != "native":
         raise typer.BadParameter("--shape and --target are fixed in a compiled library")
     loaded = CompiledModel.load(model)
-    loaded.threads = threads or loaded.threads
+    if threads and threads != loaded.threads:
+        warnings.warn(f"compiled for {loaded.threads} threads, not {threads}", stacklevel=2)
+        loaded.threads = threads
     return loaded
 
 
