@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
-from tvm_blislike.adapter import constant_array, functions, is_constant, op_name, static_shape
+from tvm.relax.expr_functor import PyExprMutator
+from tvm_blislike.adapter import constant_array, is_constant, op_name, static_shape
 
 
 def _permute(call: relax.Call, x: np.ndarray) -> np.ndarray:
@@ -19,12 +18,6 @@ def _permute(call: relax.Call, x: np.ndarray) -> np.ndarray:
 
 def _to_result_shape(call: relax.Call, x: np.ndarray) -> np.ndarray:
     return x.reshape(static_shape(call))
-
-
-def _transform_layout(call: relax.Call, x: np.ndarray) -> np.ndarray | None:
-    if call.attrs.pad_value is not None:
-        return None
-    return call.attrs.index_map.map_tensor(tvm.runtime.tensor(x)).numpy()
 
 
 def _plain(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
@@ -47,7 +40,6 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "relax.reshape": _to_result_shape,
     "relax.expand_dims": _to_result_shape,
     "relax.squeeze": _to_result_shape,
-    "relax.layout_transform": _transform_layout,
 }
 
 
@@ -60,18 +52,7 @@ def evaluate(call: relax.Call, args: Sequence[relax.Expr]) -> relax.Expr | None:
     if static_shape(call) is None:
         return None
     value = function(call, *(constant_array(arg) for arg in tensors))
-    if value is None:
-        return None
     return relax.const(np.array(value, dtype=str(call.ty.dtype), order="C"))
-
-
-@tvm.transform.module_pass(opt_level=0, name="blislike.FoldConstants")
-def fold_constants(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-    """Compute every call in a module that `evaluate` can compute."""
-    result = mod.clone()
-    for gvar, func in functions(mod):
-        result.update_func(gvar, _Folder(mod).visit_expr(func))
-    return relax.transform.CanonicalizeBindings()(result)
 
 
 class Folding(PyExprMutator):
@@ -87,8 +68,3 @@ class Folding(PyExprMutator):
         """Return the constant that a variable is bound to, or the argument itself."""
         bound = self.lookup_binding(arg) if isinstance(arg, relax.Var) else None
         return bound if bound is not None and is_constant(bound) else arg
-
-
-@mutator
-class _Folder(Folding):
-    pass

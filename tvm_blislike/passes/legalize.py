@@ -12,6 +12,7 @@ import tvm
 from tvm import relax, s_tir, te
 from tvm_blislike.adapter import constant_array, is_constant, static_shape
 from tvm_blislike.config import Config
+from tvm_blislike.passes.layout import Image, transformed
 from tvm_blislike.passes.workloads import conv2d_workload
 from tvm_blislike.schedules.common import stages
 from tvm_blislike.strategy import Choice, Strategy
@@ -29,9 +30,15 @@ def legalize(strategy: Strategy) -> tvm.transform.Pass:
     def conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         workload = conv2d_workload(call)
         choice = strategy.choose(workload) if workload is not None else None
-        if choice is None or not _has_layouts(call, choice):
+        if choice is None or choice.config is None:
             return call
-        return _lower(builder, choice, call.args[0], call.args[1], "conv2d")
+        config, w = choice.config, choice.workload
+        data = _moved(
+            builder, call.args[0], (w.n, w.ci, w.h, w.w), call.attrs.data_layout, config.data_layout
+        )
+        result = _lower(builder, choice, data, call.args[1], "conv2d")
+        out = (w.n, w.co, w.oh, w.ow)
+        return _moved(builder, result, out, config.out_layout, call.attrs.out_layout)
 
     return tvm.transform.Sequential(
         [
@@ -42,14 +49,18 @@ def legalize(strategy: Strategy) -> tvm.transform.Pass:
     )
 
 
-def _has_layouts(call: relax.Call, choice: Choice) -> bool:
-    config = choice.config
-    if config is None:
-        return False
-    return (call.attrs.data_layout, call.attrs.out_layout) == (
-        config.data_layout,
-        config.out_layout,
-    )
+def _moved(
+    builder: relax.BlockBuilder,
+    value: relax.Expr,
+    sizes: tuple[int, int, int, int],
+    source: str,
+    target: str,
+) -> relax.Expr:
+    """Return a value in the layout that its reader wants, where the layout pass left another."""
+    if source == target:
+        return value
+    image = Image(builder.emit(value), source, sizes)
+    return builder.normalize(transformed(image, target))
 
 
 def _lower(
