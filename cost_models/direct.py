@@ -74,6 +74,7 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Conf
                     tile_h=tile_h,
                     tile_w=tile_w,
                     oh_block=oh_block,
+                    prefetch=1,
                 )
 
 

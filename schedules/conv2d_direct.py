@@ -53,7 +53,10 @@ from tvm_blislike.schedules.common import (
     stages,
 )
 from tvm_blislike.schedules.lowering import BORDER, EDGE
+from tvm_blislike.schedules.prefetch import PREFETCH, ROLE
 from tvm_blislike.workload import Conv2dWorkload
+
+LINE_BYTES = 64
 
 
 def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) -> np.ndarray:
@@ -188,7 +191,8 @@ def schedule(
     if "pad" in marked:
         _place_padding(sch, marked["pad"], loops, geo, kernel)
     _parallelize(sch, loops, geo, threads)
-    _tensorize(sch, acc, geo, kernel)
+    call = _tensorize(sch, acc, geo, kernel)
+    _prefetch_panels(sch, loops, call, geo)
 
 
 def _tile_epilogue(
@@ -277,7 +281,8 @@ def _parallelize(
 
 def _tensorize(
     sch: s_tir.Schedule, acc: Any, geo: DirectGeometry, kernel: Microkernel
-) -> None:
+) -> Any:
+    """Put the micro-kernel in; return the loop whose body is one call of it."""
     workload, config = geo.workload, geo.config
     reductions = 3 if geo.window else 4
     inner = sch.get_loops(acc)[-(3 + reductions) :]
@@ -301,6 +306,23 @@ def _tensorize(
         dw=workload.dilation[1] if geo.window else 1,
     )
     sch.tensorize(kernel_loops[0], update_intrin(kernel, shape))
+    return outer[-1]
+
+
+def _prefetch_panels(
+    sch: s_tir.Schedule, loops: dict[str, Any], call: Any, geo: DirectGeometry
+) -> None:
+    """Ask for the next tile's weights while this tile's are in use (`schedules.prefetch`)."""
+    if not geo.config.prefetch:
+        return
+    elements = LINE_BYTES // np.dtype(geo.workload.dtype).itemsize
+    steps = geo.workload.kw if geo.window else geo.ci_block
+    blocks = geo.config.oh_block * geo.tiles_w
+    lines = math.ceil(steps * geo.config.nr / elements / blocks)
+    spec = {"columns": geo.tiles_w, "lines": lines, "elements": elements}
+    sch.annotate(loops["yi"], PREFETCH, spec)
+    sch.annotate(loops["xt"], ROLE, "column")
+    sch.annotate(call, ROLE, "call")
 
 
 def _vectorize_zero(sch: s_tir.Schedule, init: Any, kernel: Microkernel) -> None:

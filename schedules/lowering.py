@@ -28,6 +28,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm_blislike.microkernels import AXIS
+from tvm_blislike.schedules import prefetch
 
 # Loop over tiles: {"mw": 8, "nr": 1, ...}, the extents of the last tile's axes.
 EDGE = "blislike.edge"
@@ -102,8 +103,9 @@ def _is_ours(func: Any) -> bool:
 
 
 def _finish(func: tirx.PrimFunc) -> tirx.Stmt:
+    body = prefetch.insert(func.body)
     # From the outside in: the last block of tiles may have a cut last tile (`LAST_EDGE`).
-    body = tvm_ffi.structural_map(func.body, [(tirx.For, _split_tiles)], order="pre")
+    body = tvm_ffi.structural_map(body, [(tirx.For, _split_tiles)], order="pre")
     body = tvm_ffi.structural_map(body, [(tirx.For, _unroll_by_input)])
     body = tvm_ffi.structural_map(body, [(tirx.For, _vectorize)])
     limit = int(func.attrs[REGISTER_BYTES])

@@ -29,6 +29,8 @@ class Config:
         Output rows and columns of one block of C.
     oh_block : int
         Tiles (of `tile_h` rows) that share one padded slab of the input.
+    prefetch : int
+        1 to prefetch the next panel of the packed operand during the present one.
     """
 
     implementation: str
@@ -44,6 +46,7 @@ class Config:
     tile_h: int = 1
     tile_w: int = 0
     oh_block: int = 0
+    prefetch: int = 0
 
     def to_json(self) -> str:
         """Return this record as one line of JSON with sorted keys."""

@@ -1,0 +1,94 @@
+"""Software prefetch of the next weight panel while the present one is in use.
+
+A layer's weights are rarely in the caches when it starts: all other layers' weights passed since.
+The panel of one tile of channels then streams from memory during the first block of pixels, at
+memory speed, and later blocks reread it from L2 at full speed while the memory idles. So every
+micro-kernel call asks for a few lines of the panel that comes next, spread evenly over all calls
+of this one. ResNet-50 on Golden Cove reads 100 MB of weights per image, 10 ms of 59 without this.
+
+The hardware's prefetchers cannot do it: they run a kilobyte or two ahead, not a panel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+
+# On the loop over block rows of a slab: {"columns": blocks per row, "lines": lines per call,
+# "elements": elements per cache line}.
+PREFETCH = "blislike.prefetch"
+# On the loop over blocks in a row ("column") and on the innermost loop around a call ("call").
+ROLE = "blislike.role"
+# Keep in the second-level cache: the panel is larger than the first, or not needed so soon.
+_TO_L2 = 2
+
+
+def insert(stmt: tirx.Stmt) -> tirx.Stmt:
+    """Insert the prefetches that `PREFETCH` loops ask for."""
+    return tvm_ffi.structural_map(stmt, [(tirx.For, _at_rows)])
+
+
+def _at_rows(rows: tirx.For) -> tirx.For:
+    if PREFETCH not in rows.annotations:
+        return rows
+    spec = {str(k): int(v) for k, v in rows.annotations[PREFETCH].items()}
+    column = _find(rows.body, "column")
+    block = rows.loop_var * spec["columns"] + column.loop_var
+
+    def at_call(loop: tirx.For) -> tirx.For:
+        if str(loop.annotations.get(ROLE, "")) != "call":
+            return loop
+        return _with_body(loop, _before(loop.body, block * spec["lines"], spec))
+
+    return _with_body(rows, tvm_ffi.structural_map(rows.body, [(tirx.For, at_call)]))
+
+
+def _find(stmt: tirx.Stmt, role: str) -> tirx.For:
+    found: list[tirx.For] = []
+
+    def look(loop: tirx.For) -> None:
+        if str(loop.annotations.get(ROLE, "")) == role:
+            found.append(loop)
+
+    tvm_ffi.structural_walk(stmt, [(tirx.For, look)])
+    return found[0]
+
+
+def _before(body: tirx.Stmt, first_line: Any, spec: dict[str, int]) -> tirx.Stmt:
+    """Put `lines` prefetches, from line `first_line` of this call's part of the next panel."""
+    panel = _panel_load(body)
+    statements = []
+    for i in range(spec["lines"]):
+        element = (first_line + i) * spec["elements"]
+        group, tile, *inner = panel.indices[:-2]
+        at = [group, tile + 1, *inner, tirx.const(0, "int32"), element]
+        address = tirx.address_of(tirx.BufferLoad(panel.source, at))
+        call = tirx.call_intrin("void", "tirx.prefetch", address, 0, _TO_L2, 1)
+        statements.append(tirx.Evaluate(call))
+    return tirx.SeqStmt([*statements, body])
+
+
+def _panel_load(body: tirx.Stmt) -> Any:
+    """Return the load of B: the vector that a broadcast of A is multiplied with."""
+    found: list[Any] = []
+
+    def look(product: tirx.Mul) -> None:
+        if isinstance(product.a, tirx.Broadcast):
+            found.append(product.b)
+
+    tvm_ffi.structural_walk(body, [(tirx.Mul, look)])
+    return found[0]
+
+
+def _with_body(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
+    return tirx.For(
+        loop.loop_var,
+        loop.min,
+        loop.extent,
+        loop.kind,
+        body,
+        loop.thread_binding,
+        loop.annotations,
+    )
