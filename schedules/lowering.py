@@ -92,6 +92,8 @@ _LOWER_BLOCKS = tvm.transform.Sequential(
 _CLEAN_UP = tvm.transform.Sequential(
     [
         s_tir.transform.ConvertSSA(),
+        # First: a predicate that is always true would still make a vector loop a scalar one.
+        tirx.transform.StmtSimplify(),
         tirx.transform.VectorizeLoop(True),
         tirx.transform.StmtSimplify(),
     ]
