@@ -11,8 +11,8 @@ tile of th x tw pixels:
 
 The paper loads one input vector per FMA and so gets an input term of th * tw * kh * kw. Here the
 FMAs are ordered by input pixel: every vector of the window is loaded once and meets all the
-outputs that it contributes to, ((th - 1) * sh + (kh - 1) * dh + 1) times the same for columns
-(fewer where strides or dilations leave gaps). The filter stays in registers across tiles.
+outputs that it contributes to: (th - 1) * sh + (kh - 1) * dh + 1 rows, columns alike (fewer
+where strides or dilations leave gaps). The filter stays in registers from tile to tile.
 Operational intensity, FLOPs per byte between the caches, is what the loops outside the tile
 decide: an image row is fetched again by the next row of tiles unless L1 still holds it.
 """
@@ -37,8 +37,27 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.config import Config
 from tvm_blislike.workload import Conv2dWorkload
 
-# Vector operations per output beside the FMAs: bias, the two ends of a clip, address and loop.
+# Vector operations per output beside the FMAs: bias and the two ends of a clip.
 EPILOGUE_OPS = 3.0
+# Registers that LLVM fills beside accumulators and filter: pixels loaded ahead, the epilogue's
+# constants. With fewer it spills (counted in its code for AVX-512, 2x7 clean and 2x8 not).
+SPARE_REGISTERS = 8
+# FMAs that one reload of a filter vector serves when it has no register (AVX2 and NEON code).
+FMAS_PER_RELOAD = 3.0
+# Images beyond L2 move at the pace of a copy, which is slower than the panels that stream into a
+# GEMM: of the level's rate, input plus output get this share (30 GB/s measured on Golden Cove).
+BEYOND_L2_SHARE = 0.45
+# Of memory traffic and arithmetic the smaller one is not hidden completely.
+OVERLAP_LOSS = 0.1
+
+
+def accumulators(workload: Conv2dWorkload, core: Core) -> int:
+    """Return the largest tile, in pixels, whose code stays free of spills.
+
+    Large filters are not given registers for all of their vectors: half of them accumulate.
+    """
+    registers = core.vector_registers
+    return max(registers - workload.kh * workload.kw - SPARE_REGISTERS, registers // 2 - 1)
 
 
 def window_loads(workload: Conv2dWorkload, tile_h: int, tile_w: int) -> int:
@@ -52,18 +71,12 @@ def _positions(outputs: int, stride: int, kernel: int, dilation: int) -> int:
     return len({i * stride + r * dilation for i in range(outputs) for r in range(kernel)})
 
 
-def filter_stays(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core) -> bool:
-    """Whether accumulators, filter and one input vector fit into the vector registers."""
-    taps = workload.kh * workload.kw
-    return tile_h * tile_w + taps + 1 <= core.vector_registers
-
-
 def loads_per_fma(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core) -> float:
-    """Return vector loads over FMAs of one tile."""
-    fmas = tile_h * tile_w * workload.kh * workload.kw
-    # A filter that does not fit is an operand in memory of every FMA.
-    taps = 0 if filter_stays(workload, tile_h, tile_w, core) else fmas
-    return (window_loads(workload, tile_h, tile_w) + taps) / fmas
+    """Return vector loads over FMAs of one tile, the filter's share without a register included."""
+    taps, outputs = workload.kh * workload.kw, tile_h * tile_w
+    missing = max(0, taps + outputs + SPARE_REGISTERS - core.vector_registers)
+    reloads = min(missing, taps) * outputs / FMAS_PER_RELOAD
+    return (window_loads(workload, tile_h, tile_w) + reloads) / (outputs * taps)
 
 
 def arithmetic_intensity(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core) -> float:
@@ -93,8 +106,9 @@ def estimate(
     cycles = _tile_cycles(workload, config, core, vectors * share)
     busy = cycles["fma"] + cycles["loads"] + cycles["edges"] + cycles["epilogue"]
     moving, footprint = _traffic(workload, config, core, threads)
-    # Prefetched streams overlap with arithmetic: only what exceeds it costs time.
-    cycles["traffic"] = max(0.0, moving * share - busy)
+    # Prefetched streams overlap with arithmetic: what exceeds it costs time.
+    moving *= share
+    cycles["traffic"] = max(0.0, moving - busy) + OVERLAP_LOSS * min(moving, busy)
     cycles["packing"] = 2 * copied_bytes * share / bytes_per_cycle(core, 2)
     cycles["fork"] = FORK_JOIN_CYCLES if threads > 1 else 0.0
     return finish(core, threads, workload.macs, cycles, footprint)
@@ -160,7 +174,11 @@ def _traffic(
     again = max(0.0, reach / (config.tile_h * w.stride[0]) - 1)
     kept = window <= 0.75 * share_bytes(core, 1, threads)
     level = level_holding(core, image_in + image_out, threads)
-    cycles = (image_in + 2 * image_out) / bytes_per_cycle(core, max(level, 2) if level else 0)
+    if level in (1, 2):
+        # A line of output is read before it is written.
+        cycles = (image_in + 2 * image_out) / bytes_per_cycle(core, 2)
+    else:
+        cycles = (image_in + image_out) / (bytes_per_cycle(core, level) * BEYOND_L2_SHARE)
     cycles += 0.0 if kept else again * image_in / bytes_per_cycle(core, 2)
     footprint = tuple(
         (name, where, size, size / max(1, share_bytes(core, where, threads)) if where else 0.0)

@@ -388,16 +388,15 @@ class Conv2dDepthwise:
 
 
 def _candidates(workload: Conv2dWorkload, core: Core) -> Iterator[Config]:
-    """Tiles whose accumulators, filter and input vector fit into the registers."""
+    """Tiles that fit into the registers, in the layouts that the channel counts allow."""
     lanes = core.lanes(workload.dtype)
     data_layout, out_layout = (preferred(c, 1, lanes) for c in (workload.ci, workload.co))
     # Fewer channels than lanes: the widest power of two that they fill.
     nr = lanes if workload.co >= lanes else 1 << (workload.co.bit_length() - 1)
     orders = ("channels", "rows") if block_of(out_layout) else ("rows",)
+    pixels = depthwise.accumulators(workload, core)
     for tile_h in range(1, min(4, workload.oh) + 1):
-        for tile_w in range(1, min(core.vector_registers, workload.ow) + 1):
-            if not _fits(workload, tile_h, tile_w, core):
-                continue
+        for tile_w in range(1, min(pixels // tile_h, workload.ow) + 1):
             for order in orders:
                 yield Config(
                     "conv2d_depthwise",
@@ -410,15 +409,6 @@ def _candidates(workload: Conv2dWorkload, core: Core) -> Iterator[Config]:
                     tile_h=tile_h,
                     tile_w=tile_w,
                 )
-
-
-def _fits(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core) -> bool:
-    """Whether to offer a tile: with the filter in registers where that leaves room for one."""
-    # Two registers beside filter and accumulators: an input vector, and the epilogue's constant.
-    room = core.vector_registers - workload.kh * workload.kw - 2
-    if room >= core.fma_latency:
-        return tile_h * tile_w <= room
-    return tile_h == 1 and tile_w <= core.vector_registers - workload.kw - 2
 
 
 IMPLEMENTATION = Conv2dDepthwise()
