@@ -29,6 +29,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm_blislike.microkernels import AXIS
 from tvm_blislike.schedules import prefetch
+from tvm_blislike.schedules.accumulators import split_rows
 
 # Loop over tiles: {"mw": 8, "nr": 1, ...}, the extents of the last tile's axes.
 EDGE = "blislike.edge"
@@ -69,7 +70,8 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
     result = mod.clone()
     by_name = {g.name_hint: g for g in ours}
     for g, f in finished_mod.functions_items():
-        result.update_func(by_name[g.name_hint], f.without_attr(REGISTER_BYTES))
+        in_rows = split_rows(f, int(f.attrs[REGISTER_BYTES]))
+        result.update_func(by_name[g.name_hint], in_rows.without_attr(REGISTER_BYTES))
     return result
 
 
@@ -95,6 +97,8 @@ _CLEAN_UP = tvm.transform.Sequential(
         # First: a predicate that is always true would still make a vector loop a scalar one.
         tirx.transform.StmtSimplify(),
         tirx.transform.VectorizeLoop(True),
+        tirx.transform.UnrollLoop(),
+        s_tir.transform.ConvertSSA(),
         tirx.transform.StmtSimplify(),
     ]
 )
