@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from tvm_blislike.cli import options, tables
-from tvm_blislike.cli.terminal import print_json, stderr, stdout, working
+from tvm_blislike.cli.terminal import print_json, stderr, stdout
 from tvm_blislike.errors import DisagreementError
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ def probe(
         require_writable(output)
     from tvm_blislike.probe import probe as measure
 
-    with working("probing this machine"):
-        measured = measure(Core.native())
+    with _progress() as show:
+        measured = measure(Core.native(), show)
     core = measured.to_core()
     if output:
         write_text(output, core.to_toml())
@@ -85,11 +86,18 @@ def probe(
             {
                 "core": asdict(core),
                 "peak_gflops": measured.peak_gflops,
+                "threads": measured.threads,
+                "peak_gflops_all": measured.peak_gflops_all,
                 "bandwidth_gb_per_s": dict(measured.bandwidth_gb_per_s),
+                "memory_gb_per_s_all": measured.memory_gb_per_s_all,
+                "ghz": measured.ghz,
+                "fma_per_cycle": measured.fma_per_cycle,
             }
         )
     else:
         tables.print_probe(stdout(), measured, None if output else core.to_toml())
+    if output:
+        stderr().print(f"wrote {escape(str(output))}", soft_wrap=True)
 
 
 @contextmanager

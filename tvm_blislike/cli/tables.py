@@ -150,9 +150,15 @@ def print_bench(console: Console, result: BenchResult) -> None:
 
 def print_probe(console: Console, measured: ProbeResult, toml: str | None) -> None:
     """Print what was measured and, unless it went to a file, the core as TOML."""
-    console.print(f"FMA peak: {measured.peak_gflops:.1f} GFLOPS (1 thread)")
+    together = {"memory": measured.memory_gb_per_s_all}
+    rows = [("fp32 FMA peak", "GFLOPS", measured.peak_gflops, measured.peak_gflops_all)]
     for level, speed in measured.bandwidth_gb_per_s.items():
-        console.print(f"{level} bandwidth: {speed:.1f} GB/s")
+        rows.append((f"{level} read bandwidth", "GB/s", speed, together.get(level)))
+    table = Table("", "unit", _threads(1), f"all ({_threads(measured.threads)})")
+    for name, unit, one, all_threads in rows:
+        table.add_row(name, unit, f"{one:.1f}", f"{all_threads:.1f}" if all_threads else "")
+    console.print(table)
+    console.print(f"clock {measured.ghz:.2f} GHz, {measured.fma_per_cycle:g} vector FMA per cycle")
     if toml:
         console.print()
         console.print(toml, markup=False, soft_wrap=True)
