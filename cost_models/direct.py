@@ -146,8 +146,9 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     rereads = tiles if slab_level not in (1, 2) else 1
     source = slab_level if rereads > 1 else level_holding(core, _input_bytes(workload), threads)
     cycles["input"] = slab * slabs * rereads * share * _beyond_l2(core, source)
-    cycles["padding"] = _padding_cycles(geo, core) * share
-    cycles["fork"] = FORK_JOIN_CYCLES if threads > 1 else 0.0
+    cycles["padding"] = _padding_cycles(geo, core, threads) * share
+    forks = 2 if any(workload.padding) and config.loop_order != "rows" else 1
+    cycles["fork"] = forks * FORK_JOIN_CYCLES if threads > 1 else 0.0
     footprint = (
         ("weight panel", 1 if in_l1 else 2, panel, _fraction(core, 1, panel, threads)),
         ("input slab", slab_level, slab, _fraction(core, slab_level, slab, threads)),
@@ -246,10 +247,18 @@ def _call_cycles(
     return total
 
 
-def _padding_cycles(geo: DirectGeometry, core: Core) -> float:
-    """Cycles of copying the padded input, all slabs: a load, a store and the loop around them."""
+def _padding_cycles(geo: DirectGeometry, core: Core, threads: int) -> float:
+    """Cycles of copying the padded input, all slabs.
+
+    Per vector: 2.5 where the slab about fits into L1, 6 from and to L2, 10 beyond, and always 10
+    in "channels" order, whose copy is a pass of its own (measured on Golden Cove).
+    """
     w, c = geo.workload, geo.config
     if not any(w.padding):
         return 0.0
-    slabs = math.ceil(geo.tiles_h / c.oh_block) if c.loop_order == "rows" else 1
-    return _slab_bytes(geo) * slabs * w.n / (core.vector_bits / 8) * 2.0
+    rows = c.loop_order == "rows"
+    slabs = math.ceil(geo.tiles_h / c.oh_block) if rows else 1
+    size = _slab_bytes(geo)
+    level = level_holding(core, size // 2, threads) if rows else 0
+    per_vector = {1: 2.5, 2: 6.0}.get(level, 10.0)
+    return size * slabs * w.n / (core.vector_bits / 8) * per_vector
