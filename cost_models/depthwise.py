@@ -76,7 +76,14 @@ def loads_per_fma(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core
     taps, outputs = workload.kh * workload.kw, tile_h * tile_w
     missing = max(0, taps + outputs + SPARE_REGISTERS - core.vector_registers)
     reloads = min(missing, taps) * outputs / FMAS_PER_RELOAD
-    return (window_loads(workload, tile_h, tile_w) + reloads) / (outputs * taps)
+    pixels = window_loads(workload, tile_h, tile_w) * _loads_per_pixel(workload, core.lanes())
+    return (pixels + reloads) / (outputs * taps)
+
+
+def _loads_per_pixel(workload: Conv2dWorkload, lanes: int) -> int:
+    """Load instructions for one pixel's vector: a multiplier of odd phase takes one per lane."""
+    times = workload.co // workload.ci
+    return 1 if times % lanes == 0 or lanes % times == 0 else 2 * lanes
 
 
 def arithmetic_intensity(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core) -> float:

@@ -30,6 +30,7 @@ from tvm import s_tir, tirx
 from tvm_blislike.microkernels import AXIS
 from tvm_blislike.schedules import prefetch
 from tvm_blislike.schedules.accumulators import split_rows
+from tvm_blislike.schedules.gathers import shuffle_gathers
 
 # Loop over tiles: {"mw": 8, "nr": 1, ...}, the extents of the last tile's axes.
 EDGE = "blislike.edge"
@@ -70,7 +71,8 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
     result = mod.clone()
     by_name = {g.name_hint: g for g in ours}
     for g, f in finished_mod.functions_items():
-        in_rows = split_rows(f, int(f.attrs[REGISTER_BYTES]))
+        joined = f.with_body(shuffle_gathers(f.body))
+        in_rows = split_rows(joined, int(f.attrs[REGISTER_BYTES]))
         result.update_func(by_name[g.name_hint], in_rows.without_attr(REGISTER_BYTES))
     return result
 

@@ -1,0 +1,64 @@
+"""Vector loads whose lanes lie close together become one load and a shuffle.
+
+TVM turns `x[lane // 2]` in a vectorized loop into one scalar load per lane. Lanes at constant
+distances from the first one, all within a vector's width (a depthwise convolution whose
+multiplier divides the vector), are a narrower load and a permutation: one or two instructions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, sym, tirx
+
+
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod)
+
+
+def shuffle_gathers(body: tirx.Stmt) -> tirx.Stmt:
+    """Replace gathers of neighbours in vectorized code by a load and a shuffle."""
+    analyzer = sym.Analyzer()
+    return tvm_ffi.structural_map(body, [(ir.TensorLoad, lambda load: _shuffled(load, analyzer))])
+
+
+def _shuffled(load: ir.TensorLoad, analyzer: sym.Analyzer) -> tirx.Expr:
+    *outer, index = load.indices
+    lanes = index.ty.dtype.lanes
+    if lanes == 1 or not _is_sum_of_lanes(index):
+        return load
+    first = _lane(index, 0)
+    distances = [analyzer.simplify(_lane(index, i) - first) for i in range(lanes)]
+    if not all(isinstance(d, tirx.IntImm) and 0 <= int(d) < lanes for d in distances):
+        return load
+    # No lane beyond the last one that is wanted: it might lie outside the tensor.
+    width = max(int(d) for d in distances) + 1
+    if width == 1:
+        return tirx.Broadcast(tirx.BufferLoad(load.source, [*outer, first]), lanes)
+    near = tirx.BufferLoad(load.source, [*outer, tirx.Ramp(analyzer.simplify(first), 1, width)])
+    # A shuffle may not have more lanes than its operands: repeat the operand.
+    return tirx.Shuffle([near] * -(-lanes // width), distances)
+
+
+def _is_sum_of_lanes(index: Any) -> bool:
+    """Whether an index is arithmetic on ramps, but not a ramp itself."""
+    if isinstance(index, tirx.Ramp | tirx.Broadcast):
+        return False
+    parts = [index]
+    while parts:
+        node = parts.pop()
+        if isinstance(node, _ARITHMETIC):
+            parts += [node.a, node.b]
+        elif not isinstance(node, tirx.Ramp | tirx.Broadcast):
+            return False
+    return True
+
+
+def _lane(index: Any, i: int) -> Any:
+    """Return one lane of a vector of indices."""
+    if isinstance(index, tirx.Ramp):
+        return index.base + index.stride * i
+    if isinstance(index, tirx.Broadcast):
+        return index.value
+    # Made anew rather than mapped: a mapped node would keep the type of a vector.
+    return type(index)(_lane(index.a, i), _lane(index.b, i))
