@@ -1,32 +1,62 @@
 """BLIS-style CPU kernels for Apache TVM.
 
-`tvm_blislike.compile(model)` compiles an ONNX model; see README.md for the command line and for the
-use from an ordinary `tvm.compile`.
+`tvm_blislike.compile(model)` compiles an ONNX model. Importing this package registers the Relax
+pipeline "blislike" for ordinary `tvm.compile` calls; see README.md for both and for the command
+line.
 """
 
 from __future__ import annotations
 
+import contextlib
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tvm import relax
+
 if TYPE_CHECKING:
+    import tvm
+
     from tvm_blislike.api import compile
     from tvm_blislike.compiled import CompiledModel, LayerTime
+    from tvm_blislike.config import Config
     from tvm_blislike.errors import BlislikeError
     from tvm_blislike.frontend import TensorSpec
+    from tvm_blislike.hardware import Core
+    from tvm_blislike.registry import Implementation, register_implementation
+    from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
 
 __version__ = "0.1.0"
 
-# Imported on first use: the ONNX importer and the terminal libraries are not needed by everyone.
+# Imported on first use: this package must add next to nothing to the import time of TVM.
 _LAZY = {
     "BlislikeError": "tvm_blislike.errors",
     "CompiledModel": "tvm_blislike.compiled",
+    "Config": "tvm_blislike.config",
+    "Conv2dWorkload": "tvm_blislike.workload",
+    "Core": "tvm_blislike.hardware",
+    "GemmWorkload": "tvm_blislike.workload",
+    "Implementation": "tvm_blislike.registry",
     "LayerTime": "tvm_blislike.compiled",
     "TensorSpec": "tvm_blislike.frontend",
+    "Workload": "tvm_blislike.workload",
     "compile": "tvm_blislike.api",
+    "register_implementation": "tvm_blislike.registry",
 }
 
-__all__ = ["BlislikeError", "CompiledModel", "LayerTime", "TensorSpec", "compile"]
+__all__ = [
+    "BlislikeError",
+    "CompiledModel",
+    "Config",
+    "Conv2dWorkload",
+    "Core",
+    "GemmWorkload",
+    "Implementation",
+    "LayerTime",
+    "TensorSpec",
+    "Workload",
+    "compile",
+    "register_implementation",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -37,3 +67,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY})
+
+
+def _pipeline(**options: Any) -> tvm.transform.Pass:
+    """Return `tvm_blislike.pipeline.blislike_pipeline(**options)`."""
+    from tvm_blislike.pipeline import blislike_pipeline
+
+    return blislike_pipeline(**options)
+
+
+with contextlib.suppress(ValueError):  # registered before: this module is being reloaded
+    relax.register_pipeline("blislike")(_pipeline)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax
+
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.layout import choose_layouts
@@ -82,12 +83,6 @@ def _passes(
             *cpu.finalize_passes(target),
         ]
     )
-
-
-def register() -> None:
-    """Make the pipeline known to `relax.get_pipeline` under the name "blislike"."""
-    if "blislike" not in relax.pipeline.PIPELINE_MAP:
-        relax.register_pipeline("blislike")(blislike_pipeline)
 
 
 def compile_module(

@@ -9,6 +9,7 @@ import pytest
 import tvm
 from tvm import te
 
+from tvm_blislike.bench.measure import _wait_until_idle
 from tvm_blislike.threads import available_cpus, default_threads, use_threads
 
 
@@ -60,7 +61,7 @@ def test_one_thread_uses_one_cpu() -> None:
     def check() -> None:
         use_threads(1)
         kernel["main"](*values)
-        time.sleep(0.3)  # new workers spin before they sleep
+        _wait_until_idle()  # new workers, and those of other engines, spin before they sleep
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(20):
             kernel["main"](*values)

@@ -1,0 +1,88 @@
+"""What `import tvm_blislike` does and costs, and what the installed package contains."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from small_models import small_network, small_reference
+from tvm import relax
+
+import tvm_blislike
+from tvm_blislike import frontend
+from tvm_blislike.hardware import Core
+
+ROOT = Path(tvm_blislike.__file__).parents[1]
+
+
+def _python(code: str) -> dict:
+    """Run code that prints JSON in a fresh interpreter."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_import_adds_little_to_that_of_tvm() -> None:
+    code = (
+        "import json, sys, time; import tvm; before = set(sys.modules);"
+        "start = time.perf_counter(); import tvm_blislike; seconds = time.perf_counter() - start;"
+        "print(json.dumps({'seconds': seconds, 'new': sorted(set(sys.modules) - before)}))"
+    )
+    best = min((_python(code) for _ in range(3)), key=lambda result: result["seconds"])
+    assert best["seconds"] <= 0.3
+    assert best["new"] == ["tvm_blislike"]
+
+
+def test_import_registers_the_pipeline_once() -> None:
+    code = (
+        "import importlib, json; from tvm import relax; import tvm_blislike;"
+        "importlib.reload(tvm_blislike);"
+        "print(json.dumps({'pass': str(relax.get_pipeline('blislike').info.name)}))"
+    )
+    assert _python(code)["pass"] == "blislike.Pipeline"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_pipeline_compiles_an_ordinary_module(image: np.ndarray, threads: int) -> None:
+    module = frontend.load(small_network()).module
+    target = tvm.target.Target(Core.native().target_config(threads))
+    pipeline = relax.get_pipeline("blislike")
+    executable = tvm.compile(module, target, relax_pipeline=pipeline)
+    scores = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(image))
+    np.testing.assert_allclose(scores.numpy(), small_reference(image), rtol=1e-5, atol=1e-5)
+
+
+def test_pipeline_takes_the_arguments_of_its_function(image: np.ndarray) -> None:
+    seen = []
+    module = frontend.load(small_network()).module
+    pipeline = relax.get_pipeline("blislike", core=Core.native(), threads=1, override=seen.append)
+    tvm.compile(module, tvm.target.Target(Core.native().target_config(1)), relax_pipeline=pipeline)
+    assert {workload.kind for workload in seen} >= {"conv2d"}
+
+
+def test_every_exported_name_exists() -> None:
+    for name in tvm_blislike.__all__:
+        assert getattr(tvm_blislike, name) is not None
+        assert name in dir(tvm_blislike)
+    assert set(tvm_blislike.__all__) == set(tvm_blislike._LAZY)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = tvm_blislike.no_such_name
+
+
+def test_version_is_that_of_the_project() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    assert f'version = "{tvm_blislike.__version__}"' in text
+
+
+def test_every_folder_with_code_is_packaged() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    rooms = ("tvm_blislike", "schedules", "microkernels", "cost_models", "hardware")
+    for room in rooms:
+        for init in (ROOT / room).rglob("__init__.py"):
+            parts = init.parent.relative_to(ROOT).parts
+            name = ".".join(parts if parts[0] == "tvm_blislike" else ("tvm_blislike", *parts))
+            assert f'"{name}",' in text, name
