@@ -6,19 +6,17 @@ import contextlib
 import io
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvm_blislike.errors import InputError, ModelError, UnsupportedOperatorError, suggest
+from tvm_blislike.operators import check_operators, check_readings, describe, failing_node
 
 if TYPE_CHECKING:
     import onnx
     import tvm
-
-# Handled by the importer itself, outside its table of converters.
-_CONTROL_FLOW = {"If", "Constant"}
 
 
 @dataclass(frozen=True)
@@ -87,6 +85,7 @@ def load(
     """
     proto, name = read_model(model)
     check_operators(proto)
+    check_readings(proto)
     inputs = resolve_inputs(proto, shapes or {})
     module = _import(proto, name, inputs)
     return LoadedModel(name, module, inputs, _output_specs(proto, module))
@@ -114,22 +113,6 @@ def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.Mo
         raise ModelError(f"{path} is not a complete ONNX file: {_first_line(error)}") from error
     _require_graph(proto, str(path))
     return proto, path.name
-
-
-def check_operators(proto: onnx.ModelProto) -> None:
-    """Raise UnsupportedOperatorError naming every node that TVM's importer cannot take."""
-    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
-
-    known = set(_get_convert_map()) | _CONTROL_FLOW
-    unknown = [node for node in _all_nodes(proto.graph) if node.op_type not in known]
-    if not unknown:
-        return
-    listed = [f"{_operator(node)} (node {_node_name(node)})" for node in unknown[:5]]
-    more = f" and {len(unknown) - 5} more nodes" if len(unknown) > 5 else ""
-    raise UnsupportedOperatorError(
-        f"unsupported operator: {', '.join(listed)}{more}",
-        "TVM's ONNX importer has no converter for it; replace it or export the model without it",
-    )
 
 
 def resolve_inputs(
@@ -175,23 +158,6 @@ def _require_graph(proto: onnx.ModelProto, name: str) -> None:
         raise ModelError(f"{name} is not a complete ONNX model: it has no graph")
     if not proto.opset_import:
         raise ModelError(f"{name} is not a complete ONNX model: it names no operator set")
-
-
-def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of the graph and of the branches inside them."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for branch in (attribute.g, *attribute.graphs):
-                yield from _all_nodes(branch)
-
-
-def _operator(node: onnx.NodeProto) -> str:
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-
-
-def _node_name(node: onnx.NodeProto) -> str:
-    return repr(node.name) if node.name else f"computing {', '.join(map(repr, node.output))}"
 
 
 def _declared_shape(value: onnx.ValueInfoProto) -> list[int | str] | None:
@@ -257,7 +223,7 @@ def _import(proto: onnx.ModelProto, name: str, inputs: Sequence[TensorSpec]) -> 
 
     shapes = {spec.name: list(spec.shape) for spec in inputs}
     try:
-        # It prints and warns about what it then raises; the message below says it once.
+        # It prints and warns about what it then raises; the message below says that once.
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return from_onnx(
@@ -268,8 +234,10 @@ def _import(proto: onnx.ModelProto, name: str, inputs: Sequence[TensorSpec]) -> 
             onnx.checker.check_model(proto)
         except Exception as fault:
             raise ModelError(f"{name} is not a valid ONNX model: {_first_line(fault)}") from error
+        node = failing_node(error)
+        subject = f"{describe(node)} of {name}" if node else name
         raise UnsupportedOperatorError(
-            f"{name} cannot be imported by TVM: {type(error).__name__}: {_first_line(error)}"
+            f"{subject} cannot be imported by TVM: {type(error).__name__}: {_first_line(error)}"
         ) from error
 
 

@@ -167,3 +167,39 @@ def test_importer_failure_becomes_one_clear_error(capsys: pytest.CaptureFixture[
     with pytest.raises(UnsupportedOperatorError, match="cannot be imported"):
         frontend.load(model)
     assert capsys.readouterr().out == ""
+
+
+def test_importer_failure_names_the_operator_and_its_node() -> None:
+    shape = numpy_helper.from_array(np.array([7], "int64"), "shape")
+    node = helper.make_node("Reshape", ["x", "shape"], ["y"], "reshape0")
+    model = make_model([node], [float_input("x", [2, 3])], [float_input("y", [7])], [shape])
+    with pytest.raises(UnsupportedOperatorError, match=r"Reshape \(node 'reshape0'\) of tiny"):
+        frontend.load(model)
+
+
+def _training_batch_norm(training: int) -> onnx.ModelProto:
+    names = ("x", "scale", "bias", "mean", "var")
+    outputs = ["y", "new_mean", "new_var"] if training else ["y"]
+    node = helper.make_node("BatchNormalization", names, outputs, "bn0", training_mode=training)
+    weights = [numpy_helper.from_array(np.ones(3, "float32"), name) for name in names[1:]]
+    return make_model([node], [float_input("x", [2, 3, 4])], [float_input("y", [2, 3, 4])], weights)
+
+
+def test_batch_norm_in_training_mode_is_refused() -> None:
+    with pytest.raises(UnsupportedOperatorError, match=r"'bn0'.*training_mode"):
+        frontend.load(_training_batch_norm(1))
+    assert frontend.load(_training_batch_norm(0)).outputs[0].shape == (2, 3, 4)
+
+
+@pytest.mark.parametrize(("size", "accepted"), [(7, True), (8, False)])
+def test_output_shape_is_refused_only_where_it_matters(size: int, accepted: bool) -> None:
+    kernel = numpy_helper.from_array(np.ones((1, 1, 3, 3), "float32"), "kernel")
+    strides = {"strides": [2, 2], "output_shape": [size, size]}
+    node = helper.make_node("ConvTranspose", ["x", "kernel"], ["y"], "up0", **strides)
+    out = [float_input("y", [1, 1, size, size])]
+    model = make_model([node], [float_input("x", [1, 1, 3, 3])], out, [kernel])
+    if accepted:
+        assert frontend.load(model).outputs[0].shape == (1, 1, 7, 7)
+    else:
+        with pytest.raises(UnsupportedOperatorError, match=r"'up0'.*output_shape 8x8"):
+            frontend.load(model)

@@ -1,0 +1,114 @@
+"""Nodes that TVM's ONNX importer cannot take, or would take and compute otherwise."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tvm_blislike.errors import UnsupportedOperatorError
+
+if TYPE_CHECKING:
+    import onnx
+
+# Handled by the importer itself, outside its table of converters.
+_CONTROL_FLOW = {"If", "Constant"}
+
+
+def check_operators(proto: onnx.ModelProto) -> None:
+    """Raise UnsupportedOperatorError naming every node that TVM's importer cannot take."""
+    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
+
+    known = set(_get_convert_map()) | _CONTROL_FLOW
+    unknown = [node for node in all_nodes(proto.graph) if node.op_type not in known]
+    if not unknown:
+        return
+    listed = [describe(node) for node in unknown[:5]]
+    more = f" and {len(unknown) - 5} more nodes" if len(unknown) > 5 else ""
+    raise UnsupportedOperatorError(
+        f"unsupported operator: {', '.join(listed)}{more}",
+        "TVM's ONNX importer has no converter for it; replace it or export the model without it",
+    )
+
+
+def check_readings(proto: onnx.ModelProto) -> None:
+    """Raise UnsupportedOperatorError for a node that TVM's importer would misread in silence."""
+    faults = {
+        "BatchNormalization": _trains,
+        "ConvTranspose": _output_shape_matters,
+        "PRelu": _slopes_belong_to_axis_1,
+    }
+    for node in all_nodes(proto.graph):
+        fault = faults.get(node.op_type)
+        if fault and (reason := fault(proto, node)):
+            raise UnsupportedOperatorError(
+                f"unsupported {describe(node)}: {reason}",
+                "TVM's ONNX importer would ignore that and compute something else",
+            )
+
+
+def failing_node(error: Exception) -> onnx.NodeProto | None:
+    """Return the node the importer was at: only the frames of its traceback still know."""
+    import onnx
+
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    nodes = [frame.f_locals.get("node") for frame in reversed(frames)]
+    return next((node for node in nodes if isinstance(node, onnx.NodeProto)), None)
+
+
+def describe(node: onnx.NodeProto) -> str:
+    """Return the operator and the node's name, or the outputs of a node without one."""
+    operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    name = repr(node.name) if node.name else f"computing {', '.join(map(repr, node.output))}"
+    return f"{operator} (node {name})"
+
+
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of the graph and of the branches inside them."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for branch in (attribute.g, *attribute.graphs):
+                yield from all_nodes(branch)
+
+
+def _attribute(node: onnx.NodeProto, name: str) -> Any:
+    """Return the value of an attribute, None when the node does not have it."""
+    import onnx
+
+    found = [item for item in node.attribute if item.name == name]
+    return onnx.helper.get_attribute_value(found[0]) if found else None
+
+
+def _trains(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    trains = _attribute(node, "training_mode")
+    return "training_mode is set; export it for inference" if trains else None
+
+
+def _output_shape_matters(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    """Tell whether `output_shape` says anything that the other attributes do not."""
+    import onnx
+
+    if not _attribute(node, "output_shape"):
+        return None
+    plain = onnx.ModelProto()
+    plain.CopyFrom(proto)
+    for other in all_nodes(plain.graph):
+        kept = [item for item in other.attribute if item.name != "output_shape"]
+        del other.attribute[:]
+        other.attribute.extend(kept)
+    del plain.graph.output[:]  # their declared shapes would contradict
+    inferred = onnx.shape_inference.infer_shapes(plain).graph.value_info
+    types = [value.type.tensor_type for value in inferred if value.name == node.output[0]]
+    sizes = [dim.dim_value for dim in types[0].shape.dim] if types else []
+    wanted = list(_attribute(node, "output_shape"))
+    reason = f"output_shape {'x'.join(map(str, wanted))} needs other pads"
+    return None if sizes[2:] == wanted else reason
+
+
+def _slopes_belong_to_axis_1(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    versions = [item.version for item in proto.opset_import if item.domain in ("", "ai.onnx")]
+    opset = max(versions, default=1)
+    slopes = [item.dims for item in proto.graph.initializer if item.name == node.input[1]]
+    per_channel = bool(slopes) and list(slopes[0]) not in ([], [1])
+    return f"slopes per channel in opset {opset}" if opset < 7 and per_channel else None
