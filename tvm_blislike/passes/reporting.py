@@ -7,6 +7,7 @@ from typing import Any
 
 import tvm
 from tvm import tirx
+
 from tvm_blislike.adapter import bindings, functions, op_name
 from tvm_blislike.microkernels import kernel_name
 from tvm_blislike.passes.legalize import CHOICE, read_choice
@@ -14,6 +15,7 @@ from tvm_blislike.passes.schedule import CHOSEN
 from tvm_blislike.report import Footprint, LayerReport, Report
 from tvm_blislike.schedules.default_rule import ATTRIBUTE
 from tvm_blislike.strategy import Choice, Strategy
+
 
 class Reporter:
     """Holds the report of the last module that went through `collect`."""
@@ -80,6 +82,8 @@ def _footprint(entry: tuple[str, int, int, float]) -> Footprint:
 
 def _shapes(func: tirx.PrimFunc) -> str:
     def shape(param: Any) -> str:
-        return "x".join(str(extent) for extent in param.shape) or "scalar"
+        # Symbolic sizes print as they are; a plain `str` would write `T.int64(7)` for 7.
+        sizes = [getattr(extent, "value", extent) for extent in param.shape]
+        return "x".join(map(str, sizes)) or "scalar"
 
     return f"{shape(func.params[0])} -> {shape(func.params[-1])}"
