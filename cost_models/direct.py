@@ -37,6 +37,8 @@ from tvm_blislike.workload import Conv2dWorkload
 ITEM_BYTES = 4
 # First layers of fewer channels than this read NCHW directly, k running along a kernel row.
 MIN_BLOCKED_CHANNELS = 8
+# LLVM IR instructions up to which LLVM 22 unrolls a loop (a kernel row) of its own accord.
+_MOST_UNROLLED = 480
 SLAB_ROWS = (1, 2, 4, 7, 8, 14, 16, 28)
 
 
@@ -62,6 +64,8 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Conf
         if not _suits_channels(kernel, workload, out_layout):
             continue
         for tile_h, tile_w in _tiles(kernel.mr, workload):
+            if data_layout == "NCHW" and _spills(kernel, workload, tile_h, tile_w, core):
+                continue
             for order, oh_block in _slabs(workload, tile_h, threads):
                 yield Config(
                     "conv2d_direct",
@@ -92,6 +96,32 @@ def _tiles(mr: int, workload: Conv2dWorkload) -> Iterator[tuple[int, int]]:
         tile_w, rest = divmod(mr, tile_h)
         if rest == 0 and tile_w <= workload.ow and (tile_h == 1 or tile_w == workload.ow):
             yield tile_h, tile_w
+
+
+def _spills(
+    kernel: Microkernel, workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core
+) -> bool:
+    """Whether a kernel row of an NCHW image needs more registers than there are.
+
+    LLVM unrolls a short k loop itself and keeps each pixel that several steps read in a register
+    from the first to the last of them. 14x32 blocks of a 3x3 kernel spill half of their pixels:
+    80 GFLOPS where 7x32 blocks reach 160 (Golden Cove).
+    """
+    rows = tile_h * tile_w
+    instructions = workload.kw * (2 * rows * kernel.vectors + 2 * rows + kernel.vectors)
+    if instructions > _MOST_UNROLLED:
+        return False
+    kept = tile_h * _pixels_kept(workload, tile_w)
+    return rows * kernel.vectors + kept + kernel.vectors + 1 > core.vector_registers
+
+
+def _pixels_kept(workload: Conv2dWorkload, tile_w: int) -> int:
+    """Most pixels of an image row that steps both before and after some point of a window read."""
+    stride, dilation = workload.stride[1], workload.dilation[1]
+    reads = [{i * stride + k * dilation for i in range(tile_w)} for k in range(workload.kw)]
+    before = [set().union(*reads[:k]) for k in range(1, workload.kw)]
+    after = [set().union(*reads[k:]) for k in range(1, workload.kw)]
+    return max((len(b & a) for b, a in zip(before, after, strict=True)), default=0)
 
 
 def _slabs(workload: Conv2dWorkload, tile_h: int, threads: int) -> Iterator[tuple[str, int]]:
@@ -235,7 +265,7 @@ def _call_cycles(
             number = count * tiles * w.n * w.groups
             if number == 0:
                 continue
-            a_loads = rows / kernel.lanes if kernel.a_by_lane else rows
+            a_loads = rows / kernel.lanes if kernel.loads_a_vectors else rows
             issue = k_steps * step_cycles(core, rows, vectors, a_loads)
             useful = k_steps * rows * columns / kernel.lanes / core.fma_per_cycle / FMA_EFFICIENCY
             total["fma"] += number * useful

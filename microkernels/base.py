@@ -29,6 +29,9 @@ from tvm.tirx import PrimFunc
 # Loop annotation: the block axis that a loop runs over, so that the edge of a tile can be
 # cut off after scheduling (schedules/lowering.py). Values: "mh", "mw", "nr" (in vectors).
 AXIS = "blislike.axis"
+# NEON, `rows` view: vectors of A for four k steps stay in registers beside the block and a row of
+# B. With more than this LLVM 22 spills on some core (30: none; 31: 7x12 on Cortex-A53).
+_MOST_WITH_VECTORS_OF_A = 30
 
 
 @dataclass(frozen=True)
@@ -73,14 +76,20 @@ class Microkernel:
         if self.a_by_lane:
             a = -(-self.mr // self.lanes)
         else:
-            # A one-vector row folds the broadcast into the FMA and needs no register for A.
-            a = 1 if self.vectors > 1 else 0
+            # A one-vector row of AVX-512 folds the broadcast into the FMA: no register for A.
+            a = 0 if self.isa == "avx512" and self.vectors == 1 else 1
         return self.mr * self.vectors + self.vectors + a
 
     @property
+    def loads_a_vectors(self) -> bool:
+        """Whether the `rows` view loads A as vectors along k, not one element at a time."""
+        block_and_operands = self.mr * (self.vectors + 1) + self.vectors
+        return self.a_by_lane and block_and_operands <= _MOST_WITH_VECTORS_OF_A
+
+    @property
     def loads_per_fma(self) -> float:
-        """Load instructions of one k step over its FMAs (`rows` and `window` views)."""
-        a = self.mr / self.lanes if self.a_by_lane else self.mr
+        """Elements and vectors loaded in one k step over its FMAs (`rows` view)."""
+        a = self.mr / self.lanes if self.loads_a_vectors else self.mr
         return (a + self.vectors) / (self.mr * self.vectors)
 
 
@@ -291,12 +300,19 @@ def _k_loop(
     kernel: Microkernel, shape: UpdateShape, a: _Operand, b: _Operand, c: _Operand
 ) -> None:
     """A k loop of `unroll` steps, everything inside unrolled, then its tail."""
-    steps, tail = divmod(shape.kr, shape.unroll)
+    unroll = _unroll(kernel, shape)
+    steps, tail = divmod(shape.kr, unroll)
     if steps:
         with T.serial(0, steps) as ko:
-            _k_steps(kernel, shape, a, b, c, ko * shape.unroll, shape.unroll)
+            _k_steps(kernel, shape, a, b, c, ko * unroll, unroll)
     if tail:
-        _k_steps(kernel, shape, a, b, c, steps * shape.unroll, tail)
+        _k_steps(kernel, shape, a, b, c, steps * unroll, tail)
+
+
+def _unroll(kernel: Microkernel, shape: UpdateShape) -> int:
+    """k steps of one iteration: 1 where no register is left for operands of further steps."""
+    by_element = kernel.a_by_lane and shape.view == "rows" and not kernel.loads_a_vectors
+    return 1 if by_element else shape.unroll
 
 
 def _rows(shape: UpdateShape) -> Iterator[tuple[Any, Any]]:
@@ -343,10 +359,13 @@ def _k_steps_by_lane(
     k0: Any,
     count: int,
 ) -> None:
-    """NEON: copy A into a register-sized buffer by vector loads, then multiply by element."""
+    """NEON: copy A into a register-sized buffer by vector loads, then multiply by element.
+
+    Where there is no room for those vectors, an element is a load of its own.
+    """
     if shape.view == "panel":
         _panel_by_lane(kernel, shape, a, b, c, k0, count)
-    elif shape.view == "rows" and count > 1:
+    elif shape.view == "rows" and count > 1 and kernel.loads_a_vectors:
         _rows_by_lane(kernel, shape, a, b, c, k0, count)
     else:
         with T.unroll(0, count) as ki:

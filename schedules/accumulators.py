@@ -52,9 +52,11 @@ def split_rows(func: tirx.PrimFunc, limit: int) -> tirx.PrimFunc:
         )
 
     def allocate(alloc: tirx.AllocBuffer) -> tirx.Stmt:
-        if alloc.buffer not in rows:
+        if not rows.get(alloc.buffer):
             return alloc
-        return tirx.SeqStmt([tirx.AllocBuffer(part) for part in rows[alloc.buffer].values()])
+        parts = [tirx.AllocBuffer(part) for part in rows[alloc.buffer].values()]
+        # An image of one pixel uses one row of its block.
+        return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
 
     body = tvm_ffi.structural_map(func.body, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)])
     return func.with_body(tvm_ffi.structural_map(body, [(tirx.AllocBuffer, allocate)]))
