@@ -13,7 +13,7 @@ from tvm import relax, s_tir, te
 from tvm_blislike.adapter import constant_array, is_constant, static_shape
 from tvm_blislike.config import Config
 from tvm_blislike.passes.layout import Image, transformed
-from tvm_blislike.passes.workloads import conv2d_workload
+from tvm_blislike.passes.workloads import conv2d_workload, gemm_workload
 from tvm_blislike.schedules.common import stages
 from tvm_blislike.strategy import Choice, Strategy
 from tvm_blislike.workload import Workload
@@ -40,9 +40,21 @@ def legalize(strategy: Strategy) -> tvm.transform.Pass:
         out = (w.n, w.co, w.oh, w.ow)
         return _moved(builder, result, out, config.out_layout, call.attrs.out_layout)
 
+    def matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        workload = gemm_workload(call)
+        choice = strategy.choose(workload) if workload is not None else None
+        if choice is None or choice.config is None:
+            return call
+        rows = (workload.batch, workload.m) if workload.batch > 1 else (workload.m,)
+        b_shape = (workload.k, workload.n)
+        b_shape = (workload.batch, *b_shape) if workload.batch > 1 else b_shape
+        a = _reshaped(builder, call.args[0], (*rows, workload.k))
+        result = _lower(builder, choice, a, _reshaped(builder, call.args[1], b_shape), "matmul")
+        return _reshaped(builder, builder.normalize(result), static_shape(call))
+
     return tvm.transform.Sequential(
         [
-            relax.transform.LegalizeOps({"relax.nn.conv2d": conv2d}),
+            relax.transform.LegalizeOps({"relax.nn.conv2d": conv2d, "relax.matmul": matmul}),
             relax.transform.LegalizeOps(),
         ],
         name="blislike.Legalize",
@@ -61,6 +73,17 @@ def _moved(
         return value
     image = Image(builder.emit(value), source, sizes)
     return builder.normalize(transformed(image, target))
+
+
+def _reshaped(
+    builder: relax.BlockBuilder, value: relax.Expr, shape: tuple[int, ...]
+) -> relax.Expr:
+    """Return a value with another shape; no copy where it has that shape already."""
+    if static_shape(value) == shape:
+        return value
+    if is_constant(value):
+        return relax.const(constant_array(value).reshape(shape))
+    return builder.normalize(relax.op.reshape(builder.emit(value), shape))
 
 
 def _lower(

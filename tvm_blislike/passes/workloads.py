@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from tvm import relax
-from tvm_blislike.adapter import dtype_name, op_name, static_shape
+from tvm_blislike.adapter import dtype_name, is_constant, op_name, static_shape
 from tvm_blislike.layouts import nchw_sizes
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.workload import Conv2dWorkload, GemmWorkload
 
 
 def conv2d_workload(call: relax.Call) -> Conv2dWorkload | None:
@@ -32,6 +34,27 @@ def conv2d_workload(call: relax.Call) -> Conv2dWorkload | None:
         groups=int(attrs.groups),
         dtype=dtypes.pop(),
     )
+
+
+def gemm_workload(call: relax.Call) -> GemmWorkload | None:
+    """Return the workload of a `relax.matmul`, None for any other call.
+
+    A matrix B serves the whole batch of A, which then counts as rows; otherwise the batches must
+    be equal. Vectors, broadcast batches, symbolic shapes and mixed data types have no workload.
+    """
+    if op_name(call) != "relax.matmul":
+        return None
+    a, b = static_shape(call.args[0]), static_shape(call.args[1])
+    dtypes = {dtype_name(arg) for arg in call.args}
+    if a is None or b is None or len(dtypes) != 1 or min(len(a), len(b)) < 2:
+        return None
+    *batch, m, k = a
+    if len(b) == 2:
+        m, batch = m * math.prod(batch), []
+    elif list(b[:-2]) != batch:
+        return None
+    constant = is_constant(call.args[1])
+    return GemmWorkload(m, b[-1], k, math.prod(batch), dtypes.pop(), constant)
 
 
 def _ints(values: object) -> tuple[int, ...]:
