@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
-    FORK_JOIN_CYCLES,
     FMA_EFFICIENCY,
+    FORK_JOIN_CYCLES,
     Estimate,
     bytes_per_cycle,
     finish,
@@ -141,7 +141,7 @@ def _slabs(workload: Conv2dWorkload, tile_h: int, threads: int) -> Iterator[tupl
 
 
 def _unroll(data_layout: str) -> int:
-    """k steps per iteration of the emitted loop."""
+    """K steps per iteration of the emitted loop."""
     # Unrolled windows overlap: LLVM keeps what two steps share in registers and spills (0.41 of
     # the peak instead of 0.85 for the first layer of ResNet with 14x32 blocks).
     return 1 if data_layout == "NCHW" else 4

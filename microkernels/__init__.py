@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from tvm_blislike.microkernels import avx2_f32, avx512_f32, neon_f32
-from tvm_blislike.microkernels.base import AXIS, Microkernel, UpdateShape, kernel_name, update_intrin
+from tvm_blislike.microkernels.base import (
+    AXIS,
+    Microkernel,
+    UpdateShape,
+    kernel_name,
+    update_intrin,
+)
 
 KERNELS: tuple[Microkernel, ...] = avx512_f32.KERNELS + avx2_f32.KERNELS + neon_f32.KERNELS
 
@@ -28,4 +34,13 @@ def get_kernel(name: str) -> Microkernel:
     return _BY_NAME[name]
 
 
-__all__ = ["AXIS", "KERNELS", "Microkernel", "UpdateShape", "get_kernel", "kernel_name", "kernels_for", "update_intrin"]
+__all__ = [
+    "AXIS",
+    "KERNELS",
+    "Microkernel",
+    "UpdateShape",
+    "get_kernel",
+    "kernel_name",
+    "kernels_for",
+    "update_intrin",
+]

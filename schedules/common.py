@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import s_tir, te, tirx
+
 from tvm_blislike.microkernels import AXIS
 from tvm_blislike.schedules.lowering import VECTOR
 

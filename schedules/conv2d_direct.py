@@ -1,6 +1,7 @@
 """Direct convolution on NCHWc or NHWC images: no im2col, A is read in place by broadcasts.
 
-    out[n, co, oh, ow] = sum_{ci, ry, rx} in[n, ci, oh * stride + ry, ow * stride + rx] * w[co, ci, ry, rx]
+    out[n, co, oh, ow] =
+        sum_{ci, ry, rx} in[n, ci, oh * stride + ry, ow * stride + rx] * w[co, ci, ry, rx]
 
 Seen as a GEMM, a block of C is mh x mw output pixels by nr output channels, and one micro-kernel
 call runs over the channels of one input block (`rows` view) or over one kernel row of an NCHW
@@ -29,12 +30,13 @@ from typing import Any
 
 import numpy as np
 from tvm import s_tir, te, tirx
+
 from tvm_blislike.config import Config
-from tvm_blislike.geometry import DirectGeometry
-from tvm_blislike.layouts import block_of, shape_in, spatial_axis
 from tvm_blislike.cost_models import direct
 from tvm_blislike.cost_models.roofline import Estimate
+from tvm_blislike.geometry import DirectGeometry
 from tvm_blislike.hardware import Core
+from tvm_blislike.layouts import block_of, shape_in, spatial_axis
 from tvm_blislike.microkernels import (
     Microkernel,
     UpdateShape,
@@ -279,9 +281,7 @@ def _parallelize(
         sch.parallel(loops["ot"])
 
 
-def _tensorize(
-    sch: s_tir.Schedule, acc: Any, geo: DirectGeometry, kernel: Microkernel
-) -> Any:
+def _tensorize(sch: s_tir.Schedule, acc: Any, geo: DirectGeometry, kernel: Microkernel) -> Any:
     """Put the micro-kernel in; return the loop whose body is one call of it."""
     workload, config = geo.workload, geo.config
     reductions = 3 if geo.window else 4

@@ -28,10 +28,12 @@ class DirectGeometry:
 
     @property
     def ci_group(self) -> int:
+        """Input channels of one group."""
         return self.workload.ci // self.workload.groups
 
     @property
     def co_group(self) -> int:
+        """Output channels of one group."""
         return self.workload.co // self.workload.groups
 
     @property
@@ -41,6 +43,7 @@ class DirectGeometry:
 
     @property
     def ci_blocks(self) -> int:
+        """Input blocks of one group."""
         return self.ci_group // self.ci_block
 
     @property
@@ -50,6 +53,7 @@ class DirectGeometry:
 
     @property
     def co_blocks(self) -> int:
+        """Output blocks of one group."""
         return self.co_group // self.co_block
 
     @property
@@ -59,6 +63,7 @@ class DirectGeometry:
 
     @property
     def is_blocked(self) -> bool:
+        """Whether the output is NCHWc."""
         return block_of(self.config.out_layout) > 0
 
     @property
@@ -73,10 +78,12 @@ class DirectGeometry:
 
     @property
     def tiles_h(self) -> int:
+        """Blocks of `tile_h` output rows, the last one perhaps cut."""
         return math.ceil(self.workload.oh / self.config.tile_h)
 
     @property
     def tiles_w(self) -> int:
+        """Blocks of `tile_w` output columns, the last one perhaps cut."""
         return math.ceil(self.workload.ow / self.config.tile_w)
 
     @property

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     import numpy as np
     from tvm import s_tir, te
+
     from tvm_blislike.config import Config
     from tvm_blislike.cost_models.roofline import Estimate
     from tvm_blislike.hardware import Core

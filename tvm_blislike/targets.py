@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tvm
+
 from tvm_blislike.hardware import Core, names
 
 

@@ -17,6 +17,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
+
 from tvm_blislike.adapter import (
     bindings,
     constant_array,
@@ -59,7 +60,7 @@ def _rewrite(mod: tvm.IRModule, rewriter: type) -> tvm.IRModule:
 
 @mutator
 class _Operators(Folding):
-    """Constants to their values, importer's PrimFuncs to operators, batch norms to two operators."""
+    """Constants to values, importer's PrimFuncs to operators, batch norms to two operators."""
 
     def __init__(self, mod: tvm.IRModule, _func: relax.Function) -> None:
         super().__init__(mod)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator
+
 from tvm_blislike.adapter import constant_array, is_constant, op_name, static_shape
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
+
 from tvm_blislike.adapter import (
     constant_array,
     dtype_name,
@@ -35,9 +36,7 @@ _UNARY = {
         "negative clip square floor ceil round erf"
     ).split()
 }
-_BINARY = {
-    f"relax.{name}" for name in "add subtract multiply divide maximum minimum power".split()
-}
+_BINARY = {f"relax.{name}" for name in "add subtract multiply divide maximum minimum power".split()}
 _POOLS = {"relax.nn.max_pool2d", "relax.nn.avg_pool2d"}
 _REDUCTIONS = {"relax.mean", "relax.sum", "relax.max", "relax.min"}
 _RESHAPES = {"relax.reshape", "relax.squeeze", "relax.flatten"}
@@ -292,5 +291,3 @@ def _constant_like(arg: relax.Expr, like: Image) -> relax.Expr | None:
         return relax.const(nchw.reshape(n, 1, h, w, 1))
     blocks = nchw.reshape(n, c // block, block, h, w).transpose(0, 1, 3, 4, 2)
     return relax.const(np.ascontiguousarray(blocks))
-
-

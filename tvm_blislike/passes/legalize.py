@@ -10,6 +10,7 @@ from typing import Any
 
 import tvm
 from tvm import relax, s_tir, te
+
 from tvm_blislike.adapter import constant_array, is_constant, static_shape
 from tvm_blislike.config import Config
 from tvm_blislike.passes.layout import Image, transformed
@@ -75,9 +76,7 @@ def _moved(
     return builder.normalize(transformed(image, target))
 
 
-def _reshaped(
-    builder: relax.BlockBuilder, value: relax.Expr, shape: tuple[int, ...]
-) -> relax.Expr:
+def _reshaped(builder: relax.BlockBuilder, value: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
     """Return a value with another shape; no copy where it has that shape already."""
     if static_shape(value) == shape:
         return value
@@ -98,9 +97,7 @@ def _lower(
     if is_constant(operand):
         packed = relax.const(implementation.pack(workload, config, constant_array(operand)))
     else:
-        packed = builder.emit_te(
-            lambda t: implementation.pack_te(workload, config, t), operand
-        )
+        packed = builder.emit_te(lambda t: implementation.pack_te(workload, config, t), operand)
     func = primfunc(choice, static_shape(data), static_shape(packed))
     gvar = builder.add_func(func, f"{config.implementation}_{name}")
     shape = [int(extent) for extent in func.params[-1].shape]
@@ -118,8 +115,10 @@ def primfunc(
     sch = s_tir.Schedule(te.create_prim_func([data, packed, result]))
     note = json.dumps({"workload": workload.to_json(), "config": config.to_json()})
     sch.annotate(stages(sch)["unpack"], CHOICE, note)
-    return sch.mod["main"].without_attr("global_symbol").with_attr(
-        {"op_pattern": _OUT_ELEMENTWISE_FUSABLE, "tirx.noalias": True}
+    return (
+        sch.mod["main"]
+        .without_attr("global_symbol")
+        .with_attr({"op_pattern": _OUT_ELEMENTWISE_FUSABLE, "tirx.noalias": True})
     )
 
 

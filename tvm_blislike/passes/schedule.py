@@ -6,6 +6,7 @@ from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
+
 from tvm_blislike.passes.legalize import CHOICE, read_choice
 from tvm_blislike.registry import get_implementation
 from tvm_blislike.schedules import lowering
@@ -46,7 +47,9 @@ def schedule_chosen(func: tirx.PrimFunc, strategy: Strategy) -> tirx.PrimFunc | 
     return sch.mod["main"].with_attr(
         {
             CHOSEN: str(note[CHOICE]),
-            lowering.REGISTER_BYTES: strategy.core.vector_registers * strategy.core.vector_bits // 8,
+            lowering.REGISTER_BYTES: strategy.core.vector_registers
+            * strategy.core.vector_bits
+            // 8,
             "tirx.is_scheduled": True,
         }
     )

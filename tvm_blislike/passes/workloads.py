@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from tvm import relax
+
 from tvm_blislike.adapter import dtype_name, is_constant, op_name, static_shape
 from tvm_blislike.layouts import nchw_sizes
 from tvm_blislike.workload import Conv2dWorkload, GemmWorkload
