@@ -1,0 +1,94 @@
+"""Whole models side by side with other engines: one interleaved run per model and thread count.
+
+    python benchmarks/models.py                      every model of the bars, 1 and 2 threads
+    python benchmarks/models.py -m resnet50 -t 1     one of them
+    python benchmarks/models.py --engines blislike,onnxruntime,openvino,tvm --json results.json
+
+Each run is `tvm-blislike bench` in a process of its own, so that the engines' thread pools start
+afresh. The table gives medians in milliseconds, the speed of blislike relative to every other
+engine, and the geometric means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+import zoo
+
+MODELS = (
+    "resnet18",
+    "resnet50",
+    "vgg16",
+    "mobilenet_v1",
+    "mobilenet_v2",
+    "squeezenet1_1",
+    "googlenet",
+)
+
+
+def run(model: Path, threads: int, engines: str, repeat: int | None) -> dict:
+    """Return the JSON of one `tvm-blislike bench`."""
+    command = [sys.executable, "-m", "tvm_blislike", "bench", str(model)]
+    command += ["--threads", str(threads), "--engines", engines, "--json", "-"]
+    command += ["--repeat", str(repeat)] if repeat else []
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def line(name: str, threads: int, result: dict) -> str:
+    """Return one row of the table."""
+    medians = {engine: entry["median_ms"] for engine, entry in result["engines"].items()}
+    ours = medians["blislike"]
+    cells = [f"{engine} {ms:8.2f}" for engine, ms in medians.items()]
+    cells += [f"/{engine} {ms / ours:5.2f}x" for engine, ms in medians.items() if ms is not ours]
+    error = result["engines"]["blislike"]["max_rel_error"]
+    peak = result["peak_gflops"]
+    return f"{name:20s} {threads}t  {'  '.join(cells)}  error {error:.1e}  peak {peak:.0f} GFLOPS"
+
+
+def geometric_means(results: list[dict]) -> dict[str, float]:
+    """Return the mean speed of blislike relative to each engine."""
+    ratios: dict[str, list[float]] = {}
+    for result in results:
+        ours = result["engines"]["blislike"]["median_ms"]
+        for engine, entry in result["engines"].items():
+            if engine != "blislike":
+                ratios.setdefault(engine, []).append(entry["median_ms"] / ours)
+    return {e: math.exp(sum(map(math.log, r)) / len(r)) for e, r in ratios.items()}
+
+
+def main() -> None:
+    """Build the models, run them, print and save the results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-m", "--model", action="append", choices=zoo.names(), metavar="NAME")
+    parser.add_argument("-t", "--threads", action="append", type=int, metavar="N")
+    parser.add_argument("--engines", default="blislike,onnxruntime,openvino")
+    parser.add_argument("--repeat", type=int)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.model or MODELS:
+            path = zoo.save(name, Path(folder) / f"{name}.onnx")
+            for threads in options.threads or (1, 2):
+                result = run(path, threads, options.engines, options.repeat)
+                results.append({"name": name, **result})
+                print(line(name, threads, result), flush=True)
+            path.unlink()
+    for engine, mean in geometric_means(results).items():
+        print(f"geometric mean speed relative to {engine}: {mean:.3f}x")
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
