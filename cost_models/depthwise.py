@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 
+from tvm_blislike.config import Config
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
     FMA_EFFICIENCY,
@@ -33,8 +34,6 @@ from tvm_blislike.cost_models.roofline import (
     share_bytes,
 )
 from tvm_blislike.hardware import Core
-
-from tvm_blislike.config import Config
 from tvm_blislike.workload import Conv2dWorkload
 
 # Vector operations per output beside the FMAs: bias and the two ends of a clip.
@@ -54,10 +53,17 @@ OVERLAP_LOSS = 0.1
 def accumulators(workload: Conv2dWorkload, core: Core) -> int:
     """Return the largest tile, in pixels, whose code stays free of spills.
 
-    Large filters are not given registers for all of their vectors: half of them accumulate.
+    A filter that would leave less than a quarter of the registers does not get one for each of
+    its vectors: half of the registers accumulate.
     """
     registers = core.vector_registers
-    return max(registers - workload.kh * workload.kw - SPARE_REGISTERS, registers // 2 - 1)
+    room = registers - workload.kh * workload.kw - _spare(workload, core)
+    return room if room >= registers // 4 else registers // 2 - 1
+
+
+def _spare(workload: Conv2dWorkload, core: Core) -> int:
+    """Registers for pixels: more where strides leave them few uses and FMAs take no memory."""
+    return SPARE_REGISTERS + (4 if core.isa == "neon" and max(workload.stride) > 1 else 0)
 
 
 def window_loads(workload: Conv2dWorkload, tile_h: int, tile_w: int) -> int:
@@ -136,8 +142,8 @@ def _tile_cycles(
     tiles = sum(count for _, _, count in tile_sizes(workload, config))
     return {
         "fma": vectors * pixels * fma,
-        "loads": vectors * pixels * (whole - fma),
-        "edges": vectors * (exact - pixels * whole),
+        "loads": vectors * max(0.0, min(exact, pixels * whole) - pixels * fma),
+        "edges": vectors * max(0.0, exact - pixels * whole),
         "epilogue": vectors * (pixels * EPILOGUE_OPS / core.fma_per_cycle + tiles * CALL_CYCLES),
     }
 
@@ -180,7 +186,8 @@ def _traffic(
     # What the next row of tiles reads again comes from L2 unless L1 kept it.
     again = max(0.0, reach / (config.tile_h * w.stride[0]) - 1)
     kept = window <= 0.75 * share_bytes(core, 1, threads)
-    level = level_holding(core, image_in + image_out, threads)
+    # A thread keeps its own part of both images from one layer to the next.
+    level = level_holding(core, (image_in + image_out) // threads, threads)
     if level in (1, 2):
         # A line of output is read before it is written.
         cycles = (image_in + 2 * image_out) / bytes_per_cycle(core, 2)

@@ -24,14 +24,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tvm import s_tir, te, tirx
+
+from tvm_blislike.config import Config
 from tvm_blislike.cost_models import depthwise
 from tvm_blislike.cost_models.roofline import Estimate
 from tvm_blislike.hardware import Core
+from tvm_blislike.layouts import block_of, preferred, shape_in, spatial_axis
 from tvm_blislike.schedules.common import (
     STAGE,
     annotate_axis,
@@ -41,124 +43,18 @@ from tvm_blislike.schedules.common import (
     stage,
     stages,
 )
+from tvm_blislike.schedules.depthwise_geometry import (
+    CODE_BYTES,
+    FMA_BYTES,
+    DepthwiseGeometry,
+    pack_weights,
+    pack_weights_te,
+)
 from tvm_blislike.schedules.lowering import BORDER, BY_INPUT, EDGE
-
-from tvm_blislike.config import Config
-from tvm_blislike.layouts import block_of, preferred, shape_in, spatial_axis
 from tvm_blislike.workload import Conv2dWorkload, Workload
 
-# Machine code of one function: beyond this, borders are not split off.
-CODE_BYTES = 60_000
-# Of one FMA with its share of loads, and of one output's epilogue and store.
-FMA_BYTES, OUTPUT_BYTES = 9, 40
 # Configurations to offer, best first.
 OFFERED = 8
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Sizes that follow from a workload and a config."""
-
-    workload: Conv2dWorkload
-    config: Config
-
-    @property
-    def multiplier(self) -> int:
-        """Output channels of one input channel."""
-        return self.workload.co // self.workload.ci
-
-    @property
-    def vectors(self) -> int:
-        """Vectors of output channels, the last one perhaps cut."""
-        return math.ceil(self.workload.co / self.config.nr)
-
-    @property
-    def tiles(self) -> tuple[int, int]:
-        """Tiles of rows and of columns."""
-        w, c = self.workload, self.config
-        return math.ceil(w.oh / c.tile_h), math.ceil(w.ow / c.tile_w)
-
-    @property
-    def packed_shape(self) -> tuple[int, ...]:
-        """Shape of the packed weights."""
-        return (self.vectors, self.workload.kh, self.workload.kw, self.config.nr)
-
-    @property
-    def padded_size(self) -> tuple[int, int]:
-        """Height and width of the padded input, without rows and columns that no output reads."""
-        w = self.workload
-        return (
-            (w.oh - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1,
-            (w.ow - 1) * w.stride[1] + (w.kw - 1) * w.dilation[1] + 1,
-        )
-
-    def borders(self, axis: int) -> list[int]:
-        """Return how many first and last tiles of rows (0) or columns (1) touch padding."""
-        w, tile = self.workload, (self.config.tile_h, self.config.tile_w)[axis]
-        size, out = ((w.h, w.oh), (w.w, w.ow))[axis]
-        reach = ((w.kh, w.kw)[axis] - 1) * w.dilation[axis]
-        starts = range(0, out, tile)
-        before = w.padding[axis]
-        first = sum(start * w.stride[axis] < before for start in starts)
-        ends = [(min(start + tile, out) - 1) * w.stride[axis] - before + reach for start in starts]
-        return [first, sum(end >= size for end in ends)]
-
-    def variants(self, borders: bool) -> int:
-        """Return the copies of the tile's code: interior, cut edges, and borders if asked for."""
-        w, c = self.workload, self.config
-        count = 1 + (w.co % c.nr).bit_count()
-        for axis, cut in enumerate((w.oh % c.tile_h, w.ow % c.tile_w)):
-            first, last = self.borders(axis) if borders else (0, 0)
-            count *= min(self.tiles[axis], first + max(last, cut > 0) + 1)
-        return count
-
-    @property
-    def copies(self) -> bool:
-        """Whether the padded image is made first: split borders would take too much code."""
-        return any(self.workload.padding) and self.variants(True) * self.tile_bytes > CODE_BYTES
-
-    @property
-    def code_bytes(self) -> int:
-        """Approximate machine code of the function."""
-        return self.variants(not self.copies) * self.tile_bytes
-
-    @property
-    def tile_bytes(self) -> int:
-        """Approximate machine code of one tile."""
-        taps = self.workload.kh * self.workload.kw
-        return self.config.tile_h * self.config.tile_w * (taps * FMA_BYTES + OUTPUT_BYTES)
-
-
-def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) -> np.ndarray:
-    """Pack OIHW weights vector by vector; lanes without a channel hold zeros.
-
-    Parameters
-    ----------
-    weights : numpy.ndarray
-        (co, 1, kh, kw).
-
-    Returns
-    -------
-    numpy.ndarray
-        `Geometry.packed_shape`: (vectors, kh, kw, nr).
-    """
-    geo = Geometry(workload, config)
-    missing = geo.vectors * config.nr - workload.co
-    filled = np.pad(weights[:, 0], ((0, missing), (0, 0), (0, 0)))
-    by_vector = filled.reshape(geo.vectors, config.nr, workload.kh, workload.kw)
-    return np.ascontiguousarray(by_vector.transpose(0, 2, 3, 1))
-
-
-def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor) -> te.Tensor:
-    """`pack_weights` as a TE stage, for weights that are not known at compile time."""
-
-    def value(ov: Any, ry: Any, rx: Any, lane: Any) -> Any:
-        o = ov * config.nr + lane
-        if workload.co % config.nr == 0:
-            return weights[o, 0, ry, rx]
-        return tirx.if_then_else(o < workload.co, weights[o, 0, ry, rx], 0.0)
-
-    return te.compute(Geometry(workload, config).packed_shape, value, name="packed_weights")
 
 
 def compute(
@@ -178,7 +74,7 @@ def compute(
     te.Tensor
         The result in `config.out_layout`.
     """
-    geo = Geometry(workload, config)
+    geo = DepthwiseGeometry(workload, config)
     th, tw, nr = config.tile_h, config.tile_w, config.nr
     (sh, sw), (dh, dw) = workload.stride, workload.dilation
     pixel = _pixels(geo, data)
@@ -212,7 +108,7 @@ def compute(
     )
 
 
-def _pixels(geo: Geometry, data: te.Tensor) -> Any:
+def _pixels(geo: DepthwiseGeometry, data: te.Tensor) -> Any:
     """Return (n, vector, padded y, padded x, lane) -> (value, whether it is in the image)."""
     w, layout = geo.workload, geo.config.data_layout
     top, left, conditional = *w.padding[:2], any(w.padding) and not geo.copies
@@ -231,7 +127,9 @@ def _pixels(geo: Geometry, data: te.Tensor) -> Any:
     return pixel
 
 
-def _channel_index(geo: Geometry, n: Any, ov: Any, y: Any, x: Any, lane: Any) -> tuple[Any, ...]:
+def _channel_index(
+    geo: DepthwiseGeometry, n: Any, ov: Any, y: Any, x: Any, lane: Any
+) -> tuple[Any, ...]:
     """Index of the input channel of an output lane, at a pixel."""
     nr, times = geo.config.nr, geo.multiplier
     block = block_of(geo.config.data_layout)
@@ -249,7 +147,7 @@ def _channel_index(geo: Geometry, n: Any, ov: Any, y: Any, x: Any, lane: Any) ->
 
 def schedule(sch: s_tir.Schedule, workload: Conv2dWorkload, config: Config, threads: int) -> None:
     """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
-    geo = Geometry(workload, config)
+    geo = DepthwiseGeometry(workload, config)
     loops = _tile_epilogue(sch, fuse_epilogue(sch), geo)
     marked = stages(sch)
     acc = marked["acc"]
@@ -262,7 +160,7 @@ def schedule(sch: s_tir.Schedule, workload: Conv2dWorkload, config: Config, thre
     _unroll_kernel(sch, acc, geo)
 
 
-def _tile_epilogue(sch: s_tir.Schedule, epilogue: Any, geo: Geometry) -> dict[str, Any]:
+def _tile_epilogue(sch: s_tir.Schedule, epilogue: Any, geo: DepthwiseGeometry) -> dict[str, Any]:
     """Split the epilogue's loops into tiles and say where borders and edges are."""
     config, workload = geo.config, geo.workload
     if block_of(config.out_layout):
@@ -295,7 +193,7 @@ def _mark_block(sch: s_tir.Schedule, ih: Any, iw: Any, lane: Any, lanes: int) ->
     annotate_vector(sch, lane, lanes)
 
 
-def _unroll_kernel(sch: s_tir.Schedule, acc: Any, geo: Geometry) -> None:
+def _unroll_kernel(sch: s_tir.Schedule, acc: Any, geo: DepthwiseGeometry) -> None:
     """Put the kernel outside the tile, to be unrolled in the order of the input pixels."""
     ih, iw, lane, ry, rx = sch.get_loops(acc)[-5:]
     sch.reorder(ry, rx, ih, iw, lane)
@@ -308,7 +206,9 @@ def _unroll_kernel(sch: s_tir.Schedule, acc: Any, geo: Geometry) -> None:
     sch.annotate(ry, BY_INPUT, [*geo.workload.stride, *geo.workload.dilation])
 
 
-def _parallelize(sch: s_tir.Schedule, loops: dict[str, Any], geo: Geometry, threads: int) -> None:
+def _parallelize(
+    sch: s_tir.Schedule, loops: dict[str, Any], geo: DepthwiseGeometry, threads: int
+) -> None:
     cut = geo.workload.co % geo.config.nr
     if geo.config.loop_order == "channels":
         sch.parallel(loops["ov"] if cut else sch.fuse(loops["n"], loops["ov"]))
@@ -316,7 +216,7 @@ def _parallelize(sch: s_tir.Schedule, loops: dict[str, Any], geo: Geometry, thre
         sch.parallel(loops["n" if geo.workload.n % threads == 0 else "yt"])
 
 
-def _schedule_padding(sch: s_tir.Schedule, pad: Any, geo: Geometry, threads: int) -> None:
+def _schedule_padding(sch: s_tir.Schedule, pad: Any, geo: DepthwiseGeometry, threads: int) -> None:
     loops = sch.get_loops(pad)
     annotate_vector(sch, loops[-1], geo.config.nr)
     if threads > 1:
@@ -335,15 +235,18 @@ class Conv2dDepthwise:
             return f"{workload.kind} is not a convolution"
         if not workload.is_depthwise:
             return "not depthwise: more than one input channel per group"
-        return "" if workload.dtype == "float32" else f"no {workload.dtype} version"
+        if workload.dtype != "float32":
+            return f"no {workload.dtype} version"
+        kernel = f"{workload.kh}x{workload.kw}"
+        too_large = workload.kh * workload.kw * FMA_BYTES > CODE_BYTES
+        return f"kernel {kernel} too large to unroll" if too_large else ""
 
     def configs(self, workload: Conv2dWorkload, core: Core, threads: int) -> list[Config]:
         """Return the tiles of the best predicted time, best first."""
-        found = [
-            config
-            for config in _candidates(workload, core)
-            if Geometry(workload, config).code_bytes <= CODE_BYTES
-        ]
+        found = list(_candidates(workload, core))
+        small = [c for c in found if DepthwiseGeometry(workload, c).code_bytes <= CODE_BYTES]
+        # One pixel of a large kernel may take more with its edges: then one pixel it is.
+        found = small or found[:1]
         found.sort(key=lambda c: self.estimate(workload, c, core, threads).seconds)
         return found[:OFFERED]
 
@@ -356,7 +259,7 @@ class Conv2dDepthwise:
 
     def workspace_bytes(self, workload: Conv2dWorkload, config: Config, threads: int) -> int:
         """Return the bytes of the padded image, 0 where borders are split off instead."""
-        geo = Geometry(workload, config)
+        geo = DepthwiseGeometry(workload, config)
         if not geo.copies:
             return 0
         return 4 * workload.n * workload.ci * math.prod(geo.padded_size)

@@ -12,7 +12,6 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod)
 
 
