@@ -7,9 +7,9 @@ A micro-kernel updates one block of C that stays in vector registers:
 B is a packed panel (kr, nr), read with unit stride. A is read where it lies, through one of
 three views, because a broadcast (x86) or a short vector load (NEON) takes any address:
 
-    panel    A[k, i]                          packed micro-panel of BLIS (figure 3 of the GEMM paper)
+    panel    A[k, i]                          packed micro-panel of BLIS (GEMM paper, figure 3)
     rows     A[ih * sh, iw * sw, k]           pixels of an NCHWc image, or rows of a matrix (mh = 1)
-    window   A[ih * sh, iw * sw + k * dw]     overlapping windows of an NCHW image row (first layers)
+    window   A[ih * sh, iw * sw + k * dw]     overlapping windows of an NCHW image row (first layer)
 
 The rows of the block are mh x mw (mr = mh * mw), so that narrow images fill a whole block too.
 """
@@ -138,14 +138,14 @@ class UpdateShape:
 
     @property
     def a_shape(self) -> tuple[int, ...]:
-        """Extent of A that one call reads."""
+        """Extent of A that one call reads; rows of a single k step have no axis for it."""
         if self.view == "panel":
             return (self.kr, self.mh * self.mw)
         rows = (self.mh - 1) * self.sh + 1
         cols = (self.mw - 1) * self.sw + 1
         if self.view == "window":
             return (rows, cols + (self.kr - 1) * self.dw)
-        return (rows, cols, self.kr)
+        return (rows, cols) if self.kr == 1 else (rows, cols, self.kr)
 
     def a_index(self, ih: Any, iw: Any, k: Any) -> tuple[Any, ...]:
         """Index of A(i, k) in `a_shape`."""
@@ -153,14 +153,15 @@ class UpdateShape:
             return (k, ih * self.mw + iw)
         if self.view == "window":
             return (ih * self.sh, iw * self.sw + k * self.dw)
-        return (ih * self.sh, iw * self.sw, k)
+        at = (ih * self.sh, iw * self.sw)
+        return at if self.kr == 1 else (*at, k)
 
 
 def update_intrin(kernel: Microkernel, shape: UpdateShape) -> str:
     """Register the TensorIntrin of `kernel` used with `shape`; return its name.
 
-    The intrinsic's C is (mh, mw, nr), its A is `shape.a_shape`, its B is (kr, nr). Axes of
-    extent one are dropped from all three, as `Schedule.tensorize` requires.
+    The intrinsic's C is (mh, mw, nr), its A is `shape.a_shape`, its B is (kr, nr). Leading axes
+    of extent one are dropped from all three, as `Schedule.tensorize` requires.
 
     Returns
     -------
@@ -191,17 +192,13 @@ def _register(kernel: Microkernel, shape: UpdateShape) -> str:
 
 
 def _squeeze(shape: Sequence[int]) -> tuple[int, ...]:
-    kept = tuple(s for s in shape if s != 1)
-    return kept or (1,)
-
-
-def _squeezed_index(shape: Sequence[int], index: Sequence[Any]) -> list[Any]:
-    kept = [i for s, i in zip(shape, index, strict=True) if s != 1]
-    return kept or [0]
+    """Drop leading axes of extent one; those further in are there in every buffer."""
+    first = next((axis for axis, extent in enumerate(shape) if extent != 1), len(shape) - 1)
+    return tuple(shape[first:])
 
 
 class _Operand:
-    """A buffer declared without its unit axes but indexed with all of them."""
+    """A buffer declared without leading unit axes but indexed with all of them."""
 
     def __init__(self, shape: Sequence[int], dtype: str, contiguous: bool) -> None:
         self.shape = tuple(shape)
@@ -224,7 +221,7 @@ class _Operand:
         return operand
 
     def at(self, *index: Any) -> list[Any]:
-        return _squeezed_index(self.shape, index)
+        return list(index[-len(self.kept) :])
 
     def region(self) -> Any:
         return self.buffer[tuple(slice(0, s) for s in self.kept)]
@@ -310,7 +307,7 @@ def _k_loop(
 
 
 def _unroll(kernel: Microkernel, shape: UpdateShape) -> int:
-    """k steps of one iteration: 1 where no register is left for operands of further steps."""
+    """Steps of k in one iteration: 1 where no register is left for operands of further ones."""
     by_element = kernel.a_by_lane and shape.view == "rows" and not kernel.loads_a_vectors
     return 1 if by_element else shape.unroll
 

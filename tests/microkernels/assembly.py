@@ -1,0 +1,112 @@
+"""A small reader of LLVM's assembly: the innermost loop that holds the multiply-adds.
+
+x86 in AT&T syntax (the destination is the last operand), AArch64 in its own (it is the first).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_LABEL = re.compile(r"^([.\w$]+):")
+_FMA = re.compile(r"v?f(n?m)(add|sub)|fml[as]")
+_BRANCH = re.compile(r"^(j\w+|b|b\.\w+|cbn?z|tbn?z)$")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction: its mnemonic and the text of its operands."""
+
+    name: str
+    operands: str
+
+    @property
+    def is_fma(self) -> bool:
+        """Whether it multiplies and adds floating-point numbers, scalar or vector."""
+        return _FMA.match(self.name) is not None
+
+    @property
+    def is_branch(self) -> bool:
+        """Whether it may jump to a label."""
+        return _BRANCH.match(self.name) is not None
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it calls a function."""
+        return self.name.startswith("call") or self.name in ("bl", "blr")
+
+    @property
+    def uses_stack(self) -> bool:
+        """Whether an address is relative to the stack or frame pointer."""
+        return re.search(r"\(%r[sb]p\b|\[(sp|x29|fp)\b", self.operands) is not None
+
+    @property
+    def moves_register(self) -> bool:
+        """Whether it copies a vector register into another."""
+        if self.name.startswith("vmov"):
+            return "(" not in self.operands
+        return self.name == "mov" and self.operands.startswith("v") and "[" not in self.operands
+
+    @property
+    def reads_memory(self) -> bool:
+        """Whether an operand lies in memory."""
+        return "(" in self.operands or "[" in _without_lanes(self.operands)
+
+    @property
+    def target(self) -> str:
+        """Label that a branch jumps to."""
+        return self.operands.split(",")[-1].strip()
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.operands}"
+
+
+def instructions(text: str) -> list[Instruction | str]:
+    """Return instructions and labels (as plain strings) in order, without directives."""
+    found: list[Instruction | str] = []
+    for line in text.splitlines():
+        label = _LABEL.match(line)
+        if label:
+            found.append(label.group(1))
+            continue
+        # Comments: "# text" in x86, "// text" and "; text" in AArch64, where "#8" is a number.
+        code = re.split(r"\s#\s|//|;", line, maxsplit=1)[0].strip()
+        if code and not code.startswith("."):
+            name, _, operands = code.partition("\t")
+            found.append(Instruction(name.strip(), operands.strip()))
+    return found
+
+
+def innermost_loops(text: str) -> list[list[Instruction]]:
+    """Return the bodies of loops (label .. backward branch to it) without a loop inside."""
+    code = instructions(text)
+    labels = {item: i for i, item in enumerate(code) if isinstance(item, str)}
+    spans = {
+        (labels[item.target], i)
+        for i, item in enumerate(code)
+        if isinstance(item, Instruction) and item.is_branch and labels.get(item.target, i) < i
+    }
+    inner = [s for s in spans if not any(t != s and s[0] <= t[0] and t[1] <= s[1] for t in spans)]
+    return [
+        [item for item in code[first : last + 1] if isinstance(item, Instruction)]
+        for first, last in sorted(inner)
+    ]
+
+
+def k_loop(text: str) -> list[Instruction]:
+    """Return the one innermost loop that holds multiply-adds.
+
+    Raises
+    ------
+    ValueError
+        When there is none, or more than one.
+    """
+    loops = [loop for loop in innermost_loops(text) if any(i.is_fma for i in loop)]
+    if len(loops) != 1:
+        raise ValueError(f"{len(loops)} innermost loops with multiply-adds, expected one")
+    return loops[0]
+
+
+def _without_lanes(operands: str) -> str:
+    """Drop the lane of `v0.s[1]`, which is no address."""
+    return re.sub(r"\.\w+\[\d+\]", "", operands)

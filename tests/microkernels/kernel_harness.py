@@ -1,0 +1,208 @@
+"""A small matrix product around one micro-kernel: tiles, exact edges, nothing else.
+
+    C[y, x, j] = sum_{kb, k} A(kb, y, x, k) * B[kb, k, j]
+
+The rows of C are the pixels (y, x); `kb` counts calls of the micro-kernel into the same block.
+A lies in memory as the view of the micro-kernel wants it: (kb, y, x, k) with strides for "rows",
+(kb, y, x) for "window", packed (kb, tile, tile, k, mr) for "panel".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import s_tir, te, tirx
+
+from tvm_blislike.microkernels import Microkernel, UpdateShape, update_intrin
+from tvm_blislike.schedules import lowering
+from tvm_blislike.schedules.common import annotate_axis, annotate_vector
+
+
+@dataclass(frozen=True)
+class Product:
+    """One product: the micro-kernel, how it walks through A, and the size of C."""
+
+    kernel: Microkernel
+    shape: UpdateShape
+    h: int
+    w: int
+    n: int
+    calls: int = 2
+
+    @property
+    def tiles(self) -> tuple[int, int, int]:
+        """Tiles of C along y, x and j."""
+        sizes = zip((self.h, self.w, self.n), self.block, strict=True)
+        return tuple(math.ceil(size / block) for size, block in sizes)
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """Rows, columns and channels of a block of C."""
+        return self.shape.mh, self.shape.mw, self.kernel.nr
+
+    @property
+    def a_shape(self) -> tuple[int, ...]:
+        """Shape of A."""
+        shape, calls = self.shape, self.calls
+        if shape.view == "panel":
+            return (calls, *self.tiles[:2], shape.kr, self.kernel.mr)
+        rows, columns = (self.h - 1) * shape.sh + 1, (self.w - 1) * shape.sw + 1
+        if shape.view == "window":
+            return (calls, rows, columns + (shape.kr - 1) * shape.dw)
+        return (calls, rows, columns) if shape.kr == 1 else (calls, rows, columns, shape.kr)
+
+    @property
+    def b_shape(self) -> tuple[int, ...]:
+        """Shape of B: packed panels."""
+        return (self.calls, self.tiles[2], self.shape.kr, self.kernel.nr)
+
+    def a_at(self, kb: Any, yt: Any, xt: Any, ih: Any, iw: Any, k: Any) -> tuple[Any, ...]:
+        """Index of A(kb, y, x, k) in memory."""
+        shape = self.shape
+        if shape.view == "panel":
+            return (kb, yt, xt, k, ih * shape.mw + iw)
+        y, x = (yt * shape.mh + ih) * shape.sh, (xt * shape.mw + iw) * shape.sw
+        if shape.view == "window":
+            return (kb, y, x + k * shape.dw)
+        return (kb, y, x, k) if shape.kr > 1 else (kb, y, x)
+
+
+def primfunc(product: Product) -> tirx.PrimFunc:
+    """Return the scheduled, tensorized PrimFunc (A, B, C)."""
+    sch = s_tir.Schedule(te.create_prim_func(_define(product)).with_attr("tirx.noalias", True))
+    (_schedule_in_memory if product.shape.in_memory else _schedule)(sch, product)
+    return sch.mod["main"].with_attr(lowering.REGISTER_BYTES, 2048)
+
+
+def compile_all(
+    functions: dict[str, tirx.PrimFunc], target: dict[str, Any]
+) -> tvm.runtime.Executable:
+    """Compile PrimFuncs into one library, each under its name."""
+    named = {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
+    return tvm.compile(lowering.lower(tvm.IRModule(named)), tvm.target.Target(target))
+
+
+def run(function: Any, product: Product) -> float:
+    """Run on random data; return the error over what rounding may cause (1 is the limit)."""
+    rng = np.random.default_rng(3)
+    a = rng.standard_normal(product.a_shape, dtype=np.float32)
+    b = rng.standard_normal(product.b_shape, dtype=np.float32)
+    out = tvm.runtime.tensor(np.full((product.h, product.w, product.n), np.nan, np.float32))
+    function(tvm.runtime.tensor(a), tvm.runtime.tensor(b), out)
+    depth = product.calls * product.shape.kr
+    columns = b.transpose(0, 2, 1, 3).reshape(depth, -1)[:, : product.n].astype(np.float64)
+    rows = _plain_a(product, a)
+    # After YNNPACK: the sum of k products of magnitude below max |a| max |b|.
+    bound = np.finfo(np.float32).eps * (depth + 1) * np.abs(a).max() * np.abs(b).max()
+    return float(np.abs(out.numpy() - rows @ columns).max() / bound)
+
+
+def _plain_a(product: Product, a: np.ndarray) -> np.ndarray:
+    """A as (y, x, kb * k), one element after the other."""
+    mh, mw = product.block[:2]
+    plain = np.empty((product.h, product.w, product.calls, product.shape.kr))
+    for y, x, kb, k in np.ndindex(plain.shape):
+        plain[y, x, kb, k] = a[product.a_at(kb, y // mh, x // mw, y % mh, x % mw, k)]
+    return plain.reshape(product.h, product.w, -1)
+
+
+def _define(product: Product) -> list[te.Tensor]:
+    mh, mw, nr = product.block
+    a = te.placeholder(product.a_shape, name="A")
+    b = te.placeholder(product.b_shape, name="B")
+    kb = te.reduce_axis((0, product.calls), "kb")
+    k = te.reduce_axis((0, product.shape.kr), "k")
+
+    def block(yt: Any, xt: Any, jt: Any, ih: Any, iw: Any, j: Any) -> Any:
+        return te.sum(a[product.a_at(kb, yt, xt, ih, iw, k)] * b[kb, jt, k, j], axis=[kb, k])
+
+    acc = te.compute((*product.tiles, mh, mw, nr), block, name="acc")
+
+    def element(y: Any, x: Any, j: Any) -> Any:
+        at = (y // mh, x // mw, j // nr, y % mh, x % mw)
+        value = acc[(*at, j % nr)]
+        if product.tiles[2] > 1 or product.n == nr:
+            return value
+        # As in the schedules: keeps `compute_at` from cutting the block of C.
+        return tirx.if_then_else(j < product.n, value, acc[(*at, nr - 1)])
+
+    return [a, b, te.compute((product.h, product.w, product.n), element, name="C")]
+
+
+def _edges(product: Product) -> list[dict[str, int]]:
+    """Extents of the last tile along y, x and j, empty where it is whole."""
+    mh, mw, nr = product.block
+    cut = product.n % nr
+    return [
+        {"mh": product.h % mh} if product.h % mh else {},
+        {"mw": product.w % mw} if product.w % mw else {},
+        {"nr": math.ceil(cut / product.kernel.lanes), "lanes": cut} if cut else {},
+    ]
+
+
+def _annotate_edges(sch: s_tir.Schedule, product: Product, loops: list[Any]) -> None:
+    for loop, edge in zip(loops, _edges(product), strict=True):
+        if edge:
+            sch.annotate(loop, lowering.EDGE, edge)
+
+
+def _tile_output(sch: s_tir.Schedule, product: Product) -> list[Any]:
+    loops = sch.get_loops(sch.get_sblock("C"))
+    outer, inner = [], []
+    for loop, size in zip(loops, product.block, strict=True):
+        tile, rest = sch.split(loop, [None, size])
+        outer.append(tile)
+        inner.append(rest)
+    sch.reorder(outer[2], *outer[:2], *inner)
+    for loop, axis in zip(inner, ("mh", "mw", "lanes"), strict=True):
+        annotate_axis(sch, loop, axis)
+    for loop in inner[:2]:
+        sch.unroll(loop)
+    annotate_vector(sch, inner[2], product.kernel.lanes)
+    _annotate_edges(sch, product, outer)
+    return outer
+
+
+def _schedule(sch: s_tir.Schedule, product: Product) -> None:
+    """C in registers until its only store."""
+    outer = _tile_output(sch, product)
+    acc = sch.get_sblock("acc")
+    sch.compute_at(acc, outer[1], preserve_unit_loops=True)
+    ih, iw, j, kb, k = sch.get_loops(acc)[-5:]
+    sch.reorder(kb, k, ih, iw, j)
+    _zero(sch, sch.decompose_reduction(acc, kb), product)
+    sch.tensorize(_kernel_loops(sch, k, ih, iw, j)[0], update_intrin(product.kernel, product.shape))
+
+
+def _schedule_in_memory(sch: s_tir.Schedule, product: Product) -> None:
+    """Every call adds to blocks of C in memory."""
+    _tile_output(sch, product)
+    acc = sch.get_sblock("acc")
+    yt, xt, jt, ih, iw, j, kb, k = sch.get_loops(acc)
+    sch.reorder(jt, yt, xt, kb, k, ih, iw, j)
+    _annotate_edges(sch, product, [yt, xt, jt])
+    inner = _kernel_loops(sch, k, ih, iw, j)
+    sch.blockize(inner[0])
+    inner = sch.get_loops(acc)[-len(inner) :]
+    sch.tensorize(inner[0], update_intrin(product.kernel, product.shape))
+
+
+def _kernel_loops(sch: s_tir.Schedule, *nest: Any) -> list[Any]:
+    """Move unit loops outside: the intrinsic has no such axes."""
+    units = [loop for loop in nest if int(sch.get(loop).extent) == 1]
+    kept = [loop for loop in nest if loop not in units]
+    sch.reorder(*units, *kept)
+    return kept
+
+
+def _zero(sch: s_tir.Schedule, init: Any, product: Product) -> None:
+    ih, iw, j = sch.get_loops(init)[-3:]
+    columns, lane = sch.split(j, [None, product.kernel.lanes])
+    for loop, axis in ((ih, "mh"), (iw, "mw"), (columns, "nr")):
+        sch.unroll(loop)
+        annotate_axis(sch, loop, axis)
+    sch.vectorize(lane)

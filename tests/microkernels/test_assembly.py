@@ -1,0 +1,132 @@
+"""What LLVM makes of every listed micro-kernel: multiply-adds, folded operands, no spills."""
+
+from __future__ import annotations
+
+import functools
+import re
+from textwrap import dedent
+
+import pytest
+from assembly import Instruction, k_loop
+from kernel_harness import Product, compile_all, primfunc
+
+from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import KERNELS, Microkernel, UpdateShape, kernels_for
+
+UNROLL = 4
+# Cores whose schedules differ in LLVM: in order and out of order, loads early and late.
+CORES = {
+    "avx512": ("sapphirerapids", "zen4"),
+    "avx2": ("x86-64-v3", "zen3"),
+    "neon": ("cortex-a72", "cortex-a53", "neoverse-n1"),
+}
+FMA = {
+    "avx512": re.compile(r"vfmadd(132|213|231)ps .*%zmm\d+$"),
+    "avx2": re.compile(r"vfmadd(132|213|231)ps .*%ymm\d+$"),
+    "neon": re.compile(r"fmla v\d+\.4s, v\d+\.4s, v\d+\.(s\[\d\]|4s)$"),
+}
+# Multiply-adds of a loop that LLVM may have unrolled of its own accord.
+MOST_REPEATED = 112
+ALL_CORES = [(k, core) for k in KERNELS for core in CORES[k.isa]]
+
+
+def name_of(value: object) -> str:
+    return value.name if isinstance(value, Microkernel) else str(value)
+
+
+@functools.cache
+def loop_of(kernel: Microkernel, core: str, in_memory: bool = False) -> list[Instruction]:
+    """The k loop of one block whose k is long."""
+    shape = UpdateShape(1, kernel.mr, 256, UNROLL, in_memory=in_memory)
+    product = Product(kernel, shape, 1, kernel.mr, kernel.nr, calls=1)
+    library = compile_all({"f": primfunc(product)}, Core.named(core).target_config(1))
+    return k_loop(library.mod.inspect_source("asm"))
+
+
+def loads(loop: list[Instruction]) -> int:
+    """Registers filled from memory, folded operands included; a pair load counts twice."""
+    pairs = sum(i.name == "ldp" for i in loop)
+    return sum(i.reads_memory for i in loop) + pairs
+
+
+@pytest.mark.parametrize("kernel, core", ALL_CORES, ids=name_of)
+def test_k_loop_is_nothing_but_multiply_adds_and_their_loads(kernel: Microkernel, core: str):
+    loop = loop_of(kernel, core)
+    fmas = [i for i in loop if i.is_fma]
+    assert not [str(i) for i in fmas if not FMA[kernel.isa].match(str(i))]
+    steps, rest = divmod(len(fmas), kernel.mr * kernel.vectors)
+    assert rest == 0
+    # One step where NEON has no register for more; LLVM itself repeats a short body.
+    asked = 1 if kernel.a_by_lane and not kernel.loads_a_vectors else UNROLL
+    assert steps in [asked * times for times in (1, 2, 4, 8)]
+    assert steps == asked or len(fmas) <= MOST_REPEATED
+    assert loads(loop) == pytest.approx(kernel.loads_per_fma * len(fmas))
+
+
+@pytest.mark.parametrize("kernel", kernels_for("avx512"), ids=name_of)
+def test_broadcast_folds_into_the_multiply_add_of_one_vector(kernel: Microkernel):
+    fmas = [i for i in loop_of(kernel, "sapphirerapids") if i.is_fma]
+    folded = ["{1to16}" in str(i) for i in fmas]
+    if kernel.mr == kernel.vectors == 1:
+        # An instruction has one operand in memory: here it is B.
+        assert all(i.reads_memory for i in fmas)
+    else:
+        assert all(folded) if kernel.vectors == 1 else not any(folded)
+
+
+@pytest.mark.parametrize("kernel", kernels_for("neon"), ids=name_of)
+def test_vectors_of_a_are_multiplied_by_element(kernel: Microkernel):
+    loop = loop_of(kernel, "cortex-a72")
+    by_element = [str(i).endswith("]") for i in loop if i.is_fma]
+    # An element on its own may be broadcast by its load (ld1r).
+    assert all(by_element) or not kernel.loads_a_vectors
+    assert not [str(i) for i in loop if i.name == "dup"]
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=name_of)
+def test_stated_registers_are_those_the_loop_names(kernel: Microkernel):
+    core = CORES[kernel.isa][0]
+    numbers = re.compile(r"(?:%[xyz]mm|\b[vqs])(\d+)\b")
+    named = {n for i in loop_of(kernel, core) for n in numbers.findall(i.operands)}
+    # Of one row, LLVM may take every vector of B from memory; elements of A share a register.
+    one_by_one = kernel.mr == 1 or (kernel.a_by_lane and not kernel.loads_a_vectors)
+    least = kernel.mr * kernel.vectors + 1 if one_by_one else kernel.registers
+    assert least <= len(named)
+    assert kernel.registers <= Core.named(core).vector_registers
+
+
+def test_reader_finds_the_inner_loop_and_its_faults():
+    """The checks above see what they look for, in both syntaxes."""
+    x86 = """
+    f:
+    .LBB0_1:                                # %outer
+    \tvxorps\t%xmm0, %xmm0, %xmm0
+    .LBB0_2:                                #   Parent Loop BB0_1 Depth=1
+    \tvmovups\t64(%rsp), %zmm1              # 64-byte Reload
+    \tvfmadd231ps\t8(%rdi,%rax){1to16}, %zmm1, %zmm0
+    \tvmovaps\t%zmm1, %zmm2
+    \tcallq\texpf@PLT
+    \tjne\t.LBB0_2
+    \tjne\t.LBB0_1
+    """
+    loop = k_loop(dedent(x86))
+    assert [i.name for i in loop] == ["vmovups", "vfmadd231ps", "vmovaps", "callq", "jne"]
+    assert [i.uses_stack for i in loop] == [True, False, False, False, False]
+    assert [i.reads_memory for i in loop] == [True, True, False, False, False]
+    assert [i.moves_register for i in loop] == [False, False, True, False, False]
+    assert [i.is_call for i in loop] == [False, False, False, True, False]
+    arm = """
+    .LBB0_1:
+    \tldp\tq0, q1, [sp, #16]
+    \tldr\tq3, [x1], #16
+    \tfmla\tv2.4s, v0.4s, v1.s[1]
+    \tmov\tv4.16b, v2.16b
+    \tb.ne\t.LBB0_1
+    """
+    loop = k_loop(dedent(arm))
+    assert [i.uses_stack for i in loop] == [True, False, False, False, False]
+    assert [i.reads_memory for i in loop] == [True, True, False, False, False]
+    assert [i.moves_register for i in loop] == [False, False, False, True, False]
+    assert loads(loop) == 3
+    with pytest.raises(ValueError, match="0 innermost loops"):
+        k_loop("f:\n\tret\n")

@@ -1,0 +1,119 @@
+"""Every listed micro-kernel that this machine runs against numpy, at and around its tile."""
+
+from __future__ import annotations
+
+import pytest
+from kernel_harness import Product, compile_all, primfunc, run
+
+from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import (
+    KERNELS,
+    Microkernel,
+    UpdateShape,
+    get_kernel,
+    kernels_for,
+    update_intrin,
+)
+
+NATIVE = Core.native()
+# A core that can run AVX-512 runs AVX2 as well.
+TARGETS = {
+    "avx512": {
+        "avx512": NATIVE.target_config(1),
+        "avx2": Core.named("x86-64-v3").target_config(1),
+    }
+}.get(NATIVE.isa, {NATIVE.isa: NATIVE.target_config(1)})
+RUNNABLE = [kernel for kernel in KERNELS if kernel.isa in TARGETS]
+UNROLL = 4
+PRIME_ROWS, PRIME_COLUMNS, PRIME_K = 31, 37, 13
+
+
+def around(size: int, prime: int) -> list[int]:
+    """One, the tile and its neighbours, and a prime."""
+    return [size - 1 or size, size + 1, size, 1, prime]
+
+
+def sizes(kernel: Microkernel) -> list[tuple[int, int, int]]:
+    """(m, n, k), every size of `around` once for each."""
+    rows = around(kernel.mr, PRIME_ROWS)
+    columns = around(kernel.nr, PRIME_COLUMNS)
+    steps = around(UNROLL, PRIME_K)
+    # Cut rows meet cut columns; the orders differ so that not all are whole or cut at once.
+    return [(rows[i], columns[(2 * i) % 5], steps[(3 * i + 1) % 5]) for i in range(5)]
+
+
+def products(kernel: Microkernel) -> dict[str, Product]:
+    """The products to run, by name."""
+    found = {}
+    for number, (m, n, k) in enumerate(sizes(kernel)):
+        row = {"mh": 1, "mw": kernel.mr, "kr": k}
+        views = {
+            "rows": UpdateShape(**row, unroll=UNROLL, sw=1 + number % 2),
+            "window": UpdateShape(**row, unroll=1, view="window", sw=2, dw=1 + number % 2),
+            "memory": UpdateShape(**row, unroll=UNROLL, in_memory=True),
+            "panel": UpdateShape(**row, unroll=UNROLL, view="panel"),
+        }
+        # The plainest view at every size, the others in turn.
+        turn = ("window", "memory", "panel")
+        for view in ("rows", turn[number % 3]):
+            found[f"{view}_{m}_{n}_{k}"] = Product(kernel, views[view], 1, m, n)
+    return {**found, **image_products(kernel)}
+
+
+def image_products(kernel: Microkernel) -> dict[str, Product]:
+    """Blocks of several image rows, cut along both axes."""
+    heights = [mh for mh in range(2, kernel.mr + 1) if kernel.mr % mh == 0]
+    if not heights:
+        return {}
+    mh = heights[0]
+    mw = kernel.mr // mh
+    rows = UpdateShape(mh, mw, 5, UNROLL, sh=2, sw=2)
+    window = UpdateShape(mh, mw, 5, 1, "window", sh=1, sw=2)
+    return {
+        "image_rows": Product(kernel, rows, mh + 1, mw + 1, kernel.nr + kernel.lanes),
+        "image_window": Product(kernel, window, 2 * mh - 1, 2 * mw, kernel.nr),
+    }
+
+
+@pytest.mark.parametrize("kernel", RUNNABLE, ids=lambda kernel: kernel.name)
+def test_against_numpy(kernel: Microkernel):
+    cases = products(kernel)
+    library = compile_all({n: primfunc(p) for n, p in cases.items()}, TARGETS[kernel.isa])
+    errors = {name: run(library[name], product) for name, product in cases.items()}
+    assert {name: error for name, error in errors.items() if not error <= 1} == {}
+
+
+def test_names_tell_shapes_apart_and_find_kernels():
+    assert len({kernel.name for kernel in KERNELS}) == len(KERNELS)
+    for kernel in KERNELS:
+        assert get_kernel(kernel.name) is kernel
+        assert kernel in kernels_for(kernel.isa)
+        assert kernel.nr % kernel.lanes == 0
+    assert get_kernel("avx512_f32_14x32").mr == 14
+    with pytest.raises(KeyError, match="avx512_f32_99x16"):
+        get_kernel("avx512_f32_99x16")
+    assert kernels_for("avx512", "int8") == ()
+
+
+def test_rows_of_the_shape_must_be_those_of_the_kernel():
+    with pytest.raises(ValueError, match="14 rows, not 2 x 8"):
+        update_intrin(get_kernel("avx512_f32_14x32"), UpdateShape(2, 8, 16))
+
+
+def test_intrinsic_is_registered_once_per_use():
+    kernel = get_kernel("avx512_f32_14x32")
+    uses = [
+        UpdateShape(1, 14, 16),
+        UpdateShape(2, 7, 16),
+        UpdateShape(1, 14, 12),
+        UpdateShape(1, 14, 16, unroll=2),
+        UpdateShape(1, 14, 16, sw=2),
+        UpdateShape(1, 14, 16, sh=2),
+        UpdateShape(1, 14, 16, view="window"),
+        UpdateShape(1, 14, 16, view="window", dw=2),
+        UpdateShape(1, 14, 16, view="panel"),
+        UpdateShape(1, 14, 16, in_memory=True),
+    ]
+    names = [update_intrin(kernel, use) for use in uses]
+    assert len(set(names)) == len(uses)
+    assert names == [update_intrin(kernel, use) for use in uses]
