@@ -9,6 +9,7 @@ from tvm import relax
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes.canonicalize import Canonicalize
+from tvm_blislike.passes.indices import NarrowIndices
 from tvm_blislike.passes.layout import choose_layouts
 from tvm_blislike.passes.legalize import legalize
 from tvm_blislike.passes.reporting import Reporter
@@ -70,8 +71,7 @@ def _passes(
             Canonicalize(),
             choose_layouts(strategy),
             legalize(strategy),
-            # Ours index with 32 bits, operators from Relax shapes with 64: fusion wants one width.
-            tvm.tirx.transform.ForceNarrowIndexToInt32(),
+            NarrowIndices(),
             relax.transform.AnnotateTIROpPattern(),
             relax.transform.FoldConstant(),
             relax.transform.FuseOps(),

@@ -155,23 +155,29 @@ class _Affine(PyExprMutator):
             super().visit_var_binding_(binding)
             return
         folded = self.folded[binding.var]
+        value = self._scaled(folded)
+        if np.any(folded.shift):
+            shift = folded.shift.astype(dtype_name(folded.conv.args[1])).reshape(1, -1, 1, 1)
+            value = relax.op.add(self.builder_.emit(value), relax.const(shift))
+        inner = isinstance(binding.var, relax.DataflowVar)
+        # A variable that is read outside its dataflow block must stay one.
+        leaves_block = self.builder_.current_block_is_dataflow() and not inner
+        emit = self.builder_.emit_output if leaves_block else self.builder_.emit
+        self.set_var_remap(binding.var, emit(value))
+
+    def _scaled(self, folded: _Folded) -> relax.Call:
+        """Return the convolution with the scale in its weights."""
         conv = self.visit_expr(folded.conv)
         weights = constant_array(conv.args[1])
         scaled = (weights * folded.scale.reshape(-1, 1, 1, 1)).astype(weights.dtype)
-        result = self.builder_.emit(
-            relax.op.nn.conv2d(
-                conv.args[0],
-                relax.const(scaled),
-                strides=conv.attrs.strides,
-                padding=conv.attrs.padding,
-                dilation=conv.attrs.dilation,
-                groups=conv.attrs.groups,
-            )
+        return relax.op.nn.conv2d(
+            conv.args[0],
+            relax.const(scaled),
+            strides=conv.attrs.strides,
+            padding=conv.attrs.padding,
+            dilation=conv.attrs.dilation,
+            groups=conv.attrs.groups,
         )
-        if np.any(folded.shift):
-            shift = folded.shift.astype(weights.dtype).reshape(1, -1, 1, 1)
-            result = self.builder_.emit(relax.op.add(result, relax.const(shift)))
-        self.set_var_remap(binding.var, result)
 
 
 def _find_folded(func: relax.Function) -> dict[relax.Var, _Folded]:

@@ -1,0 +1,56 @@
+"""One index width for everything that is fused: 32 bits.
+
+The library's own tensor expressions index with 32 bits, operators lowered from Relax shapes with
+64, and TVM fuses functions of one width only.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+# TVM's pattern kind "opaque": never fused with anything.
+_OPAQUE = 8
+_MOST_ELEMENTS = 2**31 - 1
+
+
+@tvm.transform.module_pass(opt_level=0, name="blislike.NarrowIndices")
+class NarrowIndices:
+    """Module pass that makes PrimFuncs index with 32 bits, and keeps the others out of fusion."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Return the module with its functions narrowed where that is possible."""
+        result = mod.clone()
+        wide = {}
+        for gvar, func in mod.functions_items():
+            if not isinstance(func, tirx.PrimFunc):
+                continue
+            buffers = _buffers(func)
+            # TVM's pass would break functions of scalars only, whose blocks have no indices.
+            if any(len(b.shape) for b in buffers) and all(map(_is_narrow, buffers)):
+                wide[gvar] = func
+            else:
+                result.update_func(gvar, func.with_attr("op_pattern", _OPAQUE))
+        narrowed = tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule(wide))
+        for gvar in wide:
+            result.update_func(gvar, narrowed[gvar])
+        return result
+
+
+def _buffers(func: tirx.PrimFunc) -> list[tirx.Buffer]:
+    """Return every buffer of a function: parameters, temporaries and views."""
+    variables: list[tirx.Var] = []
+    tvm_ffi.structural_walk(func, [(tirx.Var, variables.append)])
+    # Buffers are variables of a type that has a shape.
+    return [variable for variable in variables if hasattr(variable, "shape")]
+
+
+def _is_narrow(buffer: tirx.Buffer) -> bool:
+    """Whether 32 bits reach every element, and no element would be taken for an index."""
+    if str(buffer.dtype) == "int64":
+        return False
+    sizes = [extent for extent in buffer.shape if isinstance(extent, tirx.IntImm)]
+    return math.prod(map(int, sizes)) <= _MOST_ELEMENTS
