@@ -300,7 +300,7 @@ def _k_loop(
     unroll = _unroll(kernel, shape)
     steps, tail = divmod(shape.kr, unroll)
     if steps:
-        with T.serial(0, steps) as ko:
+        with T.serial(0, steps, annotations={AXIS: "k"}) as ko:
             _k_steps(kernel, shape, a, b, c, ko * unroll, unroll)
     if tail:
         _k_steps(kernel, shape, a, b, c, steps * unroll, tail)
@@ -330,7 +330,7 @@ def _k_steps(
     if kernel.a_by_lane:
         _k_steps_by_lane(kernel, shape, a, b, c, k0, count)
         return
-    with T.unroll(0, count) as ki:
+    with T.unroll(0, count, annotations={AXIS: "ki"}) as ki:
         for ih, iw in _rows(shape):
             value = a.buffer[a.at(*shape.a_index(ih, iw, k0 + ki))]
             _row_update(kernel, b, c, k0 + ki, ih, iw, value)

@@ -22,6 +22,7 @@ from tvm_blislike.schedules.common import (
     stages,
 )
 from tvm_blislike.schedules.lowering import EDGE, LAST_EDGE
+from tvm_blislike.schedules.panels import AHEAD, NEXT
 from tvm_blislike.workload import GemmWorkload
 
 
@@ -149,7 +150,7 @@ def schedule(
     marked = stages(sch)
     epilogue = fuse_epilogue(sch)
     loops = _tile_epilogue(sch, epilogue, geo, kernel, parallel)
-    marked = stages(sch)
+    _prefetch(sch, loops, geo, geo.last_k)
     sch.compute_at(marked["acc"], loops[_inner(config)[1]], preserve_unit_loops=True)
     if "pack_a" in marked:
         _place_packing(sch, marked["pack_a"], loops["ic"], geo, kernel)
@@ -220,6 +221,23 @@ def _annotate_edges(
                 sch.annotate(loops[inner], LAST_EDGE, cut)
 
 
+def _prefetch(sch: s_tir.Schedule, loops: dict[str, Any], geo: GemmGeometry, steps: int) -> None:
+    """Ask for operands before the micro-kernel needs them (see `panels`)."""
+    inner = _inner(geo.config)[1]
+    nr = geo.config.nr
+    mode = geo.config.prefetch
+    if inner == "ir":
+        spec = {"operand": 1, "axis": -3, "step": 1, "calls": geo.block_m, "elements": steps * nr}
+    else:
+        rows = geo.config.mr
+        spec = {"operand": 0, "axis": -2, "step": rows, "calls": geo.block_n}
+        spec["elements"] = steps * rows
+    if mode & 1 and (inner == "ir" or not geo.packs(steps)):
+        sch.annotate(loops[inner], NEXT, spec)
+    if mode & 2:
+        sch.annotate(loops[inner], AHEAD, {"operand": 1, "steps": 64, "width": nr})
+
+
 def _place_packing(
     sch: s_tir.Schedule, pack: Any, loop: Any, geo: GemmGeometry, kernel: Microkernel
 ) -> None:
@@ -272,6 +290,7 @@ def _schedule_partial(
     outer = _outer(config, parallel)
     sch.reorder(*(loops[name] for name in (*outer, *_inner(config))), p, i, j)
     _annotate_edges(sch, loops, geo, kernel)
+    _prefetch(sch, loops, geo, geo.kc)
     if parallel:
         sch.parallel(loops[parallel])
     if "pack_a_head" in marked:

@@ -28,7 +28,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm_blislike.microkernels import AXIS
-from tvm_blislike.schedules import prefetch
+from tvm_blislike.schedules import panels, prefetch
 from tvm_blislike.schedules.accumulators import split_rows
 from tvm_blislike.schedules.gathers import shuffle_gathers
 
@@ -111,7 +111,7 @@ def _is_ours(func: Any) -> bool:
 
 
 def _finish(func: tirx.PrimFunc) -> tirx.Stmt:
-    body = prefetch.insert(func.body)
+    body = panels.insert(prefetch.insert(func.body))
     # From the outside in: the last block of tiles may have a cut last tile (`LAST_EDGE`).
     body = tvm_ffi.structural_map(body, [(tirx.For, _split_tiles)], order="pre")
     body = tvm_ffi.structural_map(body, [(tirx.For, _unroll_by_input)])
