@@ -208,9 +208,7 @@ def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> i
     return workload.n * workload.ci * math.prod(geo.padded_size) * ITEM_BYTES
 
 
-def _weights_cycles(
-    core: Core, size: float, level: int, passes: float, compute: float
-) -> float:
+def _weights_cycles(core: Core, size: float, level: int, passes: float, compute: float) -> float:
     """Cycles that the weights add: they come from memory in the first pass over all panels.
 
     Later passes find them in `level`. The prefetch of the next panel hides what fits beside the

@@ -38,12 +38,18 @@ class GemmGeometry:
     @property
     def block_m(self) -> int:
         """Tiles of mr rows in a block of mc rows."""
-        return min(self.tiles_m, max(1, self.config.mc // self.config.mr) if self.config.mc else self.tiles_m)
+        return min(
+            self.tiles_m,
+            max(1, self.config.mc // self.config.mr) if self.config.mc else self.tiles_m,
+        )
 
     @property
     def block_n(self) -> int:
         """Tiles of nr columns in a block of nc columns."""
-        return min(self.tiles_n, max(1, self.config.nc // self.config.nr) if self.config.nc else self.tiles_n)
+        return min(
+            self.tiles_n,
+            max(1, self.config.nc // self.config.nr) if self.config.nc else self.tiles_n,
+        )
 
     @property
     def blocks_m(self) -> int:

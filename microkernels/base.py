@@ -98,9 +98,7 @@ def kernel_name(isa: str, mr: int, nr: int, dtype: str = "float32") -> str:
     return f"{isa}_{dtype.replace('float', 'f')}_{mr}x{nr}"
 
 
-def within_budget(
-    kernels: Sequence[Microkernel], registers: int
-) -> tuple[Microkernel, ...]:
+def within_budget(kernels: Sequence[Microkernel], registers: int) -> tuple[Microkernel, ...]:
     """Keep the kernels whose accumulators and operands fit into `registers` vector registers."""
     return tuple(k for k in kernels if k.registers <= registers)
 
@@ -207,9 +205,7 @@ class _Operand:
         strides = None
         if not contiguous:
             strides = [T.int32() for _ in self.kept[:-1]] + [1]
-        self.buffer = T.match_buffer(
-            handle, self.kept, dtype, offset_factor=1, strides=strides
-        )
+        self.buffer = T.match_buffer(handle, self.kept, dtype, offset_factor=1, strides=strides)
 
     @classmethod
     def local(cls, shape: Sequence[int], dtype: str) -> _Operand:
@@ -264,9 +260,7 @@ def _desc_body(
                 v[axis] = make(extents[axis], var[axis])
             ih, iw, j, k = v
             at_c, at_a = c.at(ih, iw, j), a.at(*shape.a_index(ih, iw, k))
-            T.buffer_store(
-                c.buffer, c.buffer[at_c] + a.buffer[at_a] * b.buffer[b.at(k, j)], at_c
-            )
+            T.buffer_store(c.buffer, c.buffer[at_c] + a.buffer[at_a] * b.buffer[b.at(k, j)], at_c)
 
 
 def _impl_body(
@@ -293,9 +287,7 @@ def _block(kernel: Microkernel, shape: UpdateShape) -> Iterator[tuple[Any, Any, 
             yield ih, iw, T.ramp(jv * kernel.lanes, 1, kernel.lanes)
 
 
-def _k_loop(
-    kernel: Microkernel, shape: UpdateShape, a: _Operand, b: _Operand, c: _Operand
-) -> None:
+def _k_loop(kernel: Microkernel, shape: UpdateShape, a: _Operand, b: _Operand, c: _Operand) -> None:
     """A k loop of `unroll` steps, everything inside unrolled, then its tail."""
     unroll = _unroll(kernel, shape)
     steps, tail = divmod(shape.kr, unroll)

@@ -1,6 +1,6 @@
 """Matrix multiplication after BLIS: five loops around a micro-kernel, packed operands.
 
-    C[b, m, n] = A[b, m, k] x B[k, n]     (or B[b, k, n])
+C[b, m, n] = A[b, m, k] x B[k, n]     (or B[b, k, n])
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from tvm import s_tir, te, tirx
+
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.gemm import GemmGeometry
 from tvm_blislike.microkernels import Microkernel, UpdateShape, update_intrin

@@ -63,7 +63,10 @@ def _next_panel(loop: tirx.For, call: tirx.Var, spec: dict[str, int]) -> tirx.Fo
     at = [*_at_start(load, loop)]
     at[spec["axis"]] = at[spec["axis"]] + spec["step"]
     first = (call * iterations + loop.loop_var) * share
-    lines = [_prefetch(load, [*at[:-1], at[-1] + first + i * LINE]) for i in range(math.ceil(share / LINE))]
+    lines = [
+        _prefetch(load, [*at[:-1], at[-1] + first + i * LINE])
+        for i in range(math.ceil(share / LINE))
+    ]
     return _with_body(loop, tirx.SeqStmt([*lines, loop.body]))
 
 

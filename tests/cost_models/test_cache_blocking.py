@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
 from tvm_blislike.cost_models import LOOP_ORDERS, cache_blocking, roles
 from tvm_blislike.cost_models.cache_blocking import ABSENT_CACHE_BYTES
 from tvm_blislike.hardware import Cache, Core, names

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tvm_blislike.hardware import Cache, Core, CoreFileError, UnknownCoreError, names
-from tvm_blislike.hardware.core import CACHE_POLICIES, dtype_bits
 
 from tvm_blislike import hardware
+from tvm_blislike.hardware import Cache, Core, CoreFileError, UnknownCoreError, names
+from tvm_blislike.hardware.core import CACHE_POLICIES, dtype_bits
 
 X86 = {
     "haswell",

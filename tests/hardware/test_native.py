@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tvm_blislike.hardware import Cache, Core, names
 from tvm_blislike.hardware import machine as machine_module
 from tvm_blislike.hardware.core import CACHE_POLICIES

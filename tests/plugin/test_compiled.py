@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from small_models import float_input, make_model, small_network, small_reference
-from tvm_blislike.hardware import Core
 
 import tvm_blislike
 from tvm_blislike import library, runnable
@@ -18,6 +17,7 @@ from tvm_blislike.errors import (
     TargetError,
     ToolchainError,
 )
+from tvm_blislike.hardware import Core
 
 
 @pytest.fixture(scope="module")

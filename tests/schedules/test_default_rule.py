@@ -13,6 +13,7 @@ from tvm import relax, te, tirx
 from tvm.relax import op
 from tvm.s_tir.dlight import ApplyDefaultSchedule
 from tvm.script import tirx as T
+
 from tvm_blislike.schedules.default_rule import ATTRIBUTE, DefaultCPU, Machine
 
 RNG = np.random.default_rng(7)

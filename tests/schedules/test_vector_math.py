@@ -9,6 +9,7 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import te, tirx
+
 from tvm_blislike.schedules.vector_math import vectorize_math
 
 LANES = 16
