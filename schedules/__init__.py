@@ -5,6 +5,6 @@
 
 from __future__ import annotations
 
-from tvm_blislike.schedules import conv2d_depthwise, conv2d_direct
+from tvm_blislike.schedules import conv2d_depthwise, conv2d_direct, gemm
 
-OWN = (conv2d_depthwise.IMPLEMENTATION, conv2d_direct.IMPLEMENTATION)
+OWN = (conv2d_depthwise.IMPLEMENTATION, conv2d_direct.IMPLEMENTATION, gemm.IMPLEMENTATION)
