@@ -60,6 +60,17 @@ def layouts(workload: Conv2dWorkload, lanes: int) -> tuple[str, str]:
     return data, out
 
 
+def applies(workload: Conv2dWorkload, core: Core) -> str:
+    """Return "" for what micro-kernels can compute, else the reason why not."""
+    if workload.dtype != "float32":
+        return f"no {workload.dtype} micro-kernels"
+    if workload.is_depthwise:
+        return "one input channel per group: a micro-kernel would use one lane"
+    if next(configs(workload, core, threads=1), None) is None:
+        return "no micro-kernel fits the channels of a group"
+    return ""
+
+
 def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Config]:
     """Yield the configurations worth estimating."""
     data_layout, out_layout = layouts(workload, core.lanes(workload.dtype))

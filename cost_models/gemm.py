@@ -117,6 +117,11 @@ FEW_ROWS = 4
 MIN_KC = 384
 
 
+def applies(workload: GemmWorkload, core: Core) -> str:
+    """Return "" for what micro-kernels can compute, else the reason why not."""
+    return "" if workload.dtype == "float32" else f"no {workload.dtype} micro-kernels"
+
+
 def configs(workload: GemmWorkload, core: Core, threads: int) -> Iterator[Config]:
     """Yield the configurations worth estimating."""
     for kernel in kernels_for(core.isa, workload.dtype):

@@ -25,7 +25,6 @@ borders off instead needs nine variants of every k loop, for no measurable gain.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,6 @@ from tvm import s_tir, te, tirx
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import direct
-from tvm_blislike.cost_models.roofline import Estimate
 from tvm_blislike.geometry import DirectGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.layouts import block_of, shape_in, spatial_axis
@@ -44,6 +42,7 @@ from tvm_blislike.microkernels import (
     kernel_name,
     update_intrin,
 )
+from tvm_blislike.registry import Template
 from tvm_blislike.schedules.common import (
     STAGE,
     annotate_axis,
@@ -180,10 +179,11 @@ def schedule(
     sch: s_tir.Schedule,
     workload: Conv2dWorkload,
     config: Config,
-    kernel: Microkernel,
+    core: Core,
     threads: int,
 ) -> None:
     """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
+    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
     geo = DirectGeometry(workload, config)
     epilogue = fuse_epilogue(sch)
     loops = _tile_epilogue(sch, epilogue, geo, kernel)
@@ -335,61 +335,15 @@ def _vectorize_zero(sch: s_tir.Schedule, init: Any, kernel: Microkernel) -> None
     sch.vectorize(lane)
 
 
-class Conv2dDirect:
-    """The `Implementation` of direct convolution (see `tvm_blislike.registry`)."""
-
-    name = "conv2d_direct"
-    kind = "conv2d"
-
-    def applies(self, workload: Conv2dWorkload, core: Core) -> str:
-        """Everything in fp32 but depthwise, whose groups would leave all lanes but one idle."""
-        if workload.dtype != "float32":
-            return f"no {workload.dtype} micro-kernels"
-        if workload.is_depthwise:
-            return "one input channel per group: a micro-kernel would use one lane"
-        if not any(True for _ in direct.configs(workload, core, threads=1)):
-            return "no micro-kernel fits the channels of a group"
-        return ""
-
-    def configs(self, workload: Conv2dWorkload, core: Core, threads: int) -> Iterable[Config]:
-        """Return every block, slab and loop order worth estimating."""
-        return direct.configs(workload, core, threads)
-
-    def estimate(
-        self, workload: Conv2dWorkload, config: Config, core: Core, threads: int
-    ) -> Estimate:
-        """Return the predicted time (`cost_models.direct`)."""
-        return direct.estimate(workload, config, core, threads)
-
-    def workspace_bytes(self, workload: Conv2dWorkload, config: Config, threads: int) -> int:
-        """Return the size of the padded slabs."""
-        return direct.workspace_bytes(workload, config, threads)
-
-    def pack(self, workload: Conv2dWorkload, config: Config, constant: np.ndarray) -> np.ndarray:
-        """Pack OIHW weights."""
-        return pack_weights(workload, config, constant)
-
-    def pack_te(self, workload: Conv2dWorkload, config: Config, operand: te.Tensor) -> te.Tensor:
-        """Pack OIHW weights at run time."""
-        return pack_weights_te(workload, config, operand)
-
-    def compute(
-        self, workload: Conv2dWorkload, config: Config, data: te.Tensor, packed: te.Tensor
-    ) -> te.Tensor:
-        """Define the convolution."""
-        return compute(workload, config, data, packed)
-
-    def schedule(
-        self,
-        sch: s_tir.Schedule,
-        workload: Conv2dWorkload,
-        config: Config,
-        core: Core,
-        threads: int,
-    ) -> None:
-        """Apply the template."""
-        kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
-        schedule(sch, workload, config, kernel, threads)
-
-
-IMPLEMENTATION = Conv2dDirect()
+IMPLEMENTATION = Template(
+    name="conv2d_direct",
+    kind="conv2d",
+    applies=direct.applies,
+    configs=direct.configs,
+    estimate=direct.estimate,
+    workspace_bytes=direct.workspace_bytes,
+    pack=pack_weights,
+    pack_te=pack_weights_te,
+    compute=compute,
+    schedule=schedule,
+)

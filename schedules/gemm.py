@@ -6,7 +6,6 @@ C[b, m, n] = A[b, m, k] x B[k, n]     (or B[b, k, n])
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from tvm import s_tir, te, tirx
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import gemm as model
 from tvm_blislike.cost_models.gemm import GemmGeometry
-from tvm_blislike.cost_models.roofline import Estimate
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import (
     Microkernel,
@@ -24,6 +22,7 @@ from tvm_blislike.microkernels import (
     kernel_name,
     update_intrin,
 )
+from tvm_blislike.registry import Template
 from tvm_blislike.schedules.common import (
     STAGE,
     annotate_axis,
@@ -152,10 +151,11 @@ def schedule(
     sch: s_tir.Schedule,
     workload: GemmWorkload,
     config: Config,
-    kernel: Microkernel,
+    core: Core,
     threads: int,
 ) -> None:
     """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
+    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
     geo = GemmGeometry(workload, config)
     parallel = geo.parallel_loop(threads)
     marked = stages(sch)
@@ -320,7 +320,7 @@ def _schedule_pack_b(
     sch: s_tir.Schedule, pack: Any, geo: GemmGeometry, kernel: Microkernel, threads: int
 ) -> None:
     """Pack B in a pass of its own, divided among the threads."""
-    s, jt, p, j = sch.get_loops(pack)
+    s, jt, _, j = sch.get_loops(pack)
     outer = sch.fuse(s, jt)
     if threads > 1:
         sch.parallel(outer)
@@ -337,55 +337,15 @@ def _vectorize_zero(sch: s_tir.Schedule, init: Any, kernel: Microkernel) -> None
     sch.vectorize(lane)
 
 
-class Gemm:
-    """The `Implementation` of matrix products (see `tvm_blislike.registry`)."""
-
-    name = "gemm"
-    kind = "gemm"
-
-    def applies(self, workload: GemmWorkload, core: Core) -> str:
-        """Everything in fp32."""
-        return "" if workload.dtype == "float32" else f"no {workload.dtype} micro-kernels"
-
-    def configs(self, workload: GemmWorkload, core: Core, threads: int) -> Iterable[Config]:
-        """Return every block and loop order worth estimating."""
-        return model.configs(workload, core, threads)
-
-    def estimate(
-        self, workload: GemmWorkload, config: Config, core: Core, threads: int
-    ) -> Estimate:
-        """Return the predicted time (`cost_models.gemm`)."""
-        return model.estimate(workload, config, core, threads)
-
-    def workspace_bytes(self, workload: GemmWorkload, config: Config, threads: int) -> int:
-        """Return the size of packed blocks and partial sums."""
-        return model.workspace_bytes(workload, config, threads)
-
-    def pack(self, workload: GemmWorkload, config: Config, constant: np.ndarray) -> np.ndarray:
-        """Pack B."""
-        return pack_b(workload, config, constant)
-
-    def pack_te(self, workload: GemmWorkload, config: Config, operand: te.Tensor) -> te.Tensor:
-        """Pack B at run time."""
-        return pack_b_te(workload, config, operand)
-
-    def compute(
-        self, workload: GemmWorkload, config: Config, data: te.Tensor, packed: te.Tensor
-    ) -> te.Tensor:
-        """Define the product."""
-        return compute(workload, config, data, packed)
-
-    def schedule(
-        self,
-        sch: s_tir.Schedule,
-        workload: GemmWorkload,
-        config: Config,
-        core: Core,
-        threads: int,
-    ) -> None:
-        """Apply the template."""
-        kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
-        schedule(sch, workload, config, kernel, threads)
-
-
-IMPLEMENTATION = Gemm()
+IMPLEMENTATION = Template(
+    name="gemm",
+    kind="gemm",
+    applies=model.applies,
+    configs=model.configs,
+    estimate=model.estimate,
+    workspace_bytes=model.workspace_bytes,
+    pack=pack_b,
+    pack_te=pack_b_te,
+    compute=compute,
+    schedule=schedule,
+)

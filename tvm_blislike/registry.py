@@ -8,7 +8,8 @@ candidate wherever it applies.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -63,6 +64,22 @@ class Implementation(Protocol):
         self, sch: s_tir.Schedule, workload: Workload, config: Config, core: Core, threads: int
     ) -> None:
         """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """An `Implementation` made of plain functions; the fields are its methods."""
+
+    name: str
+    kind: str
+    applies: Callable[[Workload, Core], str]
+    configs: Callable[[Workload, Core, int], Iterable[Config]]
+    estimate: Callable[[Workload, Config, Core, int], Estimate]
+    workspace_bytes: Callable[[Workload, Config, int], int]
+    pack: Callable[[Workload, Config, np.ndarray], np.ndarray]
+    pack_te: Callable[[Workload, Config, te.Tensor], te.Tensor]
+    compute: Callable[[Workload, Config, te.Tensor, te.Tensor], te.Tensor]
+    schedule: Callable[[s_tir.Schedule, Workload, Config, Core, int], None]
 
 
 _IMPLEMENTATIONS: dict[str, Implementation] = {}
