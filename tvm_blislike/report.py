@@ -58,6 +58,8 @@ class LayerReport:
         Why this was chosen, or why the layer fell back to the default rule.
     macs : int
         Multiply-accumulate operations.
+    breakdown : dict
+        The predicted milliseconds by cause: fma, loads and edges, traffic, packing, ...
     """
 
     name: str
@@ -71,6 +73,7 @@ class LayerReport:
     peak_fraction: float | None = None
     reason: str = ""
     macs: int = 0
+    breakdown: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

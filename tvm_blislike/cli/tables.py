@@ -69,6 +69,7 @@ def print_report(console: Console, report: Report) -> None:
         table.add_column(heading, overflow="fold")
     for heading in ("predicted ms", "% of peak"):
         table.add_column(heading, justify="right")
+    table.add_column("of which", overflow="fold")
     for layer in report.layers:
         table.add_row(*_layer_cells(layer))
     console.print(table)
@@ -179,7 +180,16 @@ def _layer_cells(layer: LayerReport) -> list[str]:
         footprint,
         "" if layer.predicted_ms is None else f"{layer.predicted_ms:.3f}",
         "" if layer.peak_fraction is None else f"{100 * layer.peak_fraction:.0f}",
+        _breakdown(layer),
     ]
+
+
+def _breakdown(layer: LayerReport) -> str:
+    """Causes of one percent of the predicted time or more, the largest first."""
+    total = sum(layer.breakdown.values()) or 1.0
+    shares = sorted(layer.breakdown.items(), key=lambda entry: -entry[1])
+    shown = [f"{cause} {100 * ms / total:.0f}%" for cause, ms in shares if ms >= 0.01 * total]
+    return ", ".join(shown)
 
 
 def _print_reasons(console: Console, report: Report) -> None:

@@ -9,6 +9,7 @@ import tvm
 from tvm import tirx
 
 from tvm_blislike.adapter import bindings, functions, op_name
+from tvm_blislike.cost_models.roofline import clock_hz
 from tvm_blislike.microkernels import kernel_name
 from tvm_blislike.passes.legalize import CHOICE, read_choice
 from tvm_blislike.passes.schedule import CHOSEN
@@ -72,6 +73,7 @@ def _chosen(name: str, func: tirx.PrimFunc, strategy: Strategy) -> LayerReport:
         estimate.peak_fraction,
         choice.reason,
         workload.macs,
+        {cause: 1e3 * c / clock_hz(strategy.core) for cause, c in estimate.cycles.items()},
     )
 
 
