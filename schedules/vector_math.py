@@ -13,6 +13,7 @@ Infinities, NaN and denormal results are as in the C library; the sign of zero i
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tvm_ffi
@@ -295,6 +296,53 @@ def _divide_by_power(quotient: tirx.Div) -> Expr:
     return quotient if inverse is None else quotient.a * inverse
 
 
+def _is_replaced(node: Any) -> bool:
+    """Whether a node is a call that `vectorize_math` replaces."""
+    is_call = isinstance(node, ir.Call) and isinstance(node.op, ir.Op)
+    return is_call and node.op.name in _REWRITES and str(node.ty) == "float32"
+
+
+def _apart(loop: tirx.For) -> tirx.Stmt:
+    """Give each of several functions in one expression of a vector loop a statement of its own.
+
+    The bindings of one, inside those of the next, would cost TVM's simplifier minutes. It looks
+    through names as well, so the value in between goes through a buffer; LLVM removes that.
+    """
+    if loop.kind != tirx.ForKind.VECTORIZED:
+        return loop
+    buffers: list[tirx.Buffer] = []
+    split = partial(_split_store, loop=loop, buffers=buffers)
+    body = tvm_ffi.structural_map(loop.body, [(tirx.BufferStore, split)])
+    if not buffers:
+        return loop
+    fields = (loop.loop_var, loop.min, loop.extent, loop.kind, body)
+    inner = tirx.For(*fields, annotations=loop.annotations)
+    return tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), inner])
+
+
+def _split_store(store: tirx.BufferStore, loop: tirx.For, buffers: list[tirx.Buffer]) -> tirx.Stmt:
+    calls: list[ir.Call] = []
+    tvm_ffi.structural_walk(store.value, [(ir.Call, calls.append)])
+    # What a condition guards must stay behind it.
+    is_lazy = any(isinstance(c.op, ir.Op) and c.op.name == "tirx.if_then_else" for c in calls)
+    if sum(map(_is_replaced, calls)) < 2 or is_lazy:
+        return store
+    parts: list[tirx.Stmt] = []
+    lane = [loop.loop_var - loop.min]
+
+    def take(call: ir.Call) -> Expr:
+        if not _is_replaced(call):
+            return call
+        buffer = tirx.decl_buffer((loop.extent,), "float32", "value")
+        buffers.append(buffer)
+        parts.append(tirx.BufferStore(buffer, call, lane))
+        return tirx.BufferLoad(buffer, lane)
+
+    # Operands before the calls that use them.
+    value = tvm_ffi.structural_map(store.value, [(ir.Call, take)], order="post")
+    return tirx.SeqStmt([*parts, tirx.BufferStore(store.buffer, value, store.indices)])
+
+
 _REWRITES: dict[str, Callable[..., Expr | None]] = {
     "tirx.exp": exp,
     "tirx.sigmoid": sigmoid,
@@ -311,7 +359,8 @@ def vectorize_math(node: Any) -> Any:
     Parameters
     ----------
     node : tirx.Expr, tirx.Stmt or tirx.PrimFunc
-        What to rewrite; scalar code, before or after its loops are marked as vectorized.
+        What to rewrite: scalar code. Mark loops as vectorized before: there, a statement with
+        several functions in it becomes several statements.
 
     Returns
     -------
@@ -330,6 +379,7 @@ def vectorize_math(node: Any) -> Any:
     if isinstance(node, tirx.PrimFunc):
         body = vectorize_math(node.body)
         return tirx.PrimFunc(node.params, body, node.ret_type, node.attrs)
+    node = tvm_ffi.structural_map(node, [(tirx.For, _apart)])
     callbacks = [(ir.Call, rewrite), (tirx.Div, _divide_by_power)]
     # Before its operands: a division must still see the power below it.
     return tvm_ffi.structural_map(node, callbacks, order="pre")
