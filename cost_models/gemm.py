@@ -1,13 +1,33 @@
-"""Blocked GEMM: its sizes, its configurations and their predicted time."""
+"""Configurations of a GEMM and their predicted time.
+
+Where the operands live, for the loop order B3A2C0 (A3B2C0 with A and B exchanged):
+
+- a block of C in registers, for all of kc;
+- the panel of B (kc x nr) in L1 if it fits beside the panels of A (mr x kc) that pass by; else
+  both stream from L2, which costs nothing up to 36 bytes a cycle (14x32 needs 13);
+- the block of A (mc x kc) in L2, together with the present and the next panel of B;
+- all of B passes once per block of A, from L3 or memory, while the FMAs run (`panels`).
+
+Published models choose kc so that the panel fits into half of L1. With 512-bit vectors that is
+about 200 steps, and C would be loaded and stored every 2,800 cycles; so all of k in one block is
+a candidate too, and wins as long as L2 holds the panels.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.cache_blocking import cache_blocking
+from tvm_blislike.cost_models.gemm_geometry import (
+    A_OUTSIDE,
+    B_OUTSIDE,
+    IN_PLACE,
+    LOOP_ORDERS,
+    PACKED,
+    GemmGeometry,
+)
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
     FMA_EFFICIENCY,
@@ -23,102 +43,19 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name, kernels_for
 from tvm_blislike.workload import GemmWorkload
 
-
-@dataclass(frozen=True)
-class GemmGeometry:
-    """Sizes that follow from a workload and a config.
-
-    C is cut into tiles of mr x nr; `mc` and `nc` count whole tiles, `kc` single steps. A size of
-    0 means no blocking along that dimension.
-    """
-
-    workload: GemmWorkload
-    config: Config
-
-    def packs(self, steps: int) -> bool:
-        """Whether A is copied into panels; otherwise micro-kernels read it in place.
-
-        A single step of k is always copied: a column of A has no unit stride.
-        """
-        return self.config.data_layout == "packed" or steps == 1
-
-    @property
-    def tiles_m(self) -> int:
-        """Tiles of mr rows, the last one perhaps cut."""
-        return math.ceil(self.workload.m / self.config.mr)
-
-    @property
-    def tiles_n(self) -> int:
-        """Tiles of nr columns, the last one perhaps cut."""
-        return math.ceil(self.workload.n / self.config.nr)
-
-    @property
-    def block_m(self) -> int:
-        """Tiles of mr rows in a block of mc rows."""
-        return min(
-            self.tiles_m,
-            max(1, self.config.mc // self.config.mr) if self.config.mc else self.tiles_m,
-        )
-
-    @property
-    def block_n(self) -> int:
-        """Tiles of nr columns in a block of nc columns."""
-        return min(
-            self.tiles_n,
-            max(1, self.config.nc // self.config.nr) if self.config.nc else self.tiles_n,
-        )
-
-    @property
-    def blocks_m(self) -> int:
-        """Blocks of mc rows."""
-        return math.ceil(self.tiles_m / self.block_m)
-
-    @property
-    def blocks_n(self) -> int:
-        """Blocks of nc columns."""
-        return math.ceil(self.tiles_n / self.block_n)
-
-    @property
-    def kc(self) -> int:
-        """Steps of k in a block."""
-        return min(self.config.kc or self.workload.k, self.workload.k)
-
-    @property
-    def blocks_k(self) -> int:
-        """Blocks of k."""
-        return math.ceil(self.workload.k / self.kc)
-
-    @property
-    def last_k(self) -> int:
-        """Steps of k in the last block, which runs with C in registers up to the final store."""
-        return self.workload.k - (self.blocks_k - 1) * self.kc
-
-    def parallel_loop(self, threads: int) -> str:
-        """Return the loop that threads divide: "b", "ic", "jc", or "" for none."""
-        if threads == 1:
-            return ""
-        counts = {"b": self.workload.batch, "ic": self.blocks_m, "jc": self.blocks_n}
-        return max(counts, key=lambda loop: _balance(counts[loop], threads))
-
-
-def _balance(iterations: int, threads: int) -> float:
-    """Share of the threads' time that is work when each takes a run of equal iterations."""
-    return iterations / (threads * math.ceil(iterations / threads))
-
-
 ITEM_BYTES = 4
-LOOP_ORDERS = ("B3A2C0", "A3B2C0")
-# Rows up to which a product is one pass over B at the speed of memory: nothing is packed, all of
-# k is one block, and every block of C is as wide as the registers allow.
-FEW_ROWS = 4
-# Steps of k that a block should have at least: below, loading and storing C in between shows
-# (14x32: 56 accesses against 14 cycles a step). The cache model gives less for wide blocks, whose
-# panels of B then do fit into L1; streaming them from L2 costs nothing (see `direct`).
+# Steps of k that a block should have at least: below, loading and storing C in between shows.
 MIN_KC = 384
+# Part of L2 that blocks may be planned for; C and the operands' next panels pass through the rest.
+L2_PLANNED = 0.75
+# Share of a stream from beyond L2 that shows although it is prefetched behind computation.
+EXPOSED = 0.3
+# Cycles per vector of copying A into panels: from L2, from beyond.
+PACK_CYCLES = (3.0, 6.0)
 
 
-def applies(workload: GemmWorkload, core: Core) -> str:
-    """Return "" for what micro-kernels can compute, else the reason why not."""
+def applies(workload: GemmWorkload, _core: Core) -> str:
+    """Everything in fp32."""
     return "" if workload.dtype == "float32" else f"no {workload.dtype} micro-kernels"
 
 
@@ -126,62 +63,63 @@ def configs(workload: GemmWorkload, core: Core, threads: int) -> Iterator[Config
     """Yield the configurations worth estimating."""
     for kernel in kernels_for(core.isa, workload.dtype):
         widest = math.ceil(workload.n / kernel.lanes) * kernel.lanes
-        if kernel.mr > workload.m or kernel.nr > widest:
-            continue
-        if workload.m <= FEW_ROWS:
-            yield _few_rows(workload, kernel, threads)
-        else:
-            yield from _blocked(workload, kernel, core, threads)
-
-
-def _few_rows(workload: GemmWorkload, kernel: Microkernel, threads: int) -> Config:
-    tiles = math.ceil(workload.n / kernel.nr)
-    nc = math.ceil(tiles / threads) * kernel.nr
-    return Config(
-        "gemm", mr=kernel.mr, nr=kernel.nr, nc=nc, loop_order="B3A2C0", kr=4, data_layout=""
-    )
+        if kernel.mr <= workload.m and kernel.nr <= widest:
+            for order in LOOP_ORDERS:
+                yield from _blocked(workload, kernel, order, core, threads)
 
 
 def _blocked(
-    workload: GemmWorkload, kernel: Microkernel, core: Core, threads: int
+    workload: GemmWorkload, kernel: Microkernel, order: str, core: Core, threads: int
 ) -> Iterator[Config]:
-    for order in LOOP_ORDERS:
-        kc = cache_blocking(
-            core, kernel.mr, kernel.nr, loop_order=order, threads=threads, k=workload.k
-        ).kc
-        blocks = math.ceil(workload.k / max(kc, MIN_KC))
-        kc = math.ceil(workload.k / blocks)
-        blocking = cache_blocking(
-            core,
-            kernel.mr,
-            kernel.nr,
-            loop_order=order,
-            threads=threads,
-            m=workload.m,
-            n=workload.n,
-            k=workload.k,
-            pinned={"kc": kc},
-        )
-        for data_layout in ("packed", ""):
-            yield Config(
-                "gemm",
-                mr=kernel.mr,
-                nr=kernel.nr,
-                mc=_divided(blocking.mc, workload.m, kernel.mr, threads),
-                nc=_divided(blocking.nc, workload.n, kernel.nr, threads),
-                kc=kc,
-                loop_order=order,
-                data_layout=data_layout,
-                prefetch=1,
-            )
+    tiles_m = math.ceil(workload.m / kernel.mr)
+    tiles_n = math.ceil(workload.n / kernel.nr)
+    # A single tile of rows is one pass over B: nothing to keep, nothing to pack.
+    layouts = (IN_PLACE,) if tiles_m == 1 else (IN_PLACE, PACKED)
+    for kc in _depths(workload, kernel, order, core, threads):
+        most_m, most_n = _most_tiles(kernel, kc, order, core, threads)
+        for parallel_m in (True, False) if threads > 1 else (True,):
+            block_m = _block(tiles_m, most_m, threads if parallel_m else 1)
+            block_n = _block(tiles_n, most_n, 1 if parallel_m else threads)
+            for data_layout in layouts:
+                yield Config(
+                    "gemm",
+                    mr=kernel.mr,
+                    nr=kernel.nr,
+                    mc=block_m * kernel.mr,
+                    nc=block_n * kernel.nr,
+                    kc=kc,
+                    loop_order=order,
+                    data_layout=data_layout,
+                    prefetch=1,
+                )
 
 
-def _divided(block: int, size: int, tile: int, threads: int) -> int:
-    """Cut a block so that every thread gets as many, where there are tiles enough."""
-    tiles = math.ceil(size / tile)
-    if threads == 1 or tiles < threads:
-        return block
-    return min(block, math.ceil(tiles / threads) * tile)
+def _depths(
+    workload: GemmWorkload, kernel: Microkernel, order: str, core: Core, threads: int
+) -> list[int]:
+    """Values of kc: all of k, and what the cache model says if that is less."""
+    model = cache_blocking(
+        core, kernel.mr, kernel.nr, loop_order=order, threads=threads, k=workload.k
+    )
+    blocks = math.ceil(workload.k / max(model.kc, MIN_KC))
+    return sorted({math.ceil(workload.k / b) for b in (1, 2, blocks) if b <= blocks})
+
+
+def _most_tiles(
+    kernel: Microkernel, kc: int, order: str, core: Core, threads: int
+) -> tuple[int, int]:
+    """Tiles along m and n that a block may have: one operand's block stays in L2."""
+    a_panel, b_panel = kernel.mr * kc * ITEM_BYTES, kernel.nr * kc * ITEM_BYTES
+    room = L2_PLANNED * (share_bytes(core, 2, threads) or share_bytes(core, 1, threads))
+    if order == B_OUTSIDE:
+        return max(1, int((room - 2 * b_panel) // a_panel)), 1 << 30
+    return 1 << 30, max(1, int((room - 2 * a_panel) // b_panel))
+
+
+def _block(tiles: int, most: int, parts: int) -> int:
+    """Tiles per block when `tiles` are cut into equal blocks, as many for every one of `parts`."""
+    blocks = math.ceil(tiles / most)
+    return math.ceil(tiles / (math.ceil(blocks / parts) * parts))
 
 
 def estimate(workload: GemmWorkload, config: Config, core: Core, threads: int) -> Estimate:
@@ -190,50 +128,27 @@ def estimate(workload: GemmWorkload, config: Config, core: Core, threads: int) -
     Returns
     -------
     Estimate
-        Cycles by cause; the footprint of the blocks of A and B and of a panel of B.
+        Cycles by cause; the footprint of a panel, a block, and the operand that passes by.
     """
     geo = GemmGeometry(workload, config)
     kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
-    share = _share(geo, threads)
+    loop = geo.parallel_loop(threads)
+    share = geo.share(loop, threads) if loop else 1.0
     cycles = {name: value * share for name, value in _calls(geo, kernel, core).items()}
-    packing = _packing_cycles(geo, core)
-    cycles["packing"] = packing * share
-    b_bytes = workload.k * workload.n * ITEM_BYTES
-    stream = b_bytes * share / bytes_per_cycle(core, 0)
-    cycles["B from memory"] = max(stream - sum(cycles.values()), 0.15 * stream)
-    cycles["fork"] = FORK_JOIN_CYCLES if threads > 1 else 0.0
-    panel = geo.kc * config.nr * ITEM_BYTES
-    block = geo.block_m * config.mr * geo.kc * ITEM_BYTES
-    panel_level = level_holding(core, 2 * panel, threads)
-    block_level = level_holding(core, block, threads)
-    footprint = (
-        ("Br", panel_level, panel, _fraction(core, panel_level, panel, threads)),
-        ("Ac", block_level, block, _fraction(core, block_level, block, threads)),
-    )
-    return finish(core, threads, workload.macs, cycles, footprint)
+    cycles["packing"] = _packing_cycles(geo, core, threads) * share
+    busy = sum(cycles.values())
+    stream = _stream_cycles(geo, core, threads, loop, share)
+    cycles["beyond L2"] = max(stream - busy, EXPOSED * stream)
+    cycles["fork"] = FORK_JOIN_CYCLES * min(2, geo.blocks_k) if loop else 0.0
+    return finish(core, threads, workload.macs, cycles, _footprint(geo, core, threads))
 
 
 def workspace_bytes(workload: GemmWorkload, config: Config, threads: int) -> int:
-    """Return the size of packed blocks of A, partial sums, and B packed at run time."""
+    """Return the size of packed blocks of A and of partial sums."""
     geo = GemmGeometry(workload, config)
     block = geo.block_m * config.mr * geo.kc if geo.packs(geo.kc) else 0
     partial = workload.m * workload.n * workload.batch if geo.blocks_k > 1 else 0
-    b = 0 if workload.constant_b else workload.batch * workload.k * workload.n
-    return ITEM_BYTES * (block * threads + partial + b)
-
-
-def _fraction(core: Core, level: int, size: int, threads: int) -> float:
-    share = share_bytes(core, level, threads)
-    return size / share if share else 0.0
-
-
-def _share(geo: GemmGeometry, threads: int) -> float:
-    """Part of the work that the busiest thread has."""
-    loop = geo.parallel_loop(threads)
-    if not loop:
-        return 1.0
-    count = {"b": geo.workload.batch, "ic": geo.blocks_m, "jc": geo.blocks_n}[loop]
-    return math.ceil(count / threads) / count
+    return ITEM_BYTES * (block * threads + partial)
 
 
 def _calls(geo: GemmGeometry, kernel: Microkernel, core: Core) -> dict[str, float]:
@@ -241,36 +156,109 @@ def _calls(geo: GemmGeometry, kernel: Microkernel, core: Core) -> dict[str, floa
     w, c = geo.workload, geo.config
     rows = [(geo.tiles_m - 1, c.mr), (1, w.m - (geo.tiles_m - 1) * c.mr)]
     columns = [(geo.tiles_n - 1, c.nr), (1, w.n - (geo.tiles_n - 1) * c.nr)]
-    panel = geo.kc * c.nr * ITEM_BYTES
-    streams = panel + geo.kc * c.mr * ITEM_BYTES > share_bytes(core, 1, 1)
     total = {"fma": 0.0, "loads and edges": 0.0, "L2": 0.0, "calls": 0.0}
     for count_m, height in rows:
         for count_n, width in columns:
             number = w.batch * count_m * count_n
             vectors = math.ceil(width / kernel.lanes)
-            a_loads = height / kernel.lanes if kernel.a_by_lane else height
+            a_loads = height / kernel.lanes if kernel.loads_a_vectors else height
             issue = w.k * step_cycles(core, height, vectors, a_loads)
             useful = w.k * height * width / kernel.lanes / core.fma_per_cycle / FMA_EFFICIENCY
-            arrival = w.k * vectors * kernel.lanes * ITEM_BYTES / bytes_per_cycle(core, 2)
+            arrival = w.k * _l2_bytes(geo, core, height, vectors * kernel.lanes)
             total["fma"] += number * useful
             total["loads and edges"] += number * max(0.0, issue - useful)
-            total["L2"] += number * (max(0.0, arrival - issue) if streams else 0.0)
-            visits = geo.blocks_k * (CALL_CYCLES + 2.0 * height * vectors / core.stores_per_cycle)
-            total["calls"] += number * visits
+            total["L2"] += number * max(0.0, arrival / bytes_per_cycle(core, 2) - issue)
+            stores = height * vectors / core.stores_per_cycle
+            total["calls"] += number * geo.blocks_k * (CALL_CYCLES + 1.5 * stores)
+            # Between blocks of k the sums are loaded, added to and stored.
+            total["calls"] += number * (geo.blocks_k - 1) * 2.5 * stores
     return total
 
 
-def _packing_cycles(geo: GemmGeometry, core: Core) -> float:
-    """Cycles of the copies: three a vector; in place, rows a page apart collide in L1 instead."""
+def _l2_bytes(geo: GemmGeometry, core: Core, height: int, width: int) -> float:
+    """Bytes from L2 per step of k: the panel that passes by, and the other if L1 is too small."""
+    a, b = height * ITEM_BYTES, width * ITEM_BYTES
+    crowded = (a + b) * geo.kc > share_bytes(core, 1, 1) or geo.calls_per_panel() == 1
+    if not geo.packs(geo.kc):
+        a += _collisions(geo, core, height)
+    if crowded:
+        return a + b
+    return a if geo.config.loop_order == B_OUTSIDE else b
+
+
+def _collisions(geo: GemmGeometry, core: Core, height: int) -> float:
+    """Bytes from L2 per step of k because rows of A in place compete for the ways of L1.
+
+    Rows that lie a multiple of a way apart share one set; those beyond its ways come from L2 again
+    for each element.
+    """
+    cache = core.cache(1)
+    if cache is None:
+        return 0.0
+    way = max(cache.line_bytes, cache.bytes // max(cache.ways, 1))
+    sets = way // math.gcd(way, geo.workload.k * ITEM_BYTES)
+    beyond = max(0, height - sets * max(cache.ways - 1, 1))
+    return float(beyond * cache.line_bytes)
+
+
+def _packing_cycles(geo: GemmGeometry, core: Core, threads: int) -> float:
+    w = geo.workload
+    if not geo.packs(geo.kc):
+        return 0.0
+    a_bytes = w.batch * w.m * w.k * ITEM_BYTES
+    beyond = level_holding(core, a_bytes, threads) not in (1, 2)
+    vectors = a_bytes * 8 / core.vector_bits
+    return vectors * PACK_CYCLES[beyond] * _passes(geo)[0]
+
+
+def _passes(geo: GemmGeometry) -> tuple[int, int]:
+    """How often A and B are read from where they lie, if L2 holds what it should."""
+    return geo.blocks_n, geo.blocks_m
+
+
+def _stream_cycles(geo: GemmGeometry, core: Core, threads: int, loop: str, share: float) -> float:
+    """Cycles of one thread's traffic beyond L2."""
     w, c = geo.workload, geo.config
-    vectors = 0.0
-    if geo.packs(geo.kc):
-        times = geo.blocks_n if c.loop_order == "B3A2C0" else 1
-        vectors += w.batch * w.m * w.k * times
-    if not w.constant_b:
-        vectors += w.batch * w.k * w.n
-    cycles = 3.0 * vectors * ITEM_BYTES * 8 / core.vector_bits
-    if not geo.packs(geo.kc) and w.m > FEW_ROWS:
-        collide = 0.3 if w.k * ITEM_BYTES % 1024 == 0 else 0.05
-        cycles += collide * w.macs / (core.lanes(w.dtype) * core.fma_per_cycle)
-    return cycles
+    a_bytes, b_bytes, c_bytes = (ITEM_BYTES * s for s in (w.m * w.k, w.k * w.n, w.m * w.n))
+    a_panel, b_panel = (ITEM_BYTES * geo.kc * tile for tile in (c.mr, c.nr))
+    passes_a, passes_b = _passes(geo)
+    room = share_bytes(core, 2, threads)
+    if c.loop_order == B_OUTSIDE and geo.block_m * a_panel + 2 * b_panel > room:
+        passes_a = geo.tiles_n
+    if c.loop_order == A_OUTSIDE and geo.block_n * b_panel + 2 * a_panel > room:
+        passes_b = geo.tiles_m
+    # A thread that has a part of the rows reads that part of A, but all of B.
+    part_a = share if loop in ("b", "ic") else 1.0
+    part_b = share if loop in ("b", "jc") else 1.0
+    # The sums of all blocks of k but the last, in memory.
+    sums = (2 * geo.blocks_k - 3) * c_bytes if geo.blocks_k > 1 else 0
+    total = a_bytes + b_bytes + c_bytes
+    cost = _cycles_per_byte(core, level_holding(core, total, threads))
+    # Weights are never in L2 when a layer starts: all others' passed since.
+    first_b = _cycles_per_byte(core, level_holding(core, max(total, 2 * room), threads))
+    once = w.batch * (a_bytes * passes_a * part_a + b_bytes * (passes_b - 1) * part_b) * cost
+    results = w.batch * (c_bytes + sums) * share * cost
+    return once + w.batch * b_bytes * part_b * first_b + results
+
+
+def _cycles_per_byte(core: Core, level: int) -> float:
+    return 0.0 if level in (1, 2) else 1.0 / bytes_per_cycle(core, level)
+
+
+def _footprint(
+    geo: GemmGeometry, core: Core, threads: int
+) -> tuple[tuple[str, int, int, float], ...]:
+    c = geo.config
+    a_panel, b_panel = (ITEM_BYTES * geo.kc * tile for tile in (c.mr, c.nr))
+    a_block, b_block = geo.block_m * a_panel, geo.block_n * b_panel
+    if c.loop_order == B_OUTSIDE:
+        sizes = [("Br", b_panel), ("Ac", a_block), ("Bc", b_block)]
+    else:
+        sizes = [("Ar", a_panel), ("Bc", b_block), ("Ac", a_block)]
+    return tuple(_placed(core, operand, size, threads) for operand, size in sizes)
+
+
+def _placed(core: Core, operand: str, size: int, threads: int) -> tuple[str, int, int, float]:
+    level = level_holding(core, size, threads)
+    room = share_bytes(core, level, threads)
+    return (operand, level, size, size / room if room else 0.0)

@@ -1,38 +1,32 @@
-"""Matrix multiplication after BLIS: five loops around a micro-kernel, packed operands.
+"""Matrix multiplication after BLIS: five loops around a micro-kernel.
 
 C[b, m, n] = A[b, m, k] x B[k, n]     (or B[b, k, n])
+
+This file holds what is computed; `gemm_schedule` how its loops run. C is made of tiles of
+mr x nr, acc[b, jt, it, mr, nr], each the result of one micro-kernel call over the last block of k
+(of all k where there is one block). "unpack" puts the tiles where they belong in C, and with it
+whatever is fused behind, while a tile is in registers. Where k has several blocks, "partial" sums
+all but the last in memory, in the same tiles, and the epilogue adds both.
+
+B is packed into panels [tile of nr][k][nr], at compile time if it is constant. A is read in place,
+or copied into panels [tile of mr][mr][kc]: rows side by side. That is a copy of whole vectors,
+where the classic panel [k][mr] needs a transposition, and a micro-kernel that broadcasts single
+elements does not care.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
-from tvm import s_tir, te, tirx
+from tvm import te, tirx
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import gemm as model
-from tvm_blislike.cost_models.gemm import GemmGeometry
-from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import (
-    Microkernel,
-    UpdateShape,
-    get_kernel,
-    kernel_name,
-    update_intrin,
-)
+from tvm_blislike.cost_models.gemm_geometry import GemmGeometry
 from tvm_blislike.registry import Template
-from tvm_blislike.schedules.common import (
-    STAGE,
-    annotate_axis,
-    annotate_vector,
-    fuse_epilogue,
-    stage,
-    stages,
-)
-from tvm_blislike.schedules.lowering import EDGE, LAST_EDGE
-from tvm_blislike.schedules.panels import AHEAD, NEXT
+from tvm_blislike.schedules.common import stage
+from tvm_blislike.schedules.gemm_schedule import schedule
 from tvm_blislike.workload import GemmWorkload
 
 
@@ -145,196 +139,6 @@ def compute(
     return te.compute(
         (*data.shape[:-1], workload.n), from_tiles, name="unpack", attrs=stage("unpack")
     )
-
-
-def schedule(
-    sch: s_tir.Schedule,
-    workload: GemmWorkload,
-    config: Config,
-    core: Core,
-    threads: int,
-) -> None:
-    """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
-    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
-    geo = GemmGeometry(workload, config)
-    parallel = geo.parallel_loop(threads)
-    marked = stages(sch)
-    epilogue = fuse_epilogue(sch)
-    loops = _tile_epilogue(sch, epilogue, geo, kernel, parallel)
-    _prefetch(sch, loops, geo, geo.last_k)
-    sch.compute_at(marked["acc"], loops[_inner(config)[1]], preserve_unit_loops=True)
-    if "pack_a" in marked:
-        _place_packing(sch, marked["pack_a"], loops["ic"], geo, kernel)
-    _tensorize(sch, marked["acc"], geo, kernel, geo.last_k)
-    if geo.blocks_k > 1:
-        _schedule_partial(sch, marked, geo, kernel, parallel)
-    if "pack_b" in marked:
-        _schedule_pack_b(sch, marked["pack_b"], geo, kernel, threads)
-
-
-def _inner(config: Config) -> tuple[str, str]:
-    """Loops over tiles inside a block, the inner one last."""
-    return ("jr", "ir") if config.loop_order == "B3A2C0" else ("ir", "jr")
-
-
-def _outer(config: Config, parallel: str) -> list[str]:
-    """Loops over blocks; what threads divide goes outside."""
-    order = ["jc", "pc", "ic"] if config.loop_order == "B3A2C0" else ["ic", "pc", "jc"]
-    if parallel in order:
-        order.remove(parallel)
-        order.insert(0, parallel)
-    return ["b", *order]
-
-
-def _tile_epilogue(
-    sch: s_tir.Schedule, epilogue: Any, geo: GemmGeometry, kernel: Microkernel, parallel: str
-) -> dict[str, Any]:
-    """Split the epilogue's loops into blocks and tiles and say where the edges are."""
-    *batch, i, j = sch.get_loops(epilogue)
-    ic, ir, ii = sch.split(i, [None, geo.block_m, geo.config.mr])
-    jc, jr, jj = sch.split(j, [None, geo.block_n, geo.config.nr])
-    loops = {"ic": ic, "ir": ir, "jc": jc, "jr": jr}
-    loops["b"] = batch[0] if batch else None
-    order = [loops[name] for name in _outer(geo.config, parallel) if loops.get(name) is not None]
-    sch.reorder(*order, *(loops[name] for name in _inner(geo.config)), ii, jj)
-    sch.unroll(ii)
-    annotate_axis(sch, ii, "mw")
-    annotate_axis(sch, jj, "lanes")
-    annotate_vector(sch, jj, kernel.lanes)
-    _annotate_edges(sch, loops, geo, kernel)
-    if parallel and loops[parallel] is not None:
-        sch.parallel(loops[parallel])
-    return loops
-
-
-def _annotate_edges(
-    sch: s_tir.Schedule, loops: dict[str, Any], geo: GemmGeometry, kernel: Microkernel
-) -> None:
-    """Say how the last block along m and n differs: fewer tiles, the last of them cut."""
-    rows = geo.workload.m - (geo.tiles_m - 1) * geo.config.mr
-    columns = geo.workload.n - (geo.tiles_n - 1) * geo.config.nr
-    cut_m = {"mw": rows} if rows < geo.config.mr else {}
-    cut_n = {}
-    if columns < geo.config.nr:
-        cut_n = {"nr": math.ceil(columns / kernel.lanes), "lanes": columns}
-    for outer, inner, tiles, block, cut in (
-        ("ic", "ir", geo.tiles_m, geo.block_m, cut_m),
-        ("jc", "jr", geo.tiles_n, geo.block_n, cut_n),
-    ):
-        last = tiles - (math.ceil(tiles / block) - 1) * block
-        if last == block and not cut:
-            continue
-        if outer in loops:
-            sch.annotate(loops[outer], EDGE, {inner: last})
-        if inner in loops:
-            annotate_axis(sch, loops[inner], inner)
-            if cut:
-                sch.annotate(loops[inner], LAST_EDGE, cut)
-
-
-def _prefetch(sch: s_tir.Schedule, loops: dict[str, Any], geo: GemmGeometry, steps: int) -> None:
-    """Ask for operands before the micro-kernel needs them (see `panels`)."""
-    inner = _inner(geo.config)[1]
-    nr = geo.config.nr
-    mode = geo.config.prefetch
-    if inner == "ir":
-        spec = {"operand": 1, "axis": -3, "step": 1, "calls": geo.block_m, "elements": steps * nr}
-    else:
-        rows = geo.config.mr
-        spec = {"operand": 0, "axis": -2, "step": rows, "calls": geo.block_n}
-        spec["elements"] = steps * rows
-    if mode & 1 and (inner == "ir" or not geo.packs(steps)):
-        sch.annotate(loops[inner], NEXT, spec)
-    if mode & 2:
-        sch.annotate(loops[inner], AHEAD, {"operand": 1, "steps": 64, "width": nr})
-
-
-def _place_packing(
-    sch: s_tir.Schedule, pack: Any, loop: Any, geo: GemmGeometry, kernel: Microkernel
-) -> None:
-    """Copy the rows of a block of A side by side, where its block loops begin."""
-    sch.compute_at(pack, loop, preserve_unit_loops=True)
-    axes = len(sch.get(pack).writes[0].source.shape)
-    tile, row, *step = sch.get_loops(pack)[2 - axes :]
-    annotate_axis(sch, row, "mw")
-    _annotate_edges(sch, {"ir": tile}, geo, kernel)
-    if not step:
-        return
-    annotate_vector(sch, step[0], kernel.lanes)
-    # An odd number of vectors: rows a multiple of a page apart would share one cache set.
-    sch.storage_align(pack, 0, 3, 2 * kernel.lanes, kernel.lanes)
-
-
-def _tensorize(
-    sch: s_tir.Schedule, acc: Any, geo: GemmGeometry, kernel: Microkernel, steps: int
-) -> None:
-    """Zero a block of C in registers and update it by one micro-kernel call."""
-    i, j, pc, p = sch.get_loops(acc)[-4:]
-    sch.reorder(pc, p, i, j)
-    sch.unannotate(acc, STAGE)
-    _vectorize_zero(sch, sch.decompose_reduction(acc, pc), kernel)
-    shape = UpdateShape(1, geo.config.mr, kr=steps, unroll=geo.config.kr)
-    sch.tensorize(_without_units(sch, (p, i, j))[0], update_intrin(kernel, shape))
-
-
-def _without_units(sch: s_tir.Schedule, nest: tuple[Any, ...]) -> list[Any]:
-    """Move unit loops outside, the intrinsic has no such axes; return the others."""
-    units = [loop for loop in nest if int(sch.get(loop).extent) == 1]
-    inner = [loop for loop in nest if loop not in units]
-    sch.reorder(*units, *inner)
-    return inner
-
-
-def _schedule_partial(
-    sch: s_tir.Schedule,
-    marked: dict[str, Any],
-    geo: GemmGeometry,
-    kernel: Microkernel,
-    parallel: str,
-) -> None:
-    """Sum all blocks of k but the last into tiles of C in memory."""
-    partial, config = marked["partial"], geo.config
-    b, jt, it, i, j, pc, p = sch.get_loops(partial)
-    ic, ir = sch.split(it, [None, geo.block_m])
-    jc, jr = sch.split(jt, [None, geo.block_n])
-    loops = {"b": b, "ic": ic, "ir": ir, "jc": jc, "jr": jr, "pc": pc}
-    outer = _outer(config, parallel)
-    sch.reorder(*(loops[name] for name in (*outer, *_inner(config))), p, i, j)
-    _annotate_edges(sch, loops, geo, kernel)
-    _prefetch(sch, loops, geo, geo.kc)
-    if parallel:
-        sch.parallel(loops[parallel])
-    if "pack_a_head" in marked:
-        place = max(outer.index("ic"), outer.index("pc"))
-        _place_packing(sch, marked["pack_a_head"], loops[outer[place]], geo, kernel)
-    sch.unannotate(partial, STAGE)
-    inner = _without_units(sch, (p, i, j))
-    # Blockized before tensorizing, zeroing stays with the first block of k.
-    sch.blockize(inner[0])
-    inner = sch.get_loops(partial)[-len(inner) :]
-    shape = UpdateShape(1, config.mr, kr=geo.kc, unroll=config.kr, in_memory=True)
-    sch.tensorize(inner[0], update_intrin(kernel, shape))
-
-
-def _schedule_pack_b(
-    sch: s_tir.Schedule, pack: Any, geo: GemmGeometry, kernel: Microkernel, threads: int
-) -> None:
-    """Pack B in a pass of its own, divided among the threads."""
-    s, jt, _, j = sch.get_loops(pack)
-    outer = sch.fuse(s, jt)
-    if threads > 1:
-        sch.parallel(outer)
-    annotate_vector(sch, j, kernel.lanes)
-
-
-def _vectorize_zero(sch: s_tir.Schedule, init: Any, kernel: Microkernel) -> None:
-    """Unroll and vectorize the stores of zero that start a block of C."""
-    i, j = sch.get_loops(init)[-2:]
-    columns, lane = sch.split(j, [None, kernel.lanes])
-    for loop, axis in ((i, "mw"), (columns, "nr")):
-        sch.unroll(loop)
-        annotate_axis(sch, loop, axis)
-    sch.vectorize(lane)
 
 
 IMPLEMENTATION = Template(

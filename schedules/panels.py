@@ -25,8 +25,9 @@ from tvm_blislike.microkernels import AXIS
 # On the loop over the calls that share a panel: {"operand": 0 for A or 1 for B, "axis": the index
 # that counts panels, "step": what to add to it, "calls": iterations, "elements": of one panel}.
 NEXT = "blislike.next_panel"
-# On any loop around calls: {"operand", "steps": how far ahead}.
+# On any loop around calls: {"operand", "steps": how far ahead, "elements": of a step}.
 AHEAD = "blislike.ahead"
+# Elements of a cache line.
 LINE = 16
 # Keep in the second-level cache.
 _TO_L2 = 2
@@ -77,7 +78,7 @@ def _ahead(loop: tirx.For, spec: dict[str, int]) -> tirx.For:
         load = _operand(step.body, spec["operand"])
         at = [*_at_start(load, step, keep=step.loop_var)]
         at[-2] = at[-2] + spec["steps"]
-        lines = [_prefetch(load, [*at[:-1], at[-1] + i]) for i in range(0, spec["width"], LINE)]
+        lines = [_prefetch(load, [*at[:-1], at[-1] + i]) for i in range(0, spec["elements"], LINE)]
         return _with_body(step, tirx.SeqStmt([*lines, step.body]))
 
     return _with_body(loop, tvm_ffi.structural_map(loop.body, [(tirx.For, each_step)]))
