@@ -183,7 +183,11 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
 
     in_l1 = panel + _block_input_bytes(geo) <= share_bytes(core, 1, threads)
     streamed = _block_input_bytes(geo) + (0 if in_l1 else panel)
-    calls = _call_cycles(geo, kernel, core, k_steps, streamed)
+    # The panel shares L2 with the next one, which is being prefetched, and with the input.
+    panel_level = 2 if 2.5 * panel <= share_bytes(core, 2, threads) else 3
+    arrival = streamed / bytes_per_cycle(core, panel_level)
+    exposed = 0.0 if panel_level == 2 else 1 - HIDDEN
+    calls = _call_cycles(geo, kernel, core, k_steps, arrival, exposed)
     tiles = geo.tiles * workload.groups
     slabs = workload.n * math.ceil(geo.tiles_h / config.oh_block)
     share = parts / (slabs if config.loop_order == "rows" else slabs * tiles)
@@ -202,9 +206,9 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     forks = 2 if any(workload.padding) and config.loop_order != "rows" else 1
     cycles["fork"] = forks * FORK_JOIN_CYCLES if threads > 1 else 0.0
     footprint = (
-        ("weight panel", 1 if in_l1 else 2, panel, _fraction(core, 1, panel, threads)),
-        ("input slab", slab_level, slab, _fraction(core, slab_level, slab, threads)),
-        ("weights", weight_level, weights, _fraction(core, weight_level, weights, threads)),
+        _placed(core, "weight panel", 1 if in_l1 else panel_level, panel, threads),
+        _placed(core, "input slab", slab_level, slab, threads),
+        _placed(core, "weights", weight_level, weights, threads),
     )
     return finish(core, threads, workload.macs, cycles, footprint)
 
@@ -241,9 +245,12 @@ def _input_bytes(workload: Conv2dWorkload) -> int:
     return workload.n * workload.ci * workload.h * workload.w * ITEM_BYTES
 
 
-def _fraction(core: Core, level: int, size: int, threads: int) -> float:
+def _placed(
+    core: Core, operand: str, level: int, size: int, threads: int
+) -> tuple[str, int, int, float]:
+    """Return an entry of the footprint: operand, level, bytes and fraction of the level."""
     share = share_bytes(core, level, threads)
-    return size / share if share else 0.0
+    return operand, level, size, size / share if share else 0.0
 
 
 def _parts(geo: DirectGeometry, threads: int) -> float:
@@ -277,11 +284,18 @@ def _block_input_bytes(geo: DirectGeometry) -> int:
 
 
 def _call_cycles(
-    geo: DirectGeometry, kernel: Microkernel, core: Core, k_steps: int, streamed: int
+    geo: DirectGeometry,
+    kernel: Microkernel,
+    core: Core,
+    k_steps: int,
+    streamed: float,
+    exposed: float,
 ) -> dict[str, float]:
     """Cycles of all micro-kernel calls of the layer on one thread, by what limits them.
 
-    `streamed` bytes of operands arrive from L2 during a call of a whole block.
+    `exposed` is the share of the operands' arrival that shows although it is prefetched.
+
+    Operands take `streamed` cycles to arrive from beyond L1 during a call of a whole block.
     """
     w, c = geo.workload, geo.config
     full_h, cut_h = divmod(w.oh, c.tile_h)
@@ -305,8 +319,8 @@ def _call_cycles(
             useful = k_steps * rows * columns / kernel.lanes / core.fma_per_cycle / FMA_EFFICIENCY
             total["fma"] += number * useful
             total["loads and edges"] += number * (issue - useful)
-            arrival = streamed * vectors * kernel.lanes / c.nr / bytes_per_cycle(core, 2)
-            total["L2"] += number * max(0.0, arrival - issue)
+            arrival = streamed * vectors * kernel.lanes / c.nr
+            total["L2"] += number * (max(0.0, arrival - issue) + exposed * arrival)
             stores = rows * vectors / core.stores_per_cycle
             total["epilogue"] += number * (CALL_CYCLES + 1.5 * stores)
     return total
@@ -315,8 +329,8 @@ def _call_cycles(
 def _padding_cycles(geo: DirectGeometry, core: Core, threads: int) -> float:
     """Cycles of copying the padded input, all slabs.
 
-    Per vector: 2.5 where the slab about fits into L1, 6 from and to L2, 10 beyond, and always 10
-    in "channels" order, whose copy is a pass of its own (measured on Golden Cove).
+    Per vector: 2.5 where the slab about fits into L1, 6 in half of L2, 10 in "channels" order,
+    whose copy is a pass of its own, 25 beyond (measured on Golden Cove).
     """
     w, c = geo.workload, geo.config
     if not any(w.padding):
@@ -324,6 +338,10 @@ def _padding_cycles(geo: DirectGeometry, core: Core, threads: int) -> float:
     rows = c.loop_order == "rows"
     slabs = math.ceil(geo.tiles_h / c.oh_block) if rows else 1
     size = _slab_bytes(geo)
-    level = level_holding(core, size // 2, threads) if rows else 0
-    per_vector = {1: 2.5, 2: 6.0}.get(level, 10.0)
+    if 2 * size > share_bytes(core, 2, threads):
+        per_vector = 25.0
+    elif not rows:
+        per_vector = 10.0
+    else:
+        per_vector = 2.5 if size <= 2 * share_bytes(core, 1, threads) else 6.0
     return size * slabs * w.n / (core.vector_bits / 8) * per_vector
