@@ -27,10 +27,12 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
+
 from tvm_blislike.microkernels import AXIS
 from tvm_blislike.schedules import panels, prefetch
 from tvm_blislike.schedules.accumulators import split_rows
 from tvm_blislike.schedules.gathers import shuffle_gathers
+from tvm_blislike.schedules.vector_math import vectorize_math
 
 # Loop over tiles: {"mw": 8, "nr": 1, ...}, the extents of the last tile's axes.
 EDGE = "blislike.edge"
@@ -65,7 +67,8 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
     ours = {g: f for g, f in mod.functions_items() if _is_ours(f)}
     if not ours:
         return mod
-    lowered = _LOWER_BLOCKS(tvm.IRModule(ours))
+    # Epilogues with a sigmoid: LLVM would call `expf` for each lane.
+    lowered = _LOWER_BLOCKS(tvm.IRModule({g: vectorize_math(f) for g, f in ours.items()}))
     finished = {g: f.with_body(_finish(f)) for g, f in lowered.functions_items()}
     finished_mod = _CLEAN_UP(tvm.IRModule(finished))
     result = mod.clone()
