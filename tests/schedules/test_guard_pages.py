@@ -1,0 +1,106 @@
+"""No kernel reads or writes outside its tensors: all of them lie against unmapped pages.
+
+Each case runs in a process of its own, since the failure is a segmentation fault.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+# (kind, arguments): odd sizes, so that every edge variant and border of a kernel runs.
+CASES = {
+    "conv 3x3": "Conv2dWorkload(1, 16, 13, 17, 48, 3, 3, padding=(1, 1, 1, 1))",
+    "conv 1x1 in place": "Conv2dWorkload(2, 32, 7, 9, 80, 1, 1)",
+    "conv NHWC 24 to 57": "Conv2dWorkload(1, 24, 11, 19, 57, 3, 3, (2, 1), (0, 1, 2, 1))",
+    "dilated": "Conv2dWorkload(1, 57, 12, 15, 24, 3, 3, (1, 1), (2, 2, 2, 2), (2, 2))",
+    "first layer": "Conv2dWorkload(1, 3, 31, 29, 32, 7, 7, (2, 2), (3, 3, 3, 3))",
+    "grouped": "Conv2dWorkload(1, 64, 9, 10, 96, 3, 3, groups=2, padding=(1, 0, 1, 0))",
+    "stride 3": "Conv2dWorkload(3, 16, 20, 23, 16, 5, 5, (3, 3))",
+    "depthwise": "Conv2dWorkload(1, 32, 13, 17, 32, 3, 3, padding=(1, 1, 1, 1), groups=32)",
+    "depthwise 24": "Conv2dWorkload(1, 24, 15, 14, 24, 5, 5, (2, 2), (2, 1, 2, 2), groups=24)",
+    "gemm": "GemmWorkload(37, 53, 29)",
+    "gemm deep": "GemmWorkload(20, 70, 1031)",
+    "one row": "GemmWorkload(1, 1001, 77)",
+}
+
+
+@pytest.mark.parametrize("place", ["at_end", "at_start"])
+@pytest.mark.parametrize("case", CASES)
+def test_stays_inside(case: str, place: str) -> None:
+    command = [sys.executable, __file__, CASES[case], place]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{case} {place}: exit {done.returncode}\n{done.stderr[-2000:]}"
+
+
+def test_guards_do_guard() -> None:
+    program = "import guard; a = guard.GuardedArrays().at_end((16,)); import ctypes\n"
+    program += "ctypes.memmove(a.ctypes.data + 64, a.ctypes.data, 4)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=TESTS, check=False)
+    assert done.returncode < 0
+
+
+def _run(workload_text: str, place: str) -> None:
+    """Run the kernel of the strategy's choice, and a few others, on guarded arrays."""
+    sys.path.insert(0, str(TESTS))
+    from guard import GuardedArrays
+
+    from tvm_blislike.hardware import Core
+    from tvm_blislike.registry import implementations
+    from tvm_blislike.workload import Conv2dWorkload, GemmWorkload
+
+    workload = eval(workload_text, {"Conv2dWorkload": Conv2dWorkload, "GemmWorkload": GemmWorkload})
+    core = Core.native()
+    for implementation in implementations(workload.kind):
+        if implementation.applies(workload, core):
+            continue
+        found = sorted(
+            implementation.configs(workload, core, 1),
+            key=lambda c: implementation.estimate(workload, c, core, 1).seconds,
+        )
+        for config in (found[0], found[len(found) // 2], found[-1]):
+            arrays = GuardedArrays()
+            _call(implementation, workload, config, core, getattr(arrays, place))
+            arrays.check()
+
+
+def _call(implementation, workload, config, core, array) -> None:
+    import tvm
+
+    from tvm_blislike.layouts import shape_in
+    from tvm_blislike.passes.legalize import primfunc
+    from tvm_blislike.passes.schedule import schedule_chosen
+    from tvm_blislike.schedules import lowering
+    from tvm_blislike.strategy import Choice, Strategy
+
+    rng = np.random.default_rng(0)
+    if workload.kind == "conv2d":
+        w = workload
+        data_shape = shape_in(config.data_layout, w.n, w.ci, w.h, w.w)
+        operand = rng.standard_normal((w.co, w.ci // w.groups, w.kh, w.kw)).astype("float32")
+    else:
+        data_shape = (workload.m, workload.k)
+        operand = rng.standard_normal((workload.k, workload.n)).astype("float32")
+    constant = implementation.pack(workload, config, operand)
+    choice = Choice(workload, implementation, config, None, "")
+    func = primfunc(choice, data_shape, constant.shape).with_attr("global_symbol", "main")
+    strategy = Strategy(core, 1)
+    mod = lowering.lower(tvm.IRModule({"main": schedule_chosen(func, strategy)}))
+    library = tvm.compile(mod, tvm.target.Target(core.target_config(1)))
+    result_shape = tuple(int(extent) for extent in func.params[-1].shape)
+    data, packed, result = array(data_shape), array(constant.shape), array(result_shape)
+    data[...] = rng.standard_normal(data_shape)
+    packed[...] = constant
+    result[...] = np.nan
+    library["main"](*(tvm.runtime.from_dlpack(a) for a in (data, packed, result)))
+    assert np.isfinite(result).all()
+
+
+if __name__ == "__main__":
+    _run(*sys.argv[1:])
