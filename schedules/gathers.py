@@ -22,6 +22,8 @@ def shuffle_gathers(body: tirx.Stmt) -> tirx.Stmt:
 
 
 def _shuffled(load: ir.TensorLoad, analyzer: sym.Analyzer) -> tirx.Expr:
+    if not load.indices:
+        return load
     *outer, index = load.indices
     lanes = index.ty.dtype.lanes
     if lanes == 1 or not _is_sum_of_lanes(index):
