@@ -67,9 +67,9 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
     ours = {g: f for g, f in mod.functions_items() if _is_ours(f)}
     if not ours:
         return mod
+    lowered = _LOWER_BLOCKS(tvm.IRModule(ours))
     # Epilogues with a sigmoid: LLVM would call `expf` for each lane.
-    lowered = _LOWER_BLOCKS(tvm.IRModule({g: vectorize_math(f) for g, f in ours.items()}))
-    finished = {g: f.with_body(_finish(f)) for g, f in lowered.functions_items()}
+    finished = {g: vectorize_math(f.with_body(_finish(f))) for g, f in lowered.functions_items()}
     finished_mod = _CLEAN_UP(tvm.IRModule(finished))
     result = mod.clone()
     by_name = {g.name_hint: g for g in ours}

@@ -308,7 +308,9 @@ def _apart(loop: tirx.For) -> tirx.Stmt:
     The bindings of one, inside those of the next, would cost TVM's simplifier minutes. It looks
     through names as well, so the value in between goes through a buffer; LLVM removes that.
     """
-    if loop.kind != tirx.ForKind.VECTORIZED:
+    # The tail of a vector loop may be one element.
+    is_single = _is_one(loop.extent) and not _has_loop(loop.body)
+    if loop.kind != tirx.ForKind.VECTORIZED and not is_single:
         return loop
     buffers: list[tirx.Buffer] = []
     split = partial(_split_store, loop=loop, buffers=buffers)
@@ -318,6 +320,16 @@ def _apart(loop: tirx.For) -> tirx.Stmt:
     fields = (loop.loop_var, loop.min, loop.extent, loop.kind, body)
     inner = tirx.For(*fields, annotations=loop.annotations)
     return tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), inner])
+
+
+def _is_one(extent: Expr) -> bool:
+    return isinstance(extent, tirx.IntImm) and int(extent) == 1
+
+
+def _has_loop(stmt: tirx.Stmt) -> bool:
+    loops: list[tirx.For] = []
+    tvm_ffi.structural_walk(stmt, [(tirx.For, loops.append)])
+    return bool(loops)
 
 
 def _split_store(store: tirx.BufferStore, loop: tirx.For, buffers: list[tirx.Buffer]) -> tirx.Stmt:

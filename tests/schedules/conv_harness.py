@@ -1,0 +1,210 @@
+"""Build one convolution with an epilogue as the pipeline would, run it, compare with numpy."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import reference
+import tvm
+from tvm import s_tir, te, tirx
+
+from tvm_blislike.config import Config
+from tvm_blislike.hardware import Core
+from tvm_blislike.layouts import block_of, shape_in
+from tvm_blislike.passes.legalize import CHOICE
+from tvm_blislike.passes.schedule import schedule_chosen
+from tvm_blislike.registry import get_implementation
+from tvm_blislike.schedules import lowering
+from tvm_blislike.schedules.common import stages
+from tvm_blislike.strategy import Strategy
+from tvm_blislike.workload import Conv2dWorkload
+
+
+def _clip(x: Any, low: float, high: float) -> Any:
+    return te.max(te.min(x, tirx.const(high, "float32")), tirx.const(low, "float32"))
+
+
+def _hard_sigmoid(x: Any) -> Any:
+    return _clip(x * tirx.const(1 / 6, "float32") + tirx.const(0.5, "float32"), 0.0, 1.0)
+
+
+# name: (of a value in TE, of an array in numpy)
+ACTIVATIONS: dict[str, tuple[Callable[[Any], Any], Callable[[np.ndarray], np.ndarray]]] = {
+    "relu": (lambda x: te.max(x, tirx.const(0.0, "float32")), reference.relu),
+    "clip": (lambda x: _clip(x, -0.5, 0.75), lambda x: reference.clip(x, -0.5, 0.75)),
+    "hard_swish": (lambda x: x * _hard_sigmoid(x), reference.hard_swish),
+    "silu": (lambda x: x * te.sigmoid(x), reference.silu),
+    "sigmoid": (te.sigmoid, reference.sigmoid),
+}
+# Operands that an epilogue reads besides the convolution.
+OPERANDS = ("bias", "residual", "residual_first", "scale")
+STEPS = (*ACTIVATIONS, *OPERANDS)
+
+
+def in_layout(x: np.ndarray, layout: str) -> np.ndarray:
+    """Return NCHW data in another layout."""
+    block = block_of(layout)
+    if block:
+        return reference.pack_nchwc(x, block)
+    return np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if layout == "NHWC" else x
+
+
+def nchw(x: np.ndarray, layout: str, channels: int) -> np.ndarray:
+    """Return data in `layout` as NCHW."""
+    if block_of(layout):
+        return reference.unpack_nchwc(x, channels)
+    return x.transpose(0, 3, 1, 2) if layout == "NHWC" else x
+
+
+def operand_shape(step: str, workload: Conv2dWorkload) -> tuple[int, int, int, int]:
+    """NCHW shape of what a step reads."""
+    w = workload
+    if step == "bias":
+        return (1, w.co, 1, 1)
+    return (w.n, w.co, 1, 1) if step == "scale" else (w.n, w.co, w.oh, w.ow)
+
+
+# Shape of one more operand, and what it and the result become.
+Reader = tuple[tuple[int, ...], Callable[[te.Tensor, te.Tensor], te.Tensor]]
+
+
+def primfunc(
+    workload: Conv2dWorkload,
+    config: Config,
+    steps: Sequence[str] = (),
+    reader: Reader | None = None,
+) -> tirx.PrimFunc:
+    """Return the unscheduled PrimFunc (data, packed, operand of each step ..., result)."""
+    w, layout = workload, config.out_layout
+    data = te.placeholder(shape_in(config.data_layout, w.n, w.ci, w.h, w.w), name="data")
+    implementation = get_implementation(config.implementation)
+    weights = np.zeros((w.co, w.ci // w.groups, w.kh, w.kw), np.float32)
+    packed = te.placeholder(implementation.pack(w, config, weights).shape, name="packed")
+    value = implementation.compute(w, config, data, packed)
+    params = [data, packed]
+    for number, step in enumerate(steps):
+        operand = None
+        if step in OPERANDS:
+            shape = shape_in(layout, *operand_shape(step, w))
+            operand = te.placeholder(shape, name=f"{step}_{number}")
+            params.append(operand)
+        value = _step(step, value, operand, f"step_{number}")
+    if reader is not None:
+        params.append(te.placeholder(reader[0], name="read_with"))
+        value = reader[1](value, params[-1])
+    sch = s_tir.Schedule(te.create_prim_func([*params, value]))
+    note = json.dumps({"workload": w.to_json(), "config": config.to_json()})
+    sch.annotate(stages(sch)["unpack"], CHOICE, note)
+    return sch.mod["main"].with_attr("tirx.noalias", True)
+
+
+def _step(step: str, value: te.Tensor, operand: te.Tensor | None, name: str) -> te.Tensor:
+    if operand is None:
+        function = ACTIVATIONS[step][0]
+        return te.compute(value.shape, lambda *i: function(value(*i)), name=name)
+
+    def at(index: tuple[Any, ...]) -> Any:
+        where = [0 if int(e) == 1 else i for i, e in zip(index, operand.shape, strict=True)]
+        return operand(*where)
+
+    if step == "scale":
+        return te.compute(value.shape, lambda *i: value(*i) * at(i), name=name)
+    if step == "residual_first":
+        return te.compute(value.shape, lambda *i: at(i) + value(*i), name=name)
+    return te.compute(value.shape, lambda *i: value(*i) + at(i), name=name)
+
+
+def lowered(func: tirx.PrimFunc, core: Core, threads: int = 1) -> tvm.IRModule:
+    """Return the scheduled and lowered module with one function, `main`."""
+    func = schedule_chosen(func, Strategy(core, threads))
+    return lowering.lower(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+
+
+def compiled(func: tirx.PrimFunc, core: Core, threads: int = 1) -> tvm.runtime.Executable:
+    """Schedule, lower and compile a PrimFunc of `primfunc`."""
+    return tvm.compile(lowered(func, core, threads), tvm.target.Target(core.target_config(threads)))
+
+
+def build(
+    workload: Conv2dWorkload,
+    config: Config,
+    core: Core,
+    threads: int = 1,
+    steps: Sequence[str] = (),
+) -> tvm.runtime.Executable:
+    """Compile one convolution."""
+    return compiled(primfunc(workload, config, steps), core, threads)
+
+
+def arrays(workload: Conv2dWorkload, steps: Sequence[str] = ()) -> list[np.ndarray]:
+    """Random NCHW data, OIHW weights and one operand for each step that has one."""
+    w, rng = workload, np.random.default_rng(5)
+    depth = w.ci // w.groups * w.kh * w.kw
+    shapes = [operand_shape(step, w) for step in steps if step in OPERANDS]
+    data = rng.standard_normal((w.n, w.ci, w.h, w.w), dtype=np.float32)
+    weights = rng.standard_normal((w.co, w.ci // w.groups, w.kh, w.kw), dtype=np.float32)
+    return [
+        data,
+        weights / np.float32(math.sqrt(depth)),
+        *(rng.standard_normal(shape, dtype=np.float32) for shape in shapes),
+    ]
+
+
+def expected(
+    workload: Conv2dWorkload, steps: Sequence[str], values: Sequence[np.ndarray]
+) -> np.ndarray:
+    """Return the result by the reference, NCHW."""
+    w = workload
+    data, weights, *operands = values
+    out = reference.conv2d(data, weights, None, w.stride, w.padding, w.dilation, w.groups)
+    for step in steps:
+        if step in ACTIVATIONS:
+            out = ACTIVATIONS[step][1](out)
+        else:
+            operand = operands.pop(0)
+            out = out * operand if step == "scale" else out + operand
+    return out
+
+
+def placed(
+    workload: Conv2dWorkload,
+    config: Config,
+    steps: Sequence[str],
+    values: Sequence[np.ndarray],
+) -> list[np.ndarray]:
+    """Arguments of the compiled function: in their layouts, packed, the result full of NaN."""
+    w = workload
+    data, weights, *operands = values
+    implementation = get_implementation(config.implementation)
+    out = np.full(shape_in(config.out_layout, w.n, w.co, w.oh, w.ow), np.nan, np.float32)
+    return [
+        in_layout(data, config.data_layout),
+        implementation.pack(w, config, weights),
+        *(in_layout(operand, config.out_layout) for operand in operands),
+        out,
+    ]
+
+
+def error(
+    workload: Conv2dWorkload,
+    config: Config,
+    core: Core,
+    threads: int = 1,
+    steps: Sequence[str] = (),
+) -> float:
+    """Build and run; return the largest error over the largest result, at least 1.
+
+    Before the epilogue, results are of the order of 1: a clip does not make errors any smaller.
+    """
+    library = build(workload, config, core, threads, steps)
+    values = arrays(workload, steps)
+    arguments = [tvm.runtime.tensor(a) for a in placed(workload, config, steps, values)]
+    library["main"](*arguments)
+    actual = nchw(arguments[-1].numpy(), config.out_layout, workload.co)
+    wanted = expected(workload, steps, values)
+    assert actual.shape == wanted.shape
+    return float(np.abs(actual - wanted).max() / max(np.abs(wanted).max(), 1.0))
