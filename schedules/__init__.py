@@ -5,6 +5,11 @@
 
 from __future__ import annotations
 
-from tvm_blislike.schedules import conv2d_depthwise, conv2d_direct, gemm
+from tvm_blislike.schedules import conv2d_depthwise, conv2d_direct, conv2d_winograd, gemm
 
-OWN = (conv2d_depthwise.IMPLEMENTATION, conv2d_direct.IMPLEMENTATION, gemm.IMPLEMENTATION)
+OWN = (
+    conv2d_depthwise.IMPLEMENTATION,
+    conv2d_direct.IMPLEMENTATION,
+    conv2d_winograd.IMPLEMENTATION,
+    gemm.IMPLEMENTATION,
+)

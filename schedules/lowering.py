@@ -10,8 +10,10 @@ this module
 2. splits the first and last iterations off each `BORDER` loop, so that conditions on the padding
    of a convolution become constants in the interior;
 3. unrolls each `BY_INPUT` nest in the order of the input pixels, so that each is loaded once;
-4. turns each `VECTOR` loop into vector accesses of the given width and narrower ones for its tail;
-5. keeps buffers that fit into the register file on the stack, where LLVM turns them into
+4. writes `UNROLL` loops out and resolves selects by their index; moves the conditions inside an
+   `UNSWITCH` loop to its front;
+5. turns each `VECTOR` loop into vector accesses of the given width and narrower ones for its tail;
+6. keeps buffers that fit into the register file on the stack, where LLVM turns them into
    registers (TVM would put any buffer of 1024 bytes or more on the heap).
 
 The same is possible with `T.where` predicates and TVM's LoopPartition, but predicates inside a
@@ -32,6 +34,7 @@ from tvm_blislike.microkernels import AXIS
 from tvm_blislike.schedules import panels, prefetch
 from tvm_blislike.schedules.accumulators import split_rows
 from tvm_blislike.schedules.gathers import shuffle_gathers
+from tvm_blislike.schedules.unswitch import hoist, unrolled
 from tvm_blislike.schedules.vector_math import vectorize_math
 
 # Loop over tiles: {"mw": 8, "nr": 1, ...}, the extents of the last tile's axes.
@@ -44,6 +47,10 @@ BORDER = "blislike.border"
 VECTOR = "blislike.vector"
 # Outermost of the loops "ry", "rx", "mh", "mw" (`AXIS`) of a convolution: [sh, sw, dh, dw].
 BY_INPUT = "blislike.by_input"
+# Loop whose index selects an expression (see `unswitch`).
+UNROLL = "blislike.unroll"
+# Loop whose conditions are tested once per iteration.
+UNSWITCH = "blislike.unswitch"
 # Vectors of a `VECTOR` loop that are written out; a longer copy stays a loop (blocks of C are
 # shorter, and must be written out to stay in registers).
 _MOST_UNROLLED = 32
@@ -118,6 +125,8 @@ def _finish(func: tirx.PrimFunc) -> tirx.Stmt:
     # From the outside in: the last block of tiles may have a cut last tile (`LAST_EDGE`).
     body = tvm_ffi.structural_map(body, [(tirx.For, _split_tiles)], order="pre")
     body = tvm_ffi.structural_map(body, [(tirx.For, _unroll_by_input)])
+    body = tvm_ffi.structural_map(body, [(tirx.For, _write_out)])
+    body = tvm_ffi.structural_map(body, [(tirx.For, _unswitch)])
     body = tvm_ffi.structural_map(body, [(tirx.For, _vectorize)])
     limit = int(func.attrs[REGISTER_BYTES])
     return tvm_ffi.structural_map(body, [(tirx.AllocBuffer, lambda a: _on_stack(a, limit))])
@@ -257,6 +266,14 @@ def _unroll_by_input(loop: tirx.For) -> tirx.Stmt:
     order = sorted(itertools.product(*(range(int(f.extent)) for f in nest)), key=pixel)
     variables = [f.loop_var for f in nest]
     return _sequence([_bind(body, *zip(variables, at, strict=True)) for at in order])
+
+
+def _write_out(loop: tirx.For) -> tirx.Stmt:
+    return loop if _annotation(loop, UNROLL) is None else unrolled(loop)
+
+
+def _unswitch(loop: tirx.For) -> tirx.Stmt:
+    return loop if _annotation(loop, UNSWITCH) is None else hoist(loop)
 
 
 def _vectorize(loop: tirx.For) -> tirx.Stmt:

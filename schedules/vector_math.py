@@ -336,7 +336,7 @@ def _split_store(store: tirx.BufferStore, loop: tirx.For, buffers: list[tirx.Buf
     calls: list[ir.Call] = []
     tvm_ffi.structural_walk(store.value, [(ir.Call, calls.append)])
     # What a condition guards must stay behind it.
-    is_lazy = any(isinstance(c.op, ir.Op) and c.op.name == "tirx.if_then_else" for c in calls)
+    is_lazy = any(isinstance(c.op, ir.Op) and c.op.name == "prim.if_then_else" for c in calls)
     if sum(map(_is_replaced, calls)) < 2 or is_lazy:
         return store
     parts: list[tirx.Stmt] = []

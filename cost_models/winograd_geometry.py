@@ -1,0 +1,103 @@
+"""Sizes of a blocked Winograd convolution that follow from its workload and its config."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tvm_blislike.config import Config
+from tvm_blislike.layouts import block_of
+from tvm_blislike.workload import Conv2dWorkload
+
+# Blocks of tiles outermost; or channels outermost, all tiles of the image transformed first.
+TILES = "tiles"
+CHANNELS = "channels"
+
+
+@dataclass(frozen=True)
+class WinogradGeometry:
+    """Sizes that follow from a workload and a config.
+
+    The image is cut into tiles of `tile_h` x `tile_w` outputs. A block is `oh_block` rows of
+    tiles, `mc` tiles altogether; its products are `mc` x `nc` matrices, one for each of the
+    `points`. Tiles beyond the image, which make the last block whole, compute on zeros.
+    """
+
+    workload: Conv2dWorkload
+    config: Config
+
+    @property
+    def patch_h(self) -> int:
+        """Input rows that a tile reads: the n of F(m, r)."""
+        return self.config.tile_h + self.workload.kh - 1
+
+    @property
+    def patch_w(self) -> int:
+        """Input columns that a tile reads."""
+        return self.config.tile_w + self.workload.kw - 1
+
+    @property
+    def points(self) -> int:
+        """Products of a tile for each pair of channels."""
+        return self.patch_h * self.patch_w
+
+    @property
+    def tiles_h(self) -> int:
+        """Rows of tiles, the last one perhaps cut by the image."""
+        return math.ceil(self.workload.oh / self.config.tile_h)
+
+    @property
+    def tiles_w(self) -> int:
+        """Tiles in a row, the last one perhaps cut by the image."""
+        return math.ceil(self.workload.ow / self.config.tile_w)
+
+    @property
+    def block_h(self) -> int:
+        """Rows of tiles in a block."""
+        return self.config.oh_block
+
+    @property
+    def block_w(self) -> int:
+        """Tiles per row in a block."""
+        return self.config.mc // self.config.oh_block
+
+    @property
+    def blocks_h(self) -> int:
+        """Blocks along the height."""
+        return math.ceil(self.tiles_h / self.block_h)
+
+    @property
+    def blocks_w(self) -> int:
+        """Blocks along the width."""
+        return math.ceil(self.tiles_w / self.block_w)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles in a block."""
+        return self.config.mc
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in a batch of images."""
+        return self.workload.n * self.blocks_h * self.blocks_w
+
+    @property
+    def lanes(self) -> int:
+        """Channels that lie side by side in the images."""
+        return block_of(self.config.out_layout)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of nc output channels."""
+        return self.workload.co // self.config.nc
+
+    @property
+    def panels(self) -> int:
+        """Panels of nr output channels in a chunk."""
+        return self.config.nc // self.config.nr
+
+    @property
+    def packed_shape(self) -> tuple[int, int, int, int, int, int]:
+        """Shape of the transformed weights: (chunks, patch_h, patch_w, panels, ci, nr)."""
+        inner = (self.panels, self.workload.ci, self.config.nr)
+        return (self.chunks, self.patch_h, self.patch_w, *inner)

@@ -1,0 +1,207 @@
+"""Winograd convolution on NCHWc images: fewer multiplications through transforms.
+
+For tiles of m x m outputs of an r x r kernel, n = m + r - 1 (thesis section 6.1, Lavin 2016):
+
+    Y = AT [ (G g GT) * (BT d B) ] A
+
+Summed over input channels, the elementwise product is one GEMM for each of the n x n points:
+tiles x ci times ci x co, done by the same micro-kernels as everything else. Kernels of 1 x r and
+r x 1 are nestings with F(1, 1), the identity. Weights are transformed at compile time into panels
+[chunk of nc][point][panel of nr][ci][nr].
+
+Loops ("tiles" order):
+
+    for n, yb, xb          parallel; a block of tiles
+      V[point, tile, ci]   input transform, rows first: every pass is one-dimensional (12 passes of
+                           14 additions for F(4, 3), where the flat form takes 269)
+      for oc               a chunk of output channels
+        P[point, tile, co] = micro-kernels over ci
+        for tile, ob       output transform, columns first; epilogue; store
+
+V and P of a block stay in L2; the weights stream past them, from L2, L3 or memory, once per block.
+"channels" order transforms the whole image first and divides the chunks of output channels among
+the threads: for small images, whose few blocks would each read all weights.
+
+Tiles at the border read zeros outside the image. The condition is tested per row of a patch, not
+per pixel (`lowering.UNSWITCH`, Winogen's unswitching, thesis section 6.10): a row outside is
+skipped, a row inside runs without conditions. Indirection would need the zeros in memory and a
+load of an address per pixel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+
+from tvm_blislike.config import Config
+from tvm_blislike.cost_models import winograd as model
+from tvm_blislike.cost_models.winograd_geometry import WinogradGeometry
+from tvm_blislike.registry import Template
+from tvm_blislike.schedules.common import stage
+from tvm_blislike.schedules.winograd_programs import program
+from tvm_blislike.schedules.winograd_schedule import schedule
+from tvm_blislike.schedules.winograd_transforms import matrices, transform_weights
+from tvm_blislike.workload import Conv2dWorkload
+
+
+def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) -> np.ndarray:
+    """Transform OIHW weights and cut them into panels: `WinogradGeometry.packed_shape`."""
+    geo = WinogradGeometry(workload, config)
+    rows, columns = _transforms(workload, config)
+    points = transform_weights(weights, rows, columns)
+    panels = points.reshape(*points.shape[:3], geo.chunks, geo.panels, config.nr)
+    return np.ascontiguousarray(panels.transpose(3, 0, 1, 4, 2, 5))
+
+
+def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor) -> te.Tensor:
+    """`pack_weights` as TE stages, for weights that are not known at compile time."""
+    geo = WinogradGeometry(workload, config)
+    rows, columns = _transforms(workload, config)
+
+    def along_height(xi: Any, kw: Any, co: Any, ci: Any) -> Any:
+        kernel_rows = [weights[co, ci, i, kw] for i in range(workload.kh)]
+        return _pass(rows.g, xi, kernel_rows)
+
+    half = te.compute(
+        (geo.patch_h, workload.kw, workload.co, workload.ci), along_height, name="half_weights"
+    )
+
+    def value(chunk: Any, xi: Any, nu: Any, panel: Any, ci: Any, j: Any) -> Any:
+        co = chunk * config.nc + panel * config.nr + j
+        kernel_columns = [half[xi, i, co, ci] for i in range(workload.kw)]
+        return _pass(columns.g, nu, kernel_columns)
+
+    return te.compute(geo.packed_shape, value, name="packed_weights")
+
+
+def _transforms(workload: Conv2dWorkload, config: Config) -> tuple[Any, Any]:
+    """Return the transforms along the height and along the width."""
+    return matrices(config.tile_h, workload.kh), matrices(config.tile_w, workload.kw)
+
+
+def _pass(matrix: Sequence[Sequence[Fraction]], index: Any, inputs: Sequence[Any]) -> Any:
+    """Return element `index` of matrix x inputs: a chain of selects that unrolling resolves."""
+    values = program(matrix).apply(inputs, constant=lambda c: tirx.const(float(c), "float32"))
+    result = values[-1]
+    for i in reversed(range(len(values) - 1)):
+        result = tirx.Select(index == i, values[i], result)
+    return result
+
+
+def compute(
+    workload: Conv2dWorkload, config: Config, data: te.Tensor, packed: te.Tensor
+) -> te.Tensor:
+    """Define the convolution.
+
+    Parameters
+    ----------
+    data : te.Tensor
+        The image batch, (n, ci / lanes, h, w, lanes).
+    packed : te.Tensor
+        Weights as `pack_weights` makes them.
+
+    Returns
+    -------
+    te.Tensor
+        The result, (n, co / lanes, oh, ow, lanes).
+    """
+    geo = WinogradGeometry(workload, config)
+    grid = (workload.n, geo.blocks_h, geo.blocks_w)
+    points = (geo.patch_h, geo.patch_w)
+    transformed = _input_transform(geo, data, grid)
+
+    k = te.reduce_axis((0, workload.ci), "k")
+    mr, nr, lanes = config.mr, config.nr, geo.lanes
+    # Whole micro-kernel blocks: those that reach beyond the tiles are cut in the schedule.
+    groups = -(-geo.tiles // mr)
+
+    def product(*index: Any) -> Any:
+        n, yb, xb, chunk, xi, nu, panel, group, i, j = index
+        pixel = transformed[n, yb, xb, xi, nu, group * mr + i, k]
+        return te.sum(pixel * packed[chunk, xi, nu, panel, k, j], axis=k)
+
+    shape = (*grid, geo.chunks, *points, geo.panels, groups, mr, nr)
+    acc = te.compute(shape, product, name="acc", attrs=stage("acc"))
+    products = te.compute(
+        (*grid, geo.chunks, *points, geo.panels, geo.tiles, nr),
+        lambda *i: acc[(*i[:-2], i[-2] // mr, i[-2] % mr, i[-1])],
+        name="products",
+        attrs=stage("products"),
+    )
+    return _output_transform(geo, products, grid, lanes)
+
+
+def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ...]) -> te.Tensor:
+    """Return V: (n, yb, xb, patch_h, patch_w, tiles, ci)."""
+    w, c, lanes = geo.workload, geo.config, geo.lanes
+    rows, columns = _transforms(w, c)
+
+    def patch_row(n: Any, yb: Any, xb: Any, r: Any, q: Any, ib: Any, i: Any, nu: Any, lane: Any):
+        y = (yb * geo.block_h + r) * c.tile_h + i - w.padding[0]
+        x = (xb * geo.block_w + q) * c.tile_w - w.padding[1]
+
+        def pixel(j: int) -> Any:
+            inside = tirx.all(y >= 0, y < w.h, x + j >= 0, x + j < w.w)
+            return tirx.if_then_else(inside, data[n, ib, y, x + j, lane], 0.0)
+
+        return _pass(columns.bt, nu, [pixel(j) for j in range(geo.patch_w)])
+
+    shape = (*grid, geo.block_h, geo.block_w, w.ci // lanes, geo.patch_h, geo.patch_w, lanes)
+    patch = te.compute(shape, patch_row, name="patch_rows", attrs=stage("patch_rows"))
+
+    def value(n: Any, yb: Any, xb: Any, xi: Any, nu: Any, t: Any, channel: Any) -> Any:
+        at = (n, yb, xb, t // geo.block_w, t % geo.block_w, channel // lanes)
+        column = [patch[(*at, i, nu, channel % lanes)] for i in range(geo.patch_h)]
+        return _pass(rows.bt, xi, column)
+
+    return te.compute(
+        (*grid, geo.patch_h, geo.patch_w, geo.tiles, w.ci),
+        value,
+        name="transformed",
+        attrs=stage("transformed"),
+    )
+
+
+def _output_transform(
+    geo: WinogradGeometry, products: te.Tensor, grid: tuple[int, ...], lanes: int
+) -> te.Tensor:
+    w, c = geo.workload, geo.config
+    rows, columns = _transforms(w, c)
+
+    def tile_column(*index: Any) -> Any:
+        *at, ob, t, a, nu, lane = index
+        chunk, channel = ob * lanes // c.nc, ob * lanes % c.nc
+        place = (channel // c.nr, t, channel % c.nr + lane)
+        column = [products[(*at, chunk, xi, nu, *place)] for xi in range(geo.patch_h)]
+        return _pass(rows.at, a, column)
+
+    shape = (*grid, w.co // lanes, geo.tiles, c.tile_h, geo.patch_w, lanes)
+    half = te.compute(shape, tile_column, name="tile_columns", attrs=stage("tile_columns"))
+
+    def value(n: Any, ob: Any, y: Any, x: Any, lane: Any) -> Any:
+        yt, xt = y // c.tile_h, x // c.tile_w
+        t = yt % geo.block_h * geo.block_w + xt % geo.block_w
+        at = (n, yt // geo.block_h, xt // geo.block_w, ob, t, y % c.tile_h)
+        return _pass(columns.at, x % c.tile_w, [half[(*at, nu, lane)] for nu in range(geo.patch_w)])
+
+    return te.compute(
+        (w.n, w.co // lanes, w.oh, w.ow, lanes), value, name="unpack", attrs=stage("unpack")
+    )
+
+
+IMPLEMENTATION = Template(
+    name="conv2d_winograd",
+    kind="conv2d",
+    applies=model.applies,
+    configs=model.configs,
+    estimate=model.estimate,
+    workspace_bytes=model.workspace_bytes,
+    pack=pack_weights,
+    pack_te=pack_weights_te,
+    compute=compute,
+    schedule=schedule,
+)

@@ -1,0 +1,172 @@
+"""The schedule template of the Winograd convolution: loops over blocks, transforms, products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir
+
+from tvm_blislike.config import Config
+from tvm_blislike.cost_models.winograd_geometry import CHANNELS, WinogradGeometry
+from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import (
+    Microkernel,
+    UpdateShape,
+    get_kernel,
+    kernel_name,
+    update_intrin,
+)
+from tvm_blislike.schedules.common import (
+    STAGE,
+    annotate_axis,
+    annotate_vector,
+    fuse_epilogue,
+    stages,
+)
+from tvm_blislike.schedules.lowering import EDGE, UNROLL, UNSWITCH
+from tvm_blislike.schedules.panels import NEXT
+from tvm_blislike.workload import Conv2dWorkload
+
+
+def schedule(
+    sch: s_tir.Schedule,
+    workload: Conv2dWorkload,
+    config: Config,
+    core: Core,
+    threads: int,
+) -> None:
+    """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
+    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
+    geo = WinogradGeometry(workload, config)
+    epilogue = fuse_epilogue(sch)
+    marked = stages(sch)
+    loops = _tile_epilogue(sch, epilogue, geo, kernel)
+    # Consumers first: `compute_at` wants all readers of a stage inside the loop.
+    _schedule_output_transform(sch, marked["tile_columns"], loops["o"], geo, kernel)
+    _schedule_products(sch, marked, loops["oc"], geo, kernel)
+    _schedule_input_transform(sch, marked, loops["xb"], geo, kernel, threads)
+    _parallelize(sch, loops, geo, threads)
+    _tensorize(sch, marked["acc"], geo, kernel)
+
+
+def _tile_epilogue(
+    sch: s_tir.Schedule, epilogue: Any, geo: WinogradGeometry, kernel: Microkernel
+) -> dict[str, Any]:
+    """Split the epilogue's loops into blocks, tiles and pixels of a tile."""
+    n, ob, oh, ow, lane = sch.get_loops(epilogue)
+    config = geo.config
+    oc, o = sch.split(ob, [None, config.nc // geo.lanes])
+    yb, r, a = sch.split(oh, [None, geo.block_h, config.tile_h])
+    xb, q, b = sch.split(ow, [None, geo.block_w, config.tile_w])
+    outer = [oc, n, yb, xb] if config.loop_order == CHANNELS else [n, yb, xb, oc]
+    sch.reorder(*outer, r, q, o, a, b, lane)
+    # Rows beyond the image, then columns.
+    _annotate_step(sch, a, UNSWITCH)
+    _annotate_step(sch, b, UNROLL)
+    annotate_vector(sch, lane, kernel.lanes)
+    return {"n": n, "oc": oc, "yb": yb, "xb": xb, "o": o}
+
+
+def _annotate_step(sch: s_tir.Schedule, loop: Any, step: str) -> None:
+    sch.annotate(loop, step, 1)
+
+
+def _schedule_products(
+    sch: s_tir.Schedule,
+    marked: dict[str, Any],
+    place: Any,
+    geo: WinogradGeometry,
+    kernel: Microkernel,
+) -> None:
+    """One GEMM per point: panels of weights outside, groups of mr tiles inside."""
+    products, acc, config = marked["products"], marked["acc"], geo.config
+    sch.compute_at(products, place, preserve_unit_loops=True)
+    sch.storage_align(products, 0, 5, 2 * kernel.lanes, kernel.lanes)
+    t, j = sch.get_loops(products)[-2:]
+    group, i = sch.split(t, [None, config.mr])
+    sch.unroll(i)
+    annotate_axis(sch, i, "mw")
+    annotate_vector(sch, j, kernel.lanes)
+    cut = geo.tiles % config.mr
+    if cut:
+        sch.annotate(group, EDGE, {"mw": cut})
+    calls = -(-geo.tiles // config.mr)
+    if config.prefetch:
+        size = geo.workload.ci * config.nr
+        note = {"operand": 1, "axis": -3, "step": 1, "elements": size, "calls": calls}
+        sch.annotate(group, NEXT, note)
+    sch.compute_at(acc, group, preserve_unit_loops=True)
+
+
+def _tensorize(sch: s_tir.Schedule, acc: Any, geo: WinogradGeometry, kernel: Microkernel) -> None:
+    """Zero a block of products in registers and sum over all channels by one call."""
+    i, j, k = sch.get_loops(acc)[-3:]
+    config = geo.config
+    sch.reorder(k, i, j)
+    sch.unannotate(acc, STAGE)
+    zero_i, zero_j = sch.get_loops(sch.decompose_reduction(acc, k))[-2:]
+    columns, lane = sch.split(zero_j, [None, kernel.lanes])
+    for loop, axis in ((zero_i, "mw"), (columns, "nr")):
+        sch.unroll(loop)
+        annotate_axis(sch, loop, axis)
+    sch.vectorize(lane)
+    inner = sch.get_loops(acc)[-3:]
+    units = [loop for loop in inner if int(sch.get(loop).extent) == 1]
+    rest = [loop for loop in inner if loop not in units]
+    sch.reorder(*units, *rest)
+    shape = UpdateShape(1, config.mr, kr=geo.workload.ci, unroll=config.kr)
+    sch.tensorize(rest[0], update_intrin(kernel, shape))
+
+
+def _schedule_input_transform(
+    sch: s_tir.Schedule,
+    marked: dict[str, Any],
+    place: Any,
+    geo: WinogradGeometry,
+    kernel: Microkernel,
+    threads: int,
+) -> None:
+    """Rows of all patches of a block, then columns."""
+    transformed, patch = marked["transformed"], marked["patch_rows"]
+    if geo.config.loop_order != CHANNELS:
+        sch.compute_at(transformed, place, preserve_unit_loops=True)
+    *outer, xi, nu, t, channel = sch.get_loops(transformed)
+    r, q = sch.split(t, [None, geo.block_w])
+    ib, lane = sch.split(channel, [None, geo.lanes])
+    sch.reorder(r, q, ib, nu, xi, lane)
+    _annotate_step(sch, xi, UNROLL)
+    annotate_vector(sch, lane, kernel.lanes)
+    if geo.config.loop_order == CHANNELS and threads > 1:
+        sch.reorder(r, *outer[-3:], q)
+        sch.parallel(r)
+    # An odd number of vectors: points a multiple of a page apart would share one cache set.
+    sch.storage_align(transformed, 0, 4, 2 * kernel.lanes, kernel.lanes)
+    sch.compute_at(patch, ib, preserve_unit_loops=True)
+    i, nu, lane = sch.get_loops(patch)[-3:]
+    _annotate_step(sch, nu, UNROLL)
+    _annotate_step(sch, i, UNSWITCH)
+    annotate_vector(sch, lane, kernel.lanes)
+
+
+def _schedule_output_transform(
+    sch: s_tir.Schedule, half: Any, place: Any, geo: WinogradGeometry, kernel: Microkernel
+) -> None:
+    """Columns of a tile's products; the epilogue's expression does the rows."""
+    sch.compute_at(half, place, preserve_unit_loops=True)
+    a, nu, lane = sch.get_loops(half)[-3:]
+    sch.reorder(nu, a, lane)
+    _annotate_step(sch, a, UNROLL)
+    annotate_vector(sch, lane, kernel.lanes)
+
+
+def _parallelize(
+    sch: s_tir.Schedule, loops: dict[str, Any], geo: WinogradGeometry, threads: int
+) -> None:
+    if threads == 1:
+        return
+    if geo.config.loop_order == CHANNELS:
+        sch.parallel(loops["oc"])
+    elif geo.workload.n % threads == 0:
+        sch.parallel(loops["n"])
+    else:
+        sch.parallel(loops["yb" if geo.blocks_h > 1 else "xb"])
