@@ -3,37 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import tvm
+from relax_graphs import graph, random, run
 from tvm import relax, tirx
 from tvm.relax import op
 
-from tvm_blislike.hardware import Core
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.indices import NarrowIndices
-from tvm_blislike.pipeline import compile_module
-
-RNG = np.random.default_rng(3)
-
-
-def graph(function, *shapes):
-    """Build a Relax module with one dataflow block around `function` of float32 tensors."""
-    builder = relax.BlockBuilder()
-    inputs = [relax.Var(f"x{i}", relax.TensorType(s, "float32")) for i, s in enumerate(shapes)]
-    with builder.function("main", inputs):
-        with builder.dataflow():
-            output = builder.emit_output(function(builder, *inputs))
-        builder.emit_func_output(output)
-    return builder.get()
-
-
-def run(module, *arrays):
-    executable, _ = compile_module(module, Core.native(), 1)
-    machine = relax.VirtualMachine(executable, tvm.cpu())
-    return machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
-
-
-def random(*shape):
-    return RNG.standard_normal(shape).astype("float32")
 
 
 def narrowed(module):

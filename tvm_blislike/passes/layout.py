@@ -89,17 +89,28 @@ class _Layouts(PyExprMutator):
         self.images: dict[relax.Var, Image] = {}
         self.made: dict[tuple[relax.Var, str], relax.Var] = {}
 
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
+        # What is emitted in one block cannot be read in another.
+        self.images, self.made = {}, {}
+        return super().visit_dataflow_block_(block)
+
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         call = binding.value
         emitted = None
-        if isinstance(binding.var, relax.DataflowVar) and isinstance(call, relax.Call):
+        if isinstance(call, relax.Call) and self.builder_.current_block_is_dataflow():
             emitted = self._emit(call)
         if emitted is None:
             super().visit_var_binding_(binding)
-        elif isinstance(emitted, Image):
-            self.images[binding.var] = emitted
-        else:
-            self.set_var_remap(binding.var, emitted)
+            return
+        var, is_image = binding.var, isinstance(emitted, Image)
+        if is_image:
+            self.images[var] = emitted
+        if not isinstance(var, relax.DataflowVar):
+            # Outside the block nobody knows of layouts.
+            value = self._converted(var, "NCHW") if is_image else emitted
+            self.set_var_remap(var, self.builder_.emit_output(value))
+        elif not is_image:
+            self.set_var_remap(var, emitted)
 
     def visit_dataflow_var_(self, var: relax.Var) -> relax.Expr:
         """Return NCHW to any reader that does not know of layouts."""
