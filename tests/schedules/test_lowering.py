@@ -72,7 +72,7 @@ def computes_affine(mod: tvm.IRModule, size: int) -> bool:
     return np.array_equal(result(mod, (size,), x), 2 * x + 1)
 
 
-# --- edges -------------------------------------------------------------------------------------
+# --- edges -------------------------------------------------------
 
 
 def tiled(size: int, tile: int) -> s_tir.Schedule:
@@ -190,7 +190,7 @@ def test_sweep_covers_a_cut_vector_with_ever_narrower_ones() -> None:
     assert computes_affine(mod, 27)
 
 
-# --- borders -----------------------------------------------------------------------------------
+# --- borders -----------------------------------------------------
 
 
 def padded_copy(size: int, before: int, after: int) -> s_tir.Schedule:
@@ -265,7 +265,7 @@ def test_border_and_edge_of_one_loop(parallel: bool) -> None:
     np.testing.assert_array_equal(result(mod, (19,), x), np.pad(x, (2, 1)))
 
 
-# --- vectors -----------------------------------------------------------------------------------
+# --- vectors -----------------------------------------------------
 
 
 def widths(mod: tvm.IRModule) -> list[int]:
@@ -314,7 +314,7 @@ def test_cut_lanes_become_narrower_vectors() -> None:
     assert computes_affine(mod, 69)
 
 
-# --- a convolution's nest in the order of its input ----------------------------------------------
+# --- a convolution's nest in the order of its input --------------
 
 
 def convolution(
@@ -374,7 +374,7 @@ def test_each_output_is_summed_in_the_order_of_the_kernel() -> None:
     assert all(taps == sorted(taps) and len(taps) == 6 for taps in order.values())
 
 
-# --- buffers -----------------------------------------------------------------------------------
+# --- buffers -----------------------------------------------------
 
 
 def accumulating(rows: int, unroll: bool = True) -> s_tir.Schedule:
@@ -431,7 +431,7 @@ def test_rows_in_a_loop_keep_their_buffer_whole() -> None:
     assert sums_columns(mod, 20)
 
 
-# --- which functions ---------------------------------------------------------------------------
+# --- which functions ---------------------------------------------
 
 
 def test_functions_without_the_attribute_are_left_as_they_are() -> None:
