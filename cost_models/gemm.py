@@ -53,7 +53,7 @@ L2_PLANNED = 0.75
 # Share of a stream from beyond L2 that shows although it is prefetched behind computation.
 EXPOSED = 0.3
 # With more rows than this B arrives within 3 % of the time it is used; asking for it then only
-# takes load slots: 3136x256x64 reaches 0.74 of the peak without prefetching, 0.66 with it (Golden Cove).
+# takes load slots: 3136x256x64 reaches 0.74 of the peak without prefetching and 0.66 with it.
 MOST_ROWS_TO_PREFETCH = 1024
 # Cycles per vector of copying A into panels: from L2, from beyond.
 PACK_CYCLES = (3.0, 6.0)
