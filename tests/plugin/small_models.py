@@ -48,3 +48,21 @@ def small_reference(image: np.ndarray) -> np.ndarray:
     conv = np.einsum("nchwyx,ocyx->nohw", windows, tensors["kernel"])
     active = np.maximum(conv + tensors["bias"][:, None, None], 0)
     return active.mean((2, 3)) @ tensors["matrix"]
+
+
+def two_convolutions(batch: int = 1) -> onnx.ModelProto:
+    """Conv 3x3 of stride 2, ReLU, Conv 1x1: 3 channels to 16 to 24."""
+    rng = np.random.default_rng(2)
+    weights = {"first": rng.standard_normal((16, 3, 3, 3)), "bias": rng.standard_normal(16)}
+    weights["second"] = rng.standard_normal((24, 16, 1, 1)) / 4
+    nodes = [
+        helper.make_node("Conv", ["image", "first", "bias"], ["c"], pads=[1] * 4, strides=[2, 2]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Conv", ["r", "second"], ["out"]),
+    ]
+    return make_model(
+        nodes,
+        [float_input("image", [batch, 3, 15, 17])],
+        [float_input("out", [batch, 24, 8, 9])],
+        [numpy_helper.from_array(w.astype("float32"), name) for name, w in weights.items()],
+    )

@@ -97,7 +97,11 @@ def _lower(
     if is_constant(operand):
         packed = relax.const(implementation.pack(workload, config, constant_array(operand)))
     else:
-        packed = builder.emit_te(lambda t: implementation.pack_te(workload, config, t), operand)
+        packed = builder.emit_te(
+            lambda t: implementation.pack_te(workload, config, t),
+            operand,
+            primfunc_name_hint=f"{config.implementation}_pack",
+        )
     func = primfunc(choice, static_shape(data), static_shape(packed))
     gvar = builder.add_func(func, f"{config.implementation}_{name}")
     shape = [int(extent) for extent in func.params[-1].shape]
