@@ -140,8 +140,8 @@ class _Sharing:
             for i, j in itertools.combinations(form, 2):
                 if {i, j} & {step.base, step.operand}:
                     self._users[_pair(form, i, j)].discard(number)
-            coefficient = form.pop(step.base)
-            del form[step.operand]
+            coefficient = _coefficient(step, form)
+            del form[step.base], form[step.operand]
             form[new] = coefficient
             for other in [*form][:-1]:
                 self._enter(_pair(form, other, new), number)
@@ -153,17 +153,32 @@ def _pair(form: _Form, i: int, j: int) -> _Pair:
 
 
 def _sum(pair: _Pair, users: list[_Form]) -> Step:
-    """Return x_i + ratio * x_j or x_j + x_i / ratio: the one that more forms can just add."""
+    """Return the multiple of x_i + ratio * x_j that most forms can use without a product."""
     i, j, ratio = pair
+    candidates = [
+        Step(j, ratio, base=i),
+        Step(i, 1 / ratio, base=j),
+        Step(j, -ratio, base=i, negated=True),
+        Step(i, -1 / ratio, base=j, negated=True),
+    ]
+    return max(candidates, key=lambda step: _ease(step, users))
 
-    def ease(value: int) -> tuple[int, int]:
-        coefficients = [form[value] for form in users]
-        ones = coefficients.count(1)
-        return ones + coefficients.count(-1), ones
 
-    if ease(i) >= ease(j):
-        return Step(j, ratio, base=i)
-    return Step(i, 1 / ratio, base=j)
+def _ease(step: Step, users: list[_Form]) -> tuple[int, int]:
+    """Count the forms in which the sum needs no product, and those that just add it.
+
+    A sum can be subtracted from other terms, but alone its negative takes a product.
+    """
+    coefficients = [_coefficient(step, form) for form in users]
+    free = [
+        abs(c) == 1 if len(form) > 2 else c == 1
+        for c, form in zip(coefficients, users, strict=True)
+    ]
+    return sum(free), coefficients.count(1)
+
+
+def _coefficient(step: Step, form: _Form) -> Fraction:
+    return -form[step.base] if step.negated else form[step.base]
 
 
 def _starting_products(forms: list[_Form]) -> list[tuple[int, Fraction]]:

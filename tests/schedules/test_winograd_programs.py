@@ -47,6 +47,7 @@ def test_any_matrix_exactly(case):
     matrix, inputs = case
     p = program(matrix)
     assert p.apply(inputs, Fraction) == exact_product(matrix, inputs)
+    # Sharing never costs more than one row after the other would.
     terms = [[c for c in row if c] for row in matrix]
     naive = sum(len(row) - (1 if 1 in map(abs, row) else 0) for row in terms)
     assert p.additions + p.multiplications <= naive + sum(row == [-1] for row in terms)
@@ -175,6 +176,11 @@ def test_negations_fold_into_subtractions():
         assert (p.additions, p.multiplications) == (1, 0)
     p = program([[-1, 0]])
     assert (p.additions, p.multiplications) == (0, 1)
+    # The first row and its half: the shared sum is the row itself, not its negative.
+    p = program([[-1, 2], [Fraction(1, 2), -1]])
+    assert (p.additions, p.multiplications) == (1, 1)
+    p = program([[-1, 2, 0], [1, -2, 5]])
+    assert (p.additions, p.multiplications) == (2, 0)
 
 
 def test_rows_that_start_from_the_same_product():
