@@ -264,6 +264,10 @@ class Conv2dDepthwise:
             return 0
         return 4 * workload.n * workload.ci * math.prod(geo.padded_size)
 
+    def error_bound(self, workload: Conv2dWorkload, config: Config) -> float:
+        """Only rounding."""
+        return 0.0
+
     def pack(self, workload: Conv2dWorkload, config: Config, constant: np.ndarray) -> np.ndarray:
         """See `pack_weights`."""
         return pack_weights(workload, config, constant)

@@ -44,6 +44,7 @@ from tvm_blislike.registry import Template
 from tvm_blislike.schedules.common import stage
 from tvm_blislike.schedules.winograd_programs import program
 from tvm_blislike.schedules.winograd_schedule import schedule
+from tvm_blislike.schedules.winograd_transforms import error_bound as transforms_error
 from tvm_blislike.schedules.winograd_transforms import matrices, transform_weights
 from tvm_blislike.workload import Conv2dWorkload
 
@@ -76,6 +77,11 @@ def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor
         return _pass(columns.g, nu, kernel_columns)
 
     return te.compute(geo.packed_shape, value, name="packed_weights")
+
+
+def error_bound(workload: Conv2dWorkload, config: Config) -> float:
+    """Return the error to expect relative to the largest output (`winograd_transforms`)."""
+    return transforms_error(*_transforms(workload, config), channels=workload.ci)
 
 
 def _transforms(workload: Conv2dWorkload, config: Config) -> tuple[Any, Any]:
@@ -204,4 +210,5 @@ IMPLEMENTATION = Template(
     pack_te=pack_weights_te,
     compute=compute,
     schedule=schedule,
+    error_bound=error_bound,
 )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tvm_blislike.api import compile
     from tvm_blislike.compiled import CompiledModel, LayerTime
     from tvm_blislike.config import Config
+    from tvm_blislike.constraints import Constraints
     from tvm_blislike.errors import BlislikeError
     from tvm_blislike.frontend import TensorSpec
     from tvm_blislike.hardware import Core
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "BlislikeError": "tvm_blislike.errors",
     "CompiledModel": "tvm_blislike.compiled",
+    "Constraints": "tvm_blislike.constraints",
     "Config": "tvm_blislike.config",
     "Conv2dWorkload": "tvm_blislike.workload",
     "Core": "tvm_blislike.hardware",
@@ -47,6 +49,7 @@ __all__ = [
     "BlislikeError",
     "CompiledModel",
     "Config",
+    "Constraints",
     "Conv2dWorkload",
     "Core",
     "GemmWorkload",

@@ -15,6 +15,7 @@ from tvm_blislike.threads import default_threads, use_threads
 if TYPE_CHECKING:
     import onnx
 
+    from tvm_blislike.constraints import Constraints
     from tvm_blislike.hardware import Core
     from tvm_blislike.strategy import Override
 
@@ -25,6 +26,7 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | None = None,
     threads: int | None = None,
     override: Override | None = None,
+    constraints: Constraints | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model.
 
@@ -40,6 +42,8 @@ def compile(
         Threads to schedule for and to run with; by default one per usable physical core.
     override : callable, optional
         Own strategy: gets a workload, returns the config to use or None for the usual choice.
+    constraints : Constraints, optional
+        Largest error and workspace, implementations to use or to leave out, pinned layers.
 
     Returns
     -------
@@ -54,6 +58,8 @@ def compile(
         When `target` is unknown.
     ValueError
         When `threads` is less than 1.
+    ChoiceError
+        When an override or a pin cannot compute its workload.
     """
     from tvm_blislike.pipeline import compile_module
 
@@ -62,7 +68,7 @@ def compile(
     # Constants are folded by running kernels: start TVM's pool with all CPUs before that does.
     use_threads(threads)
     loaded = frontend.load(model, shapes)
-    executable, report = compile_module(loaded.module, core, threads, override)
+    executable, report = compile_module(loaded.module, core, threads, override, constraints)
     return CompiledModel(
         executable, loaded.inputs, loaded.outputs, core.target_config(threads), report
     )

@@ -37,6 +37,10 @@ class UsageError(BlislikeError):
     summary = "wrong usage"
 
 
+class ChoiceError(UsageError, ValueError):
+    """An override or a pin names an implementation that cannot compute its workload."""
+
+
 class ModelError(BlislikeError):
     """The file is no complete, valid ONNX model or compiled library."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import tvm
 from tvm import relax
 
+from tvm_blislike.constraints import Constraints
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.indices import NarrowIndices
@@ -26,6 +27,7 @@ def blislike_pipeline(
     threads: int | None = None,
     override: Override | None = None,
     reporter: Reporter | None = None,
+    constraints: Constraints | None = None,
 ) -> tvm.transform.Pass:
     """Return the pipeline; `relax.get_pipeline("blislike", ...)` takes the same arguments.
 
@@ -39,6 +41,8 @@ def blislike_pipeline(
         The user's own strategy: gets a workload, returns a config or None.
     reporter : Reporter, optional
         Collects what was decided.
+    constraints : Constraints, optional
+        Limits of the choice.
 
     Returns
     -------
@@ -52,7 +56,7 @@ def blislike_pipeline(
         chosen_core = core or core_of(target)
         target = target or tvm.target.Target(chosen_core.target_config(threads))
         count = threads or int(target.attrs.get("num-cores", 1))
-        strategy = Strategy(chosen_core, count, override)
+        strategy = Strategy(chosen_core, count, override, constraints or Constraints())
         with target:
             return _passes(strategy, target, reporter)(mod)
 
@@ -86,7 +90,11 @@ def _passes(
 
 
 def compile_module(
-    mod: tvm.IRModule, core: Core, threads: int, override: Override | None = None
+    mod: tvm.IRModule,
+    core: Core,
+    threads: int,
+    override: Override | None = None,
+    constraints: Constraints | None = None,
 ) -> tuple[tvm.runtime.Executable, Report]:
     """Compile an imported module for a core.
 
@@ -97,5 +105,5 @@ def compile_module(
     """
     reporter = Reporter()
     target = tvm.target.Target(core.target_config(threads))
-    pipeline = blislike_pipeline(core, threads, override, reporter)
+    pipeline = blislike_pipeline(core, threads, override, reporter, constraints)
     return tvm.compile(mod, target, relax_pipeline=pipeline), reporter.report

@@ -49,6 +49,9 @@ class Implementation(Protocol):
     def workspace_bytes(self, workload: Workload, config: Config, threads: int) -> int:
         """Return the temporary memory that one call needs, in bytes."""
 
+    def error_bound(self, workload: Workload, config: Config) -> float:
+        """Return the error to expect relative to the largest output; 0 for rounding only."""
+
     def pack(self, workload: Workload, config: Config, constant: np.ndarray) -> np.ndarray:
         """Rearrange the constant operand (OIHW weights; B of a GEMM) at compile time."""
 
@@ -80,6 +83,7 @@ class Template:
     pack_te: Callable[[Workload, Config, te.Tensor], te.Tensor]
     compute: Callable[[Workload, Config, te.Tensor, te.Tensor], te.Tensor]
     schedule: Callable[[s_tir.Schedule, Workload, Config, Core, int], None]
+    error_bound: Callable[[Workload, Config], float] = lambda _workload, _config: 0.0
 
 
 _IMPLEMENTATIONS: dict[str, Implementation] = {}
@@ -111,6 +115,12 @@ def implementations(kind: str) -> tuple[Implementation, ...]:
     """Return the implementations for a kind of workload, in order of registration."""
     _load_own()
     return tuple(i for i in _IMPLEMENTATIONS.values() if i.kind == kind)
+
+
+def all_implementations() -> tuple[Implementation, ...]:
+    """Return the implementations for every kind of workload, in order of registration."""
+    _load_own()
+    return tuple(_IMPLEMENTATIONS.values())
 
 
 def get_implementation(name: str) -> Implementation:

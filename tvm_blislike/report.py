@@ -31,6 +31,25 @@ class Footprint:
 
 
 @dataclass(frozen=True)
+class CandidateReport:
+    """An implementation that was considered for a layer.
+
+    Parameters
+    ----------
+    implementation : str
+        The algorithm.
+    predicted_ms : float or None
+        Predicted time of its best configuration, None where it was no candidate.
+    reason : str
+        Why it was no candidate.
+    """
+
+    implementation: str
+    predicted_ms: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class LayerReport:
     """The choice made for one layer.
 
@@ -60,6 +79,8 @@ class LayerReport:
         Multiply-accumulate operations.
     breakdown : dict
         The predicted milliseconds by cause: fma, loads and edges, traffic, packing, ...
+    candidates : tuple of CandidateReport
+        All implementations for this kind of layer.
     """
 
     name: str
@@ -74,6 +95,7 @@ class LayerReport:
     reason: str = ""
     macs: int = 0
     breakdown: dict[str, float] = field(default_factory=dict)
+    candidates: tuple[CandidateReport, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,4 +138,5 @@ class Report:
 
 def _layer(fields: dict[str, Any]) -> LayerReport:
     footprint = tuple(Footprint(**entry) for entry in fields.pop("footprint"))
-    return LayerReport(**fields, footprint=footprint)
+    candidates = tuple(CandidateReport(**entry) for entry in fields.pop("candidates"))
+    return LayerReport(**fields, footprint=footprint, candidates=candidates)

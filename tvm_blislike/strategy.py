@@ -1,22 +1,46 @@
 """Which implementation and configuration compute a workload: the smallest predicted time.
 
-The choice depends on the workload, the core and the number of threads only. A measured record or
-a user's pin takes its place in `Strategy.choose`, nowhere else.
+The choice depends on the workload, the core, the number of threads and the user's constraints
+only. A measured record or a user's pin takes its place in `Strategy.choose`, nowhere else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tvm_blislike.config import Config
+from tvm_blislike.constraints import Constraints, Pin
 from tvm_blislike.cost_models.roofline import Estimate
+from tvm_blislike.errors import ChoiceError
 from tvm_blislike.hardware import Core
 from tvm_blislike.registry import Implementation, implementations
 from tvm_blislike.workload import Workload
 
 # Ask a user's function first: it returns a config, or None to leave the choice to the model.
 Override = Callable[[Workload], Config | None]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What the strategy thought of one implementation.
+
+    Parameters
+    ----------
+    implementation : str
+        Its name.
+    seconds : float or None
+        Predicted time of its best configuration, None when it was no candidate.
+    reason : str
+        Why it was no candidate.
+    configs : int
+        Configurations that were estimated.
+    """
+
+    implementation: str
+    seconds: float | None = None
+    reason: str = ""
+    configs: int = 0
 
 
 @dataclass(frozen=True)
@@ -35,6 +59,8 @@ class Choice:
         Its predicted time.
     reason : str
         Why it was chosen, or why nothing applies.
+    candidates : tuple of Candidate
+        Every implementation for this kind of workload, in order of registration.
     """
 
     workload: Workload
@@ -42,6 +68,7 @@ class Choice:
     config: Config | None
     estimate: Estimate | None
     reason: str
+    candidates: tuple[Candidate, ...] = ()
 
 
 @dataclass
@@ -56,61 +83,146 @@ class Strategy:
         Threads of one inference.
     override : callable, optional
         A user's own strategy, asked before the cost model.
+    constraints : Constraints, optional
+        Limits of the choice.
     """
 
     core: Core
     threads: int
     override: Override | None = None
+    constraints: Constraints = field(default_factory=Constraints)
     _made: dict[Workload, Choice] = field(default_factory=dict)
 
     def choose(self, workload: Workload) -> Choice:
-        """Return the choice for a workload."""
+        """Return the choice for a workload.
+
+        Raises
+        ------
+        ChoiceError
+            When an override or a pin names what cannot compute the workload.
+        """
         if workload not in self._made:
-            self._made[workload] = self._pinned(workload) or self._fastest(workload)
+            self._made[workload] = (
+                self._overridden(workload) or self._pinned(workload) or self._fastest(workload)
+            )
         return self._made[workload]
 
-    def _pinned(self, workload: Workload) -> Choice | None:
+    def _overridden(self, workload: Workload) -> Choice | None:
         config = self.override(workload) if self.override else None
         if config is None:
             return None
-        found = [i for i in implementations(workload.kind) if i.name == config.implementation]
+        implementation = self._able(config.implementation, workload, "the override")
+        estimate = implementation.estimate(workload, config, self.core, self.threads)
+        return Choice(workload, implementation, config, estimate, "asked for")
+
+    def _pinned(self, workload: Workload) -> Choice | None:
+        """Return the fastest configuration that has the fields of the user's pin."""
+        pin = self.constraints.pin_for(workload)
+        if pin is None:
+            return None
+        implementation = self._able(pin.implementation, workload, f"the pin {pin.pattern!r}")
+        configs = list(implementation.configs(workload, self.core, self.threads))
+        matching = [c for c in configs if _has(c, pin)] or [
+            c.with_fields(**dict(pin.fields)) for c in configs
+        ]
+        best = self._best(implementation, workload, matching)
+        return replace(best, reason="pinned")
+
+    def _able(self, name: str, workload: Workload, by: str) -> Implementation:
+        """Return the implementation that a user named, if it can compute a workload."""
+        found = [i for i in implementations(workload.kind) if i.name == name]
         if not found:
-            raise ValueError(
-                f"the override for {workload} names {config.implementation!r}; "
+            raise ChoiceError(
+                f"{by} for {workload} names {name!r}; "
                 f"for {workload.kind} there are: {_names(workload.kind)}"
             )
         reason = found[0].applies(workload, self.core)
         if reason:
-            raise ValueError(f"{config.implementation} cannot compute {workload}: {reason}")
-        estimate = found[0].estimate(workload, config, self.core, self.threads)
-        return Choice(workload, found[0], config, estimate, "asked for")
+            raise ChoiceError(f"{name} cannot compute {workload}: {reason}")
+        return found[0]
 
     def _fastest(self, workload: Workload) -> Choice:
-        candidates, refused = [], []
-        for implementation in implementations(workload.kind):
-            reason = implementation.applies(workload, self.core)
-            if reason:
-                refused.append(f"{implementation.name}: {reason}")
-                continue
-            candidates += self._candidates(implementation, workload)
-        if not candidates:
-            return Choice(workload, None, None, None, "; ".join(refused) or "no implementation")
-        best = min(candidates, key=lambda choice: choice.estimate.seconds)
-        reason = f"fastest of {len(candidates)} predicted"
-        return Choice(workload, best.implementation, best.config, best.estimate, reason)
+        """Return the fastest of the best that each implementation has to offer."""
+        every = implementations(workload.kind)
+        able = tuple(i for i in every if not i.applies(workload, self.core))
+        offers = [self._offer(i, workload, able) for i in every]
+        candidates = tuple(candidate for _, candidate in offers)
+        choices = [choice for choice, _ in offers if choice is not None]
+        if choices:
+            best = min(choices, key=lambda choice: choice.estimate.seconds)
+            total = sum(candidate.configs for candidate in candidates)
+            reason = f"fastest of {total} predicted"
+            return replace(best, reason=reason, candidates=candidates)
+        return replace(self._smallest(workload, able), candidates=candidates)
 
-    def _candidates(self, implementation: Implementation, workload: Workload) -> list[Choice]:
-        configs = implementation.configs(workload, self.core, self.threads)
-        return [
-            Choice(
-                workload,
-                implementation,
-                config,
-                implementation.estimate(workload, config, self.core, self.threads),
-                "",
-            )
-            for config in configs
+    def _offer(
+        self, implementation: Implementation, workload: Workload, able: tuple[Implementation, ...]
+    ) -> tuple[Choice | None, Candidate]:
+        """Return an implementation's best configuration, or why it has none."""
+        name = implementation.name
+        reason = implementation.applies(workload, self.core)
+        reason = reason or self.constraints.refuses(implementation, able)
+        if reason:
+            return None, Candidate(name, None, reason)
+        exact = self._exact(implementation, workload)
+        if not exact:
+            return None, Candidate(name, None, "errors above the limit")
+        small = self._small(implementation, workload, exact)
+        if not small:
+            return None, Candidate(name, None, "workspace above the limit")
+        best = self._best(implementation, workload, small)
+        return best, Candidate(name, best.estimate.seconds, "", len(small))
+
+    def _smallest(self, workload: Workload, able: tuple[Implementation, ...]) -> Choice:
+        """Return what needs least memory where everything needs more than the user allows."""
+        bytes_of = [
+            (i.workspace_bytes(workload, c, self.threads), i, c)
+            for i in able
+            if not self.constraints.refuses(i, able)
+            for c in self._exact(i, workload)
         ]
+        if not bytes_of:
+            reasons = [
+                f"{i.name}: {i.applies(workload, self.core) or self.constraints.refuses(i, able)}"
+                for i in implementations(workload.kind)
+            ]
+            return Choice(workload, None, None, None, "; ".join(reasons) or "no implementation")
+        size, implementation, _ = min(bytes_of, key=lambda entry: entry[0])
+        configs = [c for bytes_, i, c in bytes_of if i is implementation and bytes_ == size]
+        best = self._best(implementation, workload, configs)
+        return replace(best, reason=f"least workspace, {size} bytes: more than allowed")
+
+    def _exact(self, implementation: Implementation, workload: Workload) -> list[Config]:
+        """Return the configurations within the limit of errors."""
+        return [
+            c
+            for c in implementation.configs(workload, self.core, self.threads)
+            if implementation.error_bound(workload, c) <= self.constraints.max_error
+        ]
+
+    def _small(
+        self, implementation: Implementation, workload: Workload, configs: list[Config]
+    ) -> list[Config]:
+        """Return the configurations within the limit of temporary memory."""
+        limit = self.constraints.max_workspace
+        if limit is None:
+            return configs
+        return [
+            c for c in configs if implementation.workspace_bytes(workload, c, self.threads) <= limit
+        ]
+
+    def _best(
+        self, implementation: Implementation, workload: Workload, configs: list[Config]
+    ) -> Choice:
+        estimates = [
+            (implementation.estimate(workload, c, self.core, self.threads), c) for c in configs
+        ]
+        estimate, config = min(estimates, key=lambda pair: pair[0].seconds)
+        return Choice(workload, implementation, config, estimate, "")
+
+
+def _has(config: Config, pin: Pin) -> bool:
+    return all(getattr(config, name) == value for name, value in pin.fields)
 
 
 def _names(kind: str) -> str:

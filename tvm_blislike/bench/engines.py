@@ -13,6 +13,7 @@ from tvm_blislike.errors import BlislikeError
 
 if TYPE_CHECKING:
     from tvm_blislike.compiled import CompiledModel
+    from tvm_blislike.constraints import Constraints
     from tvm_blislike.hardware import Core
 
 
@@ -36,6 +37,8 @@ class Job:
         Threads to use.
     core : Core
         What blislike and tvm compile for.
+    constraints : Constraints, optional
+        Limits of blislike's choice.
     """
 
     path: str
@@ -43,6 +46,7 @@ class Job:
     outputs: Sequence[str]
     threads: int
     core: Core
+    constraints: Constraints | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,9 @@ def _blislike(job: Job) -> Engine:
     import tvm_blislike
 
     shapes = {name: array.shape for name, array in job.inputs.items()}
-    compiled = tvm_blislike.compile(job.path, job.core, shapes, job.threads)
+    compiled = tvm_blislike.compile(
+        job.path, job.core, shapes, job.threads, constraints=job.constraints
+    )
     return Engine(lambda: compiled.run(job.inputs), tvm_blislike.__version__, compiled)
 
 

@@ -22,6 +22,7 @@ from tvm_blislike.runnable import require_runnable
 from tvm_blislike.threads import available_cpus, default_threads, use_threads
 
 if TYPE_CHECKING:
+    from tvm_blislike.constraints import Constraints
     from tvm_blislike.hardware import Core
 
 _MIN_ROUNDS = 10
@@ -54,6 +55,7 @@ def bench(
     target: str | os.PathLike[str] | Core = "native",
     shapes: Mapping[str, Sequence[int]] | None = None,
     profile: bool = False,
+    constraints: Constraints | None = None,
     progress: Progress = lambda text: None,
 ) -> BenchResult:
     """Measure several engines on one model in one interleaved run.
@@ -74,6 +76,8 @@ def bench(
         As for `tvm_blislike.compile`.
     profile : bool
         Add per-layer times of blislike, and its report.
+    constraints : Constraints, optional
+        Limits of blislike's choice.
     progress : callable
         Called between the measurements with what comes next.
 
@@ -92,7 +96,8 @@ def bench(
     require_runnable(core.target_config(threads))
     proto, title = frontend.read_model(model)
     inputs = random_inputs(frontend.resolve_inputs(proto, shapes or {}))
-    job = Job(str(model), inputs, [value.name for value in proto.graph.output], threads, core)
+    outputs = [value.name for value in proto.graph.output]
+    job = Job(str(model), inputs, outputs, threads, core, constraints)
     # TVM's pool starts now, for all CPUs, so that later work in this process can use them too.
     use_threads(threads)
     with _pinned(available_cpus()[:threads]):

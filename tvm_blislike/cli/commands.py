@@ -19,6 +19,7 @@ from tvm_blislike.errors import OutputError
 
 if TYPE_CHECKING:
     from tvm_blislike.compiled import CompiledModel
+    from tvm_blislike.constraints import Constraints
     from tvm_blislike.hardware import Core
 
 
@@ -31,6 +32,11 @@ def compile(
         Path | None,
         typer.Option("-o", "--output", metavar="OUT.so", help="Library; default: MODEL.so."),
     ] = None,
+    max_error: options.MaxError = None,
+    max_workspace: options.MaxWorkspace = None,
+    only: options.Only = None,
+    without: options.Without = None,
+    pin: options.Pins = None,
     as_json: options.Json = False,
 ) -> None:
     """Compile an ONNX model to a shared library."""
@@ -43,7 +49,8 @@ def compile(
     core = resolve_core(target)
     find_compiler(core.target_config())
     started = time.perf_counter()
-    compiled = _compile(model, core, shape, threads)
+    limits = options.constraints(max_error, max_workspace, only, without, pin)
+    compiled = _compile(model, core, shape, threads, limits)
     with working(f"linking {output}"):
         compiled.export(output)
     result = {
@@ -74,6 +81,11 @@ def run(
     repeat: Annotated[
         int, typer.Option(min=1, metavar="N", help="Timed runs, after one that is not counted.")
     ] = 1,
+    max_error: options.MaxError = None,
+    max_workspace: options.MaxWorkspace = None,
+    only: options.Only = None,
+    without: options.Without = None,
+    pin: options.Pins = None,
     as_json: options.Json = False,
 ) -> None:
     """Run a model once, or several times to time it."""
@@ -85,7 +97,8 @@ def run(
     if output is not None:
         _make_directory(output)
     require_runnable(resolve_core(target).target_config())
-    compiled = _open(model, target, shape, threads)
+    limits = options.constraints(max_error, max_workspace, only, without, pin)
+    compiled = _open(model, target, shape, threads, limits)
     arrays = arrays or random_inputs(compiled.inputs)
     compiled.check(arrays)
     results, times = _timed_runs(compiled, arrays, repeat)
@@ -111,10 +124,16 @@ def explain(
     target: options.Target = "native",
     shape: options.Shapes = None,
     threads: options.Threads = None,
+    max_error: options.MaxError = None,
+    max_workspace: options.MaxWorkspace = None,
+    only: options.Only = None,
+    without: options.Without = None,
+    pin: options.Pins = None,
     as_json: options.Json = False,
 ) -> None:
     """Show what was chosen for each layer, what it should cost, and why."""
-    report = _open(model, target, shape, threads).explain()
+    limits = options.constraints(max_error, max_workspace, only, without, pin)
+    report = _open(model, target, shape, threads, limits).explain()
     if as_json:
         print_json(json.loads(report.to_json()))
     else:
@@ -133,24 +152,37 @@ def targets(as_json: options.Json = False) -> None:
 
 
 def _compile(
-    model: str, target: str | Core, shape: list[str] | None, threads: int | None
+    model: str,
+    target: str | Core,
+    shape: list[str] | None,
+    threads: int | None,
+    limits: Constraints,
 ) -> CompiledModel:
     shapes = options.parse_shapes(shape)
     with working(f"compiling {Path(model).name}"):
         import tvm_blislike
 
-        return tvm_blislike.compile(model, target, shapes, threads)
+        return tvm_blislike.compile(model, target, shapes, threads, constraints=limits)
 
 
-def _open(model: str, target: str, shape: list[str] | None, threads: int | None) -> CompiledModel:
+def _open(
+    model: str,
+    target: str,
+    shape: list[str] | None,
+    threads: int | None,
+    limits: Constraints,
+) -> CompiledModel:
     """Compile an ONNX model or load a library, which then runs with `threads`."""
     from tvm_blislike.compiled import CompiledModel
+    from tvm_blislike.constraints import Constraints
     from tvm_blislike.library import is_library
 
     if not is_library(model):
-        return _compile(model, target, shape, threads)
+        return _compile(model, target, shape, threads, limits)
     if shape or target != "native":
         raise typer.BadParameter("--shape and --target are fixed in a compiled library")
+    if limits != Constraints():
+        raise typer.BadParameter("the choice of implementations is fixed in a compiled library")
     loaded = CompiledModel.load(model)
     if threads and threads != loaded.threads:
         warnings.warn(f"compiled for {loaded.threads} threads, not {threads}", stacklevel=2)

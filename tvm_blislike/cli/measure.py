@@ -40,6 +40,11 @@ def bench(
         Path | None,
         typer.Option("--json", metavar="FILE", help="Write the result as JSON; - for stdout."),
     ] = None,
+    max_error: options.MaxError = None,
+    max_workspace: options.MaxWorkspace = None,
+    only: options.Only = None,
+    without: options.Without = None,
+    pin: options.Pins = None,
 ) -> None:
     """Measure engines side by side: interleaved, pinned, outputs compared."""
     from tvm_blislike.bench import bench as measure
@@ -50,8 +55,9 @@ def bench(
         require_writable(json_file)
     names = [name.strip() for name in engines.split(",") if name.strip()]
     shapes = options.parse_shapes(shape)
+    limits = options.constraints(max_error, max_workspace, only, without, pin)
     with _progress() as show:
-        result = measure(model, names, threads, repeat, target, shapes, profile, show)
+        result = measure(model, names, threads, repeat, target, shapes, profile, limits, show)
     if to_stdout:
         print(result.to_json())
     else:

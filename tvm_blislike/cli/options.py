@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
 
 from tvm_blislike.errors import InputError
+
+if TYPE_CHECKING:
+    from tvm_blislike.constraints import Constraints
 
 Model = Annotated[str, typer.Argument(metavar="MODEL.onnx", help="ONNX model.")]
 Runnable = Annotated[
@@ -39,7 +42,94 @@ Inputs = Annotated[
         help="Value of an input; repeatable. With none, seeded random values are used.",
     ),
 ]
+_CHOICE = "Choice of implementations"
+MaxError = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0,
+        metavar="E",
+        rich_help_panel=_CHOICE,
+        help="Largest fp32 error of a layer, relative to its largest output, as estimated.",
+    ),
+]
+MaxWorkspace = Annotated[
+    str | None,
+    typer.Option(
+        metavar="BYTES",
+        rich_help_panel=_CHOICE,
+        help="Most temporary memory of a layer: 2000000, 512K, 2M.",
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        metavar="IMPLEMENTATION",
+        rich_help_panel=_CHOICE,
+        help="Use this one wherever it applies; repeatable.",
+    ),
+]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="IMPLEMENTATION",
+        rich_help_panel=_CHOICE,
+        help="Never use this one; repeatable.",
+    ),
+]
+Pins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pin",
+        metavar="LAYER=IMPLEMENTATION[,field=value...]",
+        rich_help_panel=_CHOICE,
+        help="Choice for the workloads that match a shell pattern, as `explain` prints them: "
+        "'conv 1x64x56x56 3x3*=conv2d_direct,nr=32'; repeatable.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def constraints(
+    max_error: float | None,
+    max_workspace: str | None,
+    only: Sequence[str] | None,
+    without: Sequence[str] | None,
+    pins: Sequence[str] | None,
+) -> Constraints:
+    """Return the limits that the options set.
+
+    Raises
+    ------
+    UsageError
+        When an implementation or a field of a pin is not known.
+    typer.BadParameter
+        When `max_workspace` is no size.
+    """
+    from tvm_blislike.constraints import MAX_ERROR, Constraints, parse_pin
+
+    return Constraints(
+        MAX_ERROR if max_error is None else max_error,
+        None if max_workspace is None else parse_bytes(max_workspace),
+        tuple(only or ()),
+        tuple(without or ()),
+        tuple(parse_pin(pin) for pin in pins or ()),
+    )
+
+
+def parse_bytes(text: str) -> int:
+    """Return the size that a number with an optional K, M or G (powers of 1024) means.
+
+    Raises
+    ------
+    typer.BadParameter
+        When it is none.
+    """
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    if not number.isdigit() or unit not in ("", "K", "M", "G"):
+        raise typer.BadParameter(f"{text!r} is no size; write 2000000, 512K or 2M")
+    return int(number) << 10 * " KMG".index(unit or " ")
 
 
 def parse_shapes(options: Sequence[str] | None) -> dict[str, tuple[int, ...]]:

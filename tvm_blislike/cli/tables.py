@@ -70,6 +70,7 @@ def print_report(console: Console, report: Report) -> None:
     for heading in ("predicted ms", "% of peak"):
         table.add_column(heading, justify="right")
     table.add_column("of which", overflow="fold")
+    table.add_column("other candidates", overflow="fold")
     for layer in report.layers:
         table.add_row(*_layer_cells(layer))
     console.print(table)
@@ -181,7 +182,19 @@ def _layer_cells(layer: LayerReport) -> list[str]:
         "" if layer.predicted_ms is None else f"{layer.predicted_ms:.3f}",
         "" if layer.peak_fraction is None else f"{100 * layer.peak_fraction:.0f}",
         _breakdown(layer),
+        _candidates(layer),
     ]
+
+
+def _candidates(layer: LayerReport) -> str:
+    """Predicted times of the implementations that lost, or why they were none."""
+    others = [c for c in layer.candidates if c.implementation != layer.implementation]
+    return "; ".join(
+        f"{c.implementation}: {c.reason}"
+        if c.predicted_ms is None
+        else f"{c.implementation} {c.predicted_ms:.3f} ms"
+        for c in others
+    )
 
 
 def _breakdown(layer: LayerReport) -> str:

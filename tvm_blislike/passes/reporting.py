@@ -13,9 +13,9 @@ from tvm_blislike.cost_models.roofline import clock_hz
 from tvm_blislike.microkernels import kernel_name
 from tvm_blislike.passes.legalize import CHOICE, read_choice
 from tvm_blislike.passes.schedule import CHOSEN
-from tvm_blislike.report import Footprint, LayerReport, Report
+from tvm_blislike.report import CandidateReport, Footprint, LayerReport, Report
 from tvm_blislike.schedules.default_rule import ATTRIBUTE
-from tvm_blislike.strategy import Choice, Strategy
+from tvm_blislike.strategy import Candidate, Choice, Strategy
 
 
 class Reporter:
@@ -74,7 +74,13 @@ def _chosen(name: str, func: tirx.PrimFunc, strategy: Strategy) -> LayerReport:
         choice.reason,
         workload.macs,
         {cause: 1e3 * c / clock_hz(strategy.core) for cause, c in estimate.cycles.items()},
+        tuple(_candidate(candidate) for candidate in choice.candidates),
     )
+
+
+def _candidate(candidate: Candidate) -> CandidateReport:
+    ms = None if candidate.seconds is None else candidate.seconds * 1e3
+    return CandidateReport(candidate.implementation, ms, candidate.reason)
 
 
 def _footprint(entry: tuple[str, int, int, float]) -> Footprint:
