@@ -28,13 +28,18 @@ from tvm_blislike.cost_models.roofline import (
     share_bytes,
     step_cycles,
 )
-from tvm_blislike.cost_models.winograd_geometry import CHANNELS, TILES, WinogradGeometry
+from tvm_blislike.cost_models.winograd_geometry import (
+    CHANNELS,
+    ITEM_BYTES,
+    TILES,
+    WinogradGeometry,
+    matrices_bytes,
+)
 from tvm_blislike.hardware import Core
 from tvm_blislike.layouts import blocked
 from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name, kernels_for
 from tvm_blislike.workload import Conv2dWorkload
 
-ITEM_BYTES = 4
 # Outputs per tile and axis, and points per axis up to which fp32 is accurate enough.
 TILE_SIZES = (2, 4, 6)
 MOST_POINTS = 8
@@ -98,6 +103,23 @@ def _leaves_registers(kernel: Microkernel, core: Core) -> bool:
     return kernel.registers + 2 <= core.vector_registers
 
 
+@functools.cache
+def _suits_tiles(kernel: Microkernel, tiles: int, core: Core) -> bool:
+    """Whether no lower kernel of that width needs as few calls for the tiles of a block.
+
+    Of the heights with as many calls, the lowest wastes least.
+    """
+    heights = [
+        k.mr
+        for k in kernels_for(core.isa, kernel.dtype)
+        if k.nr == kernel.nr and k.mr <= tiles and _leaves_registers(k, core)
+    ]
+    fewest = math.ceil(tiles / max(heights, default=1))
+    return kernel.mr in heights and kernel.mr == min(
+        mr for mr in heights if math.ceil(tiles / mr) in (fewest, fewest + (mr == max(heights)))
+    )
+
+
 def _blocked(
     workload: Conv2dWorkload, kernel: Microkernel, tile: tuple[int, int], core: Core, threads: int
 ) -> Iterator[Config]:
@@ -106,7 +128,8 @@ def _blocked(
     room = L2_PLANNED * (share_bytes(core, 2, threads) or share_bytes(core, 1, threads))
     points = (tile[0] + workload.kh - 1) * (tile[1] + workload.kw - 1)
     panels = workload.co // kernel.nr
-    layout = blocked(core.lanes(workload.dtype))
+    lanes = core.lanes(workload.dtype)
+    layout = blocked(lanes)
 
     def config(order: str, block_h: int, block_w: int, chunk: int) -> Config:
         return Config(
@@ -128,13 +151,13 @@ def _blocked(
     chunks = [c for c in range(1, panels + 1) if panels % c == 0]
     for block_h, block_w in _blocks(tiles_h, tiles_w):
         tiles = block_h * block_w
-        if tiles < kernel.mr:
+        if not _suits_tiles(kernel, tiles, core):
             continue
-        v = ITEM_BYTES * points * tiles * workload.ci
+        v = matrices_bytes(points, tiles, workload.ci, lanes)
         blocks = math.ceil(tiles_h / block_h) * math.ceil(tiles_w / block_w)
         keeps_v = workload.n * blocks * v <= MOST_KEPT_V
         for chunk in chunks:
-            p = ITEM_BYTES * points * tiles * chunk * kernel.nr
+            p = matrices_bytes(points, tiles, chunk * kernel.nr, lanes)
             if v + p <= room:
                 yield config(TILES, block_h, block_w, chunk)
             if keeps_v and p <= room / 2 and chunk < panels:
@@ -161,7 +184,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     """
     geo = WinogradGeometry(workload, config)
     kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
-    v, p = (ITEM_BYTES * geo.points * geo.tiles * c for c in (workload.ci, config.nc))
+    v, p = geo.v_bytes, geo.p_bytes
     weights = ITEM_BYTES * math.prod(geo.packed_shape)
     by_channels = config.loop_order == CHANNELS
     share = _share(geo, threads)
@@ -189,7 +212,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
 def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> int:
     """Return the size of V and P: of all threads' blocks, or V of the whole batch."""
     geo = WinogradGeometry(workload, config)
-    v, p = (ITEM_BYTES * geo.points * geo.tiles * c for c in (workload.ci, config.nc))
+    v, p = geo.v_bytes, geo.p_bytes
     return v * geo.blocks + p * threads if config.loop_order == CHANNELS else (v + p) * threads
 
 

@@ -13,6 +13,17 @@ from tvm_blislike.workload import Conv2dWorkload
 TILES = "tiles"
 CHANNELS = "channels"
 
+ITEM_BYTES = 4
+
+
+def matrices_bytes(points: int, tiles: int, channels: int, lanes: int) -> int:
+    """Return the size of V or P: a matrix of tiles x channels for each point.
+
+    A matrix takes an odd number of vectors: points a multiple of a page apart would share one
+    cache set.
+    """
+    return ITEM_BYTES * points * lanes * (tiles * channels // lanes | 1)
+
 
 @dataclass(frozen=True)
 class WinogradGeometry:
@@ -80,6 +91,16 @@ class WinogradGeometry:
     def blocks(self) -> int:
         """Blocks in a batch of images."""
         return self.workload.n * self.blocks_h * self.blocks_w
+
+    @property
+    def v_bytes(self) -> int:
+        """Size of the transformed input of a block."""
+        return matrices_bytes(self.points, self.tiles, self.workload.ci, self.lanes)
+
+    @property
+    def p_bytes(self) -> int:
+        """Size of the products of a block and a chunk."""
+        return matrices_bytes(self.points, self.tiles, self.config.nc, self.lanes)
 
     @property
     def lanes(self) -> int:

@@ -149,7 +149,7 @@ def compute(
         name="products",
         attrs=stage("products"),
     )
-    return _output_transform(geo, products, grid, lanes)
+    return _output_transform(geo, products, lanes)
 
 
 def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ...]) -> te.Tensor:
@@ -183,9 +183,7 @@ def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ..
     )
 
 
-def _output_transform(
-    geo: WinogradGeometry, products: te.Tensor, grid: tuple[int, ...], lanes: int
-) -> te.Tensor:
+def _output_transform(geo: WinogradGeometry, products: te.Tensor, lanes: int) -> te.Tensor:
     w, c = geo.workload, geo.config
     rows, columns = _transforms(w, c)
 

@@ -43,7 +43,7 @@ def schedule(
     loops = _tile_epilogue(sch, epilogue, geo, kernel)
     # Consumers first: `compute_at` wants all readers of a stage inside the loop.
     _schedule_output_transform(sch, marked["tile_columns"], loops["o"], geo, kernel)
-    _schedule_products(sch, marked, loops["oc"], geo, kernel)
+    _schedule_products(sch, marked, loops["block"], geo, kernel)
     _schedule_input_transform(sch, marked, loops["xb"], geo, kernel, threads)
     _parallelize(sch, loops, geo, threads)
     _tensorize(sch, marked["acc"], geo, kernel)
@@ -64,7 +64,7 @@ def _tile_epilogue(
     _annotate_step(sch, a, UNSWITCH)
     _annotate_step(sch, b, UNROLL)
     annotate_vector(sch, lane, kernel.lanes)
-    return {"n": n, "oc": oc, "yb": yb, "xb": xb, "o": o}
+    return {"n": n, "oc": oc, "yb": yb, "xb": xb, "o": o, "block": outer[-1]}
 
 
 def _annotate_step(sch: s_tir.Schedule, loop: Any, step: str) -> None:
