@@ -14,6 +14,7 @@ direct convolution:
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 
@@ -50,7 +51,11 @@ MOST_KEPT_V = 16 << 20
 # Rows of tiles in a block.
 BLOCK_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 28)
 # Share of the weights' arrival that prefetching hides behind the products.
-HIDDEN = 0.8
+HIDDEN = 0.85
+# Part of the products' time behind which anything hides at all: with 512 channels of 14x14, F(4, 3)
+# takes the time of its weights (38 MB) and half of that of its products, F(2, 3) that of its
+# products alone.
+HIDING = 0.5
 # Writing a cache line reads it first.
 WRITE_PASSES = 2.0
 # Share of the L3 bandwidth of a few megabytes that tens of megabytes get (Golden Cove: 30 GB/s).
@@ -59,7 +64,7 @@ FAR_L3 = 0.5
 TRANSFORM_CYCLES = 1.5
 # Passes over more points than this spill.
 POINTS_IN_REGISTERS = 36
-SPILLING = 1.2
+SPILLING = 1.5
 
 
 def applies(workload: Conv2dWorkload, core: Core) -> str:
@@ -105,19 +110,16 @@ def _leaves_registers(kernel: Microkernel, core: Core) -> bool:
 
 @functools.cache
 def _suits_tiles(kernel: Microkernel, tiles: int, core: Core) -> bool:
-    """Whether no lower kernel of that width needs as few calls for the tiles of a block.
-
-    Of the heights with as many calls, the lowest wastes least.
-    """
+    """Whether it is the lowest kernel of its width that needs fewest calls for a block."""
     heights = [
         k.mr
         for k in kernels_for(core.isa, kernel.dtype)
         if k.nr == kernel.nr and k.mr <= tiles and _leaves_registers(k, core)
     ]
-    fewest = math.ceil(tiles / max(heights, default=1))
-    return kernel.mr in heights and kernel.mr == min(
-        mr for mr in heights if math.ceil(tiles / mr) in (fewest, fewest + (mr == max(heights)))
-    )
+    if not heights:
+        return False
+    calls = math.ceil(tiles / max(heights))
+    return kernel.mr == min(mr for mr in heights if math.ceil(tiles / mr) == calls)
 
 
 def _blocked(
@@ -258,7 +260,7 @@ def _stream(core: Core, size: float, level: int, passes: float, compute: float) 
     total = 0.0
     for count, source in ((1.0, 0), (max(0.0, passes - 1), level)):
         arrival = 0.0 if source in (1, 2) else size / _bytes_per_cycle(core, source)
-        total += count * (arrival - HIDDEN * min(arrival, compute / max(passes, 1.0)))
+        total += count * (arrival - HIDDEN * min(arrival, HIDING * compute / max(passes, 1.0)))
     return total
 
 

@@ -30,6 +30,7 @@ load of an address per pixel.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -86,7 +87,12 @@ def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor
 
 def error_bound(workload: Conv2dWorkload, config: Config) -> float:
     """Return the error to expect relative to the largest output (`winograd_transforms`)."""
-    return transforms_error(*_transforms(workload, config), channels=workload.ci)
+    return _error_bound(config.tile_h, config.tile_w, workload.kh, workload.kw, workload.ci)
+
+
+@functools.cache
+def _error_bound(tile_h: int, tile_w: int, kh: int, kw: int, ci: int) -> float:
+    return transforms_error(_transform(tile_h, kh), _transform(tile_w, kw), channels=ci)
 
 
 def _transforms(workload: Conv2dWorkload, config: Config) -> tuple[Transforms, Transforms]:
