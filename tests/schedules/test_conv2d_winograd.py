@@ -1,0 +1,317 @@
+"""Winograd convolution against the slow reference: forced configurations, and random ones."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import tvm
+from conv_harness import STEPS, arrays, build, compiled, error, expected, nchw, placed, primfunc
+from effort import examples
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from tvm import runtime, te
+
+from tvm_blislike.config import Config
+from tvm_blislike.cost_models.winograd_geometry import CHANNELS, TILES, WinogradGeometry
+from tvm_blislike.hardware import Core
+from tvm_blislike.layouts import blocked, shape_in
+from tvm_blislike.microkernels import Microkernel, kernels_for
+from tvm_blislike.schedules.conv2d_winograd import (
+    IMPLEMENTATION,
+    error_bound,
+    pack_weights,
+    pack_weights_te,
+)
+from tvm_blislike.workload import Conv2dWorkload
+
+NATIVE = Core.native()
+# Cores whose kernels this machine runs.
+RUNNABLE = [NATIVE, *([Core.named("haswell")] if NATIVE.isa == "avx512" else [])]
+LANES = NATIVE.lanes()
+SAME = (1, 1, 1, 1)
+ORDERS = (TILES, CHANNELS)
+# Outputs of a tile along an axis, by the length of the kernel.
+TILE_SIZES = {1: (1,), 2: (2, 4, 6), 3: (2, 4, 6), 4: (2, 4), 5: (2, 4), 6: (2,), 7: (2,)}
+# As in the tests of direct convolution: compiling takes most of the time.
+MOST_MACS = 5_000_000
+
+
+def tolerance(workload: Conv2dWorkload, config: Config) -> float:
+    """Twice the error to expect of random data, and roundings of the epilogue."""
+    return 2 * error_bound(workload, config) + 1e-6
+
+
+def tiles_of(workload: Conv2dWorkload) -> list[tuple[int, int]]:
+    """All tile sizes that the kernel allows."""
+    sizes = itertools.product(TILE_SIZES[workload.kh], TILE_SIZES[workload.kw])
+    return [(h, w) for h, w in sizes if h == w or 1 in (workload.kh, workload.kw)]
+
+
+def kernel_of(core: Core, rows: int, columns: int) -> Microkernel:
+    """The highest micro-kernel of at most `rows`, among the widest that divide `columns`."""
+    fitting = [k for k in kernels_for(core.isa) if columns % k.nr == 0 and k.mr <= rows]
+    return max(fitting, key=lambda k: (k.nr <= 2 * core.lanes(), k.nr, k.mr))
+
+
+def forced(
+    workload: Conv2dWorkload,
+    tile: tuple[int, int],
+    block: tuple[int, int],
+    order: str = TILES,
+    chunk: int = 1,
+    kernel: Microkernel | None = None,
+    core: Core = NATIVE,
+) -> Config:
+    """Describe a blocking: tiles of a block (rows, columns), panels of a chunk."""
+    kernel = kernel or kernel_of(core, block[0] * block[1], workload.co)
+    layout = blocked(core.lanes())
+    return Config(
+        "conv2d_winograd",
+        mr=kernel.mr,
+        nr=kernel.nr,
+        mc=block[0] * block[1],
+        nc=chunk * kernel.nr,
+        kc=workload.ci,
+        loop_order=order,
+        data_layout=layout,
+        out_layout=layout,
+        tile_h=tile[0],
+        tile_w=tile[1],
+        oh_block=block[0],
+        prefetch=1,
+    )
+
+
+def assert_right(
+    workload: Conv2dWorkload,
+    config: Config,
+    threads: int = 1,
+    steps: tuple[str, ...] = (),
+    core: Core = NATIVE,
+) -> None:
+    assert IMPLEMENTATION.applies(workload, core) == ""
+    assert error(workload, config, core, threads, steps) < tolerance(workload, config)
+
+
+CORNERS = {
+    "F(2,3), F(4,3), F(6,3)": Conv2dWorkload(1, 32, 23, 31, 64, 3, 3, padding=SAME),
+    "F(2,5), F(4,5)": Conv2dWorkload(1, 32, 17, 13, 64, 5, 5, padding=(2, 2, 2, 2)),
+    "1x3": Conv2dWorkload(1, 16, 7, 23, 32, 1, 3, padding=(0, 1, 0, 1)),
+    "3x1": Conv2dWorkload(1, 16, 23, 7, 32, 3, 1, padding=(1, 0, 1, 0)),
+    "1x7": Conv2dWorkload(1, 16, 17, 17, 32, 1, 7, padding=(0, 3, 0, 3)),
+    "7x1": Conv2dWorkload(1, 16, 17, 17, 32, 7, 1, padding=(3, 0, 3, 0)),
+    "1x5": Conv2dWorkload(1, 16, 13, 13, 32, 1, 5, padding=(0, 2, 0, 2)),
+    "5x1": Conv2dWorkload(1, 16, 13, 13, 32, 5, 1, padding=(2, 0, 2, 0)),
+    "2x2": Conv2dWorkload(1, 16, 11, 13, 32, 2, 2, padding=(1, 0, 0, 1)),
+    "3x5": Conv2dWorkload(1, 16, 11, 13, 32, 3, 5, padding=(1, 2, 1, 2)),
+    "7 x 7, no padding": Conv2dWorkload(1, 16, 7, 7, 32, 3, 3),
+    "13 x 17": Conv2dWorkload(1, 48, 13, 17, 48, 3, 3, padding=SAME),
+    "23 x 31": Conv2dWorkload(1, 16, 23, 31, 16, 3, 3, padding=SAME),
+    "one pixel": Conv2dWorkload(1, 64, 1, 1, 32, 3, 3, padding=SAME),
+    "one output": Conv2dWorkload(1, 16, 3, 3, 32, 3, 3),
+    "one output of 1x3": Conv2dWorkload(1, 16, 1, 3, 32, 1, 3),
+    "one row": Conv2dWorkload(1, 16, 1, 29, 32, 1, 3, padding=(0, 1, 0, 1)),
+    "one column": Conv2dWorkload(1, 16, 29, 1, 32, 3, 3, padding=SAME),
+    "smaller than a tile": Conv2dWorkload(1, 32, 3, 2, 32, 3, 3, padding=SAME),
+    "smaller than the kernel": Conv2dWorkload(1, 16, 2, 3, 32, 5, 5, padding=(2, 2, 2, 2)),
+    "outputs of padding alone": Conv2dWorkload(1, 16, 3, 4, 32, 3, 3, padding=(5, 4, 3, 6)),
+    "batch of three": Conv2dWorkload(3, 16, 9, 11, 32, 3, 3, padding=SAME),
+    "batch of three pixels": Conv2dWorkload(3, 16, 1, 1, 32, 3, 3, padding=SAME),
+    "whole tiles": Conv2dWorkload(2, 16, 24, 12, 32, 3, 3, padding=SAME),
+}
+
+
+def variants(workload: Conv2dWorkload) -> Iterator[tuple[Config, int]]:
+    """A config and a number of threads for each tile size and order; block and chunk vary."""
+    for number, (tile, order) in enumerate(itertools.product(tiles_of(workload), ORDERS)):
+        h, w = -(-workload.oh // tile[0]), -(-workload.ow // tile[1])
+        blocks = [(h, w), (1, w), (min(2, h), w), (1, -(-w // 2)), (min(3, h), min(2, w))]
+        block = blocks[(number + w) % len(blocks)]
+        panels = workload.co // kernel_of(NATIVE, block[0] * block[1], workload.co).nr
+        # Threads change with every second variant, so that both orders meet both numbers.
+        chunk = panels if number % 3 == 0 else 1
+        yield forced(workload, tile, block, order, chunk), 1 + (number + number // 2) % 2
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_corners(name: str) -> None:
+    workload = CORNERS[name]
+    for config, threads in variants(workload):
+        assert_right(workload, config, threads, ("bias", "relu"))
+
+
+BEFORE_AND_BEHIND = list(itertools.product((0, 1, 3), repeat=2))
+
+
+@pytest.mark.parametrize("vertical", BEFORE_AND_BEHIND)
+def test_every_padding(vertical: tuple[int, int]) -> None:
+    """None, less and more than what the kernel needs, different on all four sides."""
+    for number, horizontal in enumerate(BEFORE_AND_BEHIND):
+        padding = (vertical[0], horizontal[0], vertical[1], horizontal[1])
+        workload = Conv2dWorkload(1, LANES, 7, 6, LANES, 3, 3, padding=padding)
+        tile = (2, 2) if number % 2 else (4, 4)
+        h, w = -(-workload.oh // tile[0]), -(-workload.ow // tile[1])
+        assert_right(workload, forced(workload, tile, (min(2, h), w), ORDERS[number % 2]))
+
+
+# 9 x 13 outputs: 5 x 7 tiles of 2 x 2, the last row and the last column cut.
+BLOCKED = Conv2dWorkload(1, 2 * LANES, 9, 13, 4 * LANES, 3, 3, padding=SAME)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "block", [(1, 7), (2, 7), (3, 7), (5, 7), (2, 3), (1, 4), (1, 1), (4, 5), (6, 8)], ids=str
+)
+def test_blocks_that_divide_the_image_or_not(
+    block: tuple[int, int], order: str, threads: int
+) -> None:
+    """Tiles beyond the image below, at the right, and in a block larger than the image."""
+    chunk = 1 + (block[1] > 4)
+    assert_right(BLOCKED, forced(BLOCKED, (2, 2), block, order, chunk), threads, ("residual",))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("columns", sorted({k.nr for k in kernels_for(NATIVE.isa)}))
+def test_kernels_of_every_width(columns: int, order: str) -> None:
+    """The lowest, a middle and the highest; whole blocks of mr tiles, and cut ones."""
+    heights = sorted({k.mr for k in kernels_for(NATIVE.isa) if k.nr == columns})
+    kernels = {k.mr: k for k in kernels_for(NATIVE.isa) if k.nr == columns}
+    for mr in dict.fromkeys((heights[0], heights[len(heights) // 2], heights[-1])):
+        for tiles, chunk in ((mr, 1), (mr + 1, 2), (2 * mr + mr // 2, 1), (max(1, mr - 1), 2)):
+            workload = Conv2dWorkload(1, LANES, 1, 2 * tiles - 1, 2 * columns, 1, 3, padding=SAME)
+            config = forced(workload, (1, 2), (1, tiles), order, chunk, kernels[mr])
+            assert_right(workload, config, 1 + tiles % 2)
+
+
+@pytest.mark.parametrize("core", RUNNABLE, ids=lambda core: core.isa)
+@pytest.mark.parametrize("order", ORDERS)
+def test_vectors_of_every_width(order: str, core: Core) -> None:
+    lanes = core.lanes()
+    workload = Conv2dWorkload(1, lanes, 10, 11, 3 * lanes, 3, 3, padding=(1, 0, 2, 1))
+    for tile in tiles_of(workload):
+        config = forced(workload, tile, (1, 2), order, core=core)
+        assert_right(workload, config, 2, ("bias", "clip"), core)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("steps", [(step,) for step in STEPS] + [
+    ("bias", "residual", "relu"),
+    ("residual_first", "bias", "silu"),
+    ("scale", "bias", "hard_swish", "residual_first", "clip"),
+], ids="+".join)  # fmt: skip
+def test_epilogues_in_any_order(steps: tuple[str, ...], order: str) -> None:
+    workload = Conv2dWorkload(2, LANES, 9, 11, 2 * LANES, 3, 3, padding=SAME)
+    assert_right(workload, forced(workload, (4, 4), (2, 3), order), 2, steps)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_result_broadcast_by_its_reader(order: str) -> None:
+    """What follows is larger, so the convolution is stored and read again."""
+    workload = Conv2dWorkload(2, 32, 1, 1, 3 * LANES, 3, 3, padding=SAME)
+    config = forced(workload, (2, 2), (1, 1), order)
+    shape = shape_in(config.out_layout, 2, workload.co, 5, 6)
+
+    def scaled(gate: te.Tensor, image: te.Tensor) -> te.Tensor:
+        return te.compute(
+            shape, lambda n, c, y, x, i: image[n, c, y, x, i] * gate[n, c, 0, 0, i], name="scaled"
+        )
+
+    library = compiled(primfunc(workload, config, ["sigmoid"], (shape, scaled)), NATIVE, 2)
+    pixels = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    values = arrays(workload)
+    arguments = [*placed(workload, config, [], values)[:2], pixels, np.full(shape, np.nan, "f4")]
+    arguments = [runtime.tensor(a) for a in arguments]
+    library["main"](*arguments)
+    image, result = (
+        nchw(a, config.out_layout, workload.co) for a in (pixels, arguments[-1].numpy())
+    )
+    np.testing.assert_allclose(result, expected(workload, ["sigmoid"], values) * image, atol=1e-5)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_one_thread_and_two_give_the_same_bits(order: str) -> None:
+    workload = Conv2dWorkload(1, 32, 13, 17, 4 * LANES, 3, 3, padding=SAME)
+    config = forced(workload, (4, 4), (1, 5), order)
+    results = []
+    for threads in (1, 2):
+        arguments = [runtime.tensor(a) for a in placed(workload, config, [], arrays(workload))]
+        build(workload, config, NATIVE, threads)["main"](*arguments)
+        results.append(arguments[-1].numpy())
+    np.testing.assert_array_equal(*results)
+
+
+@st.composite
+def workloads(draw: st.DrawFn, lanes: int) -> Conv2dWorkload:
+    kernel, image = st.integers(1, 7), st.integers(1, 24)
+    channels, padding = st.integers(1, 4), st.tuples(*[st.integers(0, 4)] * 4)
+    workload = Conv2dWorkload(
+        n=draw(st.integers(1, 3)),
+        ci=lanes * draw(channels),
+        h=draw(image),
+        w=draw(image),
+        co=lanes * draw(channels),
+        kh=draw(kernel),
+        kw=draw(kernel),
+        padding=draw(padding),
+    )
+    assume(workload.oh > 0 and workload.ow > 0 and workload.macs <= MOST_MACS)
+    return workload
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Core, Conv2dWorkload, Config, int, list[str]]:
+    core = draw(st.sampled_from(RUNNABLE))
+    threads = draw(st.sampled_from([1, 2]))
+    workload = draw(workloads(core.lanes()))
+    assume(IMPLEMENTATION.applies(workload, core) == "")
+    configs = list(IMPLEMENTATION.configs(workload, core, threads))
+    for field in ("loop_order", "tile_h", "tile_w", "nr", "mc", "oh_block", "mr", "nc"):
+        # Every value as often as any other, however many configs it has.
+        value = draw(st.sampled_from(sorted({getattr(c, field) for c in configs})))
+        configs = [c for c in configs if getattr(c, field) == value]
+    steps = draw(st.lists(st.sampled_from(STEPS), max_size=3))
+    return core, workload, configs[0], threads, steps
+
+
+@examples(60)
+@given(cases())
+def test_random_workloads_and_configs(case) -> None:
+    core, workload, config, threads, steps = case
+    assert_right(workload, config, threads, tuple(steps), core)
+
+
+@pytest.mark.parametrize("name", ["F(2,3), F(4,3), F(6,3)", "F(2,5), F(4,5)", "1x7", "3x1", "3x5"])
+def test_weights_packed_at_run_time_are_those_packed_before(name: str) -> None:
+    """But for rounding: at compile time the transform is computed in double precision."""
+    workload = CORNERS[name]
+    for tile in tiles_of(workload):
+        config = forced(workload, tile, (1, 1))
+        weights = arrays(workload)[1]
+        operand = te.placeholder(weights.shape, name="weights")
+        packed = pack_weights_te(workload, config, operand)
+        library = tvm.compile(te.create_prim_func([operand, packed]), "llvm")
+        out = runtime.tensor(np.full(WinogradGeometry(workload, config).packed_shape, np.nan, "f4"))
+        library["main"](runtime.tensor(weights), out)
+        wanted = pack_weights(workload, config, weights)
+        np.testing.assert_allclose(out.numpy(), wanted, atol=2e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4])
+def test_panels_hold_the_transformed_kernel_of_their_channels(chunk: int) -> None:
+    workload = Conv2dWorkload(1, LANES, 9, 9, 4 * LANES, 3, 3, padding=SAME)
+    kernel = next(k for k in kernels_for(NATIVE.isa) if k.nr == LANES)
+    config = forced(workload, (2, 2), (1, 1), chunk=chunk, kernel=kernel)
+    packed = pack_weights(workload, config, weights := arrays(workload)[1])
+    assert packed.shape == WinogradGeometry(workload, config).packed_shape
+    # G of F(2, 3) for the points 0, 1, -1 and infinity.
+    g = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+    for co, ci in ((0, 0), (LANES - 1, 3), (LANES, 1), (4 * LANES - 1, LANES - 1)):
+        panel, column = divmod(co, LANES)
+        found = packed[panel // chunk, :, :, panel % chunk, ci, column]
+        wanted = g @ weights[co, ci].astype("float64") @ g.T
+        # Rows and columns of U may change their sign together with those of V.
+        np.testing.assert_allclose(np.abs(found), np.abs(wanted), atol=1e-6)
