@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -158,6 +164,52 @@ def _openvino(job: Job) -> Engine:
     return Engine(run, ov.__version__.split("-")[0])
 
 
+def _ncnn(job: Job) -> Engine:
+    """Convert the model by pnnx and load it with all arithmetic and storage in fp32."""
+    ncnn = _installed("ncnn")
+    _installed("pnnx")
+    if any(array.ndim > 3 and array.shape[0] != 1 for array in job.inputs.values()):
+        raise EngineUnavailableError("takes one image at a time")
+    net = ncnn.Net()
+    for option in ("fp16_packed", "fp16_storage", "fp16_arithmetic", "bf16_storage"):
+        setattr(net.opt, f"use_{option}", False)
+    net.opt.num_threads = job.threads
+    with tempfile.TemporaryDirectory() as folder:
+        param, weights = _converted(job, Path(folder))
+        net.load_param(str(param))
+        net.load_model(str(weights))
+    feeds = [ncnn.Mat(array.reshape(array.shape[1:])).clone() for array in job.inputs.values()]
+
+    def run() -> dict[str, np.ndarray]:
+        with net.create_extractor() as extractor:
+            for i, feed in enumerate(feeds):
+                extractor.input(f"in{i}", feed)
+            results = [extractor.extract(f"out{i}")[1] for i in range(len(job.outputs))]
+            # ncnn leaves the batch axis out.
+            return {n: np.array(r)[None] for n, r in zip(job.outputs, results, strict=True)}
+
+    return Engine(run, ncnn.__version__)
+
+
+def _converted(job: Job, folder: Path) -> tuple[Path, Path]:
+    """Return the ncnn files that pnnx makes of the model."""
+    copy = folder / "model.onnx"
+    shutil.copyfile(job.path, copy)
+    # Beside the interpreter, for environments that are not activated.
+    places = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    tool = shutil.which("pnnx", path=os.pathsep.join(places))
+    if tool is None:
+        raise EngineUnavailableError("the converter pnnx is not on the PATH")
+    done = subprocess.run(
+        [tool, copy.name, "fp16=0"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    files = folder / "model.ncnn.param", folder / "model.ncnn.bin"
+    if done.returncode or not all(file.is_file() for file in files):
+        last = (done.stderr or done.stdout).strip().splitlines()[-1:]
+        raise EngineUnavailableError(f"pnnx cannot convert the model: {' '.join(last)}")
+    return files
+
+
 def _installed(package: str) -> Any:
     try:
         return import_module(package)
@@ -169,5 +221,6 @@ ENGINES: dict[str, Callable[[Job], Engine]] = {
     "blislike": _blislike,
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
+    "ncnn": _ncnn,
     "tvm": _tvm,
 }
