@@ -79,7 +79,9 @@ def flat_index(buffer: tirx.Buffer, indices: list[tirx.Expr]) -> tirx.Expr:
         return tirx.const(0, "int64")
     flat = indices[0]
     for extent, index in zip(buffer.shape[1:], indices[1:], strict=True):
-        flat = flat * extent + index
+        size = constant(extent)
+        # Fused functions have 64-bit shapes around 32-bit indices; a cast would hide the strides.
+        flat = flat * (extent if size is None else size) + index
     return flat
 
 
