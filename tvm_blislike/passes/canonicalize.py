@@ -4,7 +4,8 @@
    for each: 17 s for a MobileNet-v2, where this takes a fraction of one).
 2. `Clip` of the ONNX importer arrives as calls of the PrimFuncs `topi.maximum` and
    `topi.minimum`, opaque to layout conversion: they become `relax.maximum` and `relax.minimum`.
-3. Batch normalization becomes a scale and a shift; these, a bias and any other scale or shift per
+3. Signals, volumes and transposed convolutions become images (`passes.planar`).
+4. Batch normalization becomes a scale and a shift; these, a bias and any other scale or shift per
    channel behind a convolution with constant weights become its weights and one addition.
 """
 
@@ -29,6 +30,7 @@ from tvm_blislike.adapter import (
     use_counts,
 )
 from tvm_blislike.passes.constants import Folding
+from tvm_blislike.passes.planar import ToImages
 
 _AFFINE = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
 
@@ -41,6 +43,7 @@ class Canonicalize:
         """Return the rewritten module."""
         mod = _rewrite(mod, _Operators)
         mod = _TIDY(mod)
+        mod = _TIDY(ToImages()(mod))
         mod = _rewrite(mod, _Affine)
         return relax.transform.DeadCodeElimination()(mod)
 

@@ -1,8 +1,9 @@
 """One layout per image: each convolution gets the layouts of its choice, the rest follows.
 
-Elementwise operators, pooling, spatial means and concatenation of channels are computed in the
-layout in which their input lies; any other operator gets NCHW. Where a reader wants another
-layout than the writer left, one transform is put, and shared by all who want the same.
+Elementwise operators, pooling, spatial means, concatenation of channels, padding and slicing are
+computed in the layout in which their input lies; any other operator gets NCHW. Where a reader
+wants another layout than the writer left, one transform is put, and shared by all who want the
+same.
 
 TVM's own ConvertLayout is not used: it takes two layouts of equal rank for permutations of each
 other (NHWC of 24 channels beside NCHW16c) and cannot mix blocks in one graph.
@@ -26,17 +27,18 @@ from tvm_blislike.adapter import (
     static_shape,
 )
 from tvm_blislike.layouts import block_of, preferred, shape_in, spatial_axis
+from tvm_blislike.passes.moves import moved
 from tvm_blislike.passes.workloads import conv2d_workload
 from tvm_blislike.strategy import Strategy
 
-_UNARY = {
+UNARY = {
     f"relax.{name}"
     for name in (
         "nn.relu nn.silu nn.gelu nn.leakyrelu nn.softplus sigmoid tanh exp log sqrt rsqrt abs "
         "negative clip square floor ceil round erf"
     ).split()
 }
-_BINARY = {f"relax.{name}" for name in "add subtract multiply divide maximum minimum power".split()}
+BINARY = {f"relax.{name}" for name in "add subtract multiply divide maximum minimum power".split()}
 _POOLS = {"relax.nn.max_pool2d", "relax.nn.avg_pool2d"}
 _REDUCTIONS = {"relax.mean", "relax.sum", "relax.max", "relax.min"}
 _RESHAPES = {"relax.reshape", "relax.squeeze", "relax.flatten"}
@@ -122,19 +124,19 @@ class _Layouts(PyExprMutator):
         name = op_name(call)
         if name == "relax.nn.conv2d":
             return self._conv2d(call)
-        if name in _UNARY and call.args[0] in self.images:
+        if name in UNARY and call.args[0] in self.images:
             return self._unary(call)
-        if name in _BINARY:
+        if name in BINARY:
             return self._binary(call)
         if name in _POOLS and call.args[0] in self.images:
             return self._pool(call)
         if name in _REDUCTIONS and call.args[0] in self.images:
             return self._reduction(call)
-        if name in _RESHAPES and call.args[0] in self.images:
-            return self._reshape(call)
         if name == "relax.concat":
             return self._concat(call)
-        return None
+        if not call.args or call.args[0] not in self.images:
+            return None
+        return self._move(call) or (self._reshape(call) if name in _RESHAPES else None)
 
     def _conv2d(self, call: relax.Call) -> Image | None:
         workload = conv2d_workload(call)
@@ -211,6 +213,13 @@ class _Layouts(PyExprMutator):
         result = operator(source.var, axis=[first, first + 1], keepdims=True)
         return Image(self.builder_.emit(result), source.layout, static_shape(call))
 
+    def _move(self, call: relax.Call) -> Image | None:
+        source = self.images[call.args[0]]
+        result = moved(call, source.var, source.layout)
+        if result is None:
+            return None
+        return Image(self.builder_.emit(result), source.layout, static_shape(call))
+
     def _reshape(self, call: relax.Call) -> relax.Var | None:
         """Flattening a 1x1 image: all layouts have the same order in memory."""
         source, shape = self.images[call.args[0]], static_shape(call)
@@ -222,7 +231,8 @@ class _Layouts(PyExprMutator):
         fields = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
         shapes = [static_shape(field) for field in fields]
         is_images = bool(fields) and all(s is not None and len(s) == 4 for s in shapes)
-        if not is_images or int(call.attrs.axis) != 1:
+        axis = int(call.attrs.axis)
+        if not is_images or axis not in (0, 1):
             return None
         if not any(field in self.images for field in fields):
             return None
@@ -230,8 +240,8 @@ class _Layouts(PyExprMutator):
         kept = {preferred(shape[1], 1, lanes) for shape in shapes}
         layout = kept.pop() if len(kept) == 1 else "NHWC"
         parts = [self._converted(field, layout) for field in fields]
-        axis = 3 if layout == "NHWC" else 1
-        result = relax.op.concat(parts, axis=axis)
+        place = 3 if axis == 1 and layout == "NHWC" else axis
+        result = relax.op.concat(parts, axis=place)
         return Image(self.builder_.emit(result), layout, static_shape(call))
 
     def _converted(self, value: relax.Expr, layout: str) -> relax.Expr:

@@ -14,6 +14,7 @@ from tvm import relax, s_tir, te
 from tvm_blislike.adapter import constant_array, is_constant, static_shape
 from tvm_blislike.config import Config
 from tvm_blislike.passes.layout import Image, transformed
+from tvm_blislike.passes.moves import lower_interleave
 from tvm_blislike.passes.workloads import conv2d_workload, gemm_workload
 from tvm_blislike.schedules.common import stages
 from tvm_blislike.strategy import Choice, Strategy
@@ -53,9 +54,18 @@ def legalize(strategy: Strategy) -> tvm.transform.Pass:
         result = _lower(builder, choice, a, _reshaped(builder, call.args[1], b_shape), "matmul")
         return _reshaped(builder, builder.normalize(result), static_shape(call))
 
+    def layout_transform(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        interleave = lower_interleave(builder, call)
+        return call if interleave is None else interleave
+
+    own = {
+        "relax.nn.conv2d": conv2d,
+        "relax.matmul": matmul,
+        "relax.layout_transform": layout_transform,
+    }
     return tvm.transform.Sequential(
         [
-            relax.transform.LegalizeOps({"relax.nn.conv2d": conv2d, "relax.matmul": matmul}),
+            relax.transform.LegalizeOps(own),
             relax.transform.LegalizeOps(),
         ],
         name="blislike.Legalize",

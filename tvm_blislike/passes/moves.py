@@ -1,0 +1,196 @@
+"""Operators that move parts of an image about, in whatever layout the image lies.
+
+    strided_slice    of the batch, rows or columns
+    pad              likewise
+    interleave       phases of a transposed convolution: from channels to batch, rows and columns
+    reshape          of the image to another height and width, or of a 1x1 image to a vector
+
+The interleave is written as `relax.layout_transform` with an index map that nobody else writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm_ffi
+from tvm import relax, te, tirx
+
+from tvm_blislike.adapter import op_name, static_shape
+from tvm_blislike.layouts import block_of, nchw_sizes, shape_in, spatial_axis
+
+Steps = tuple[int, int, int]
+
+
+def moved(call: relax.Call, source: relax.Expr, layout: str) -> relax.Expr | None:
+    """Return a call on an image that lies in another layout, the result in that layout as well.
+
+    Parameters
+    ----------
+    call : relax.Call
+        On NCHW.
+    source : relax.Expr
+        Its first argument, in `layout`.
+    layout : str
+        See `tvm_blislike.layouts`.
+
+    Returns
+    -------
+    relax.Expr or None
+        None where the result of the call cannot have this layout.
+    """
+    move = _MOVES.get(op_name(call))
+    return move(call, source, layout) if move else None
+
+
+def interleaved(builder: relax.BlockBuilder, phases: relax.Expr, steps: Steps) -> relax.Expr:
+    """Emit the interleaving of the channels' leading factors.
+
+    Parameters
+    ----------
+    builder : relax.BlockBuilder
+        Where to emit.
+    phases : relax.Expr
+        (n, sd * sh * sw * c, h, w).
+    steps : tuple of int
+        (sd, sh, sw).
+
+    Returns
+    -------
+    relax.Expr
+        (n * sd, c, h * sh, w * sw).
+    """
+    if steps == (1, 1, 1):
+        return phases
+    sizes = static_shape(phases)
+    return builder.emit(relax.op.layout_transform(phases, _interleaving(sizes[1], steps)))
+
+
+def lower_interleave(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
+    """Return the TE definition of an interleave, None for any other layout transform.
+
+    It is computed output by output (TVM's own runs over the inputs), so that what is fused around
+    it needs no copy.
+    """
+    layout = _layout_of(call)
+    if layout is None:
+        return None
+    sizes = nchw_sizes(layout, static_shape(call.args[0]))
+    result = nchw_sizes(layout, static_shape(call))
+    steps = _steps(sizes, result)
+    sd, sh, sw = steps
+    channels = result[1]
+
+    def define(data: te.Tensor) -> te.Tensor:
+        block = block_of(layout)
+
+        def value(*index: Any) -> Any:
+            if layout == "NHWC":
+                n, y, x, c = index
+            else:
+                n, c, y, x = index[:4]
+            phase = (n % sd * sh + y % sh) * sw + x % sw
+            outer = phase * (channels // block if block else channels) + c
+            at = (n // sd, outer, y // sh, x // sw, *index[4:])
+            return data[(at[0], at[2], at[3], at[1])] if layout == "NHWC" else data[at]
+
+        return te.compute(shape_in(layout, *result), value, name="interleave")
+
+    return builder.call_te(define, call.args[0], primfunc_name_hint="interleave")
+
+
+def _interleaving(channels: int, steps: Steps, layout: str = "NCHW") -> tirx.IndexMap:
+    """Return the index map of an interleave of `channels` channels (blocks of them)."""
+    sd, sh, sw = steps
+    kept = channels // (sd * sh * sw)
+
+    def place(n: Any, c: Any, y: Any, x: Any) -> tuple[Any, Any, Any, Any]:
+        phase = c // kept
+        return n * sd + phase // (sh * sw), c % kept, y * sh + phase // sw % sh, x * sw + phase % sw
+
+    def channels_last(n: Any, y: Any, x: Any, c: Any) -> tuple[Any, ...]:
+        n, c, y, x = place(n, c, y, x)
+        return n, y, x, c
+
+    if layout == "NHWC":
+        return tirx.IndexMap.from_func(channels_last)
+    if block_of(layout):
+        return tirx.IndexMap.from_func(lambda n, b, y, x, lane: (*place(n, b, y, x), lane))
+    return tirx.IndexMap.from_func(place)
+
+
+def _steps(sizes: tuple[int, ...], result: tuple[int, ...]) -> Steps:
+    return result[0] // sizes[0], result[2] // sizes[2], result[3] // sizes[3]
+
+
+def _layout_of(call: relax.Call) -> str | None:
+    """Return the layout in which a call interleaves phases, None when it does something else."""
+    source, result = static_shape(call.args[0]), static_shape(call)
+    if source is None or result is None or len(source) != len(result) or len(source) < 4:
+        return None
+    layouts = [f"NCHW{source[-1]}c"] if len(source) == 5 else ["NCHW", "NHWC"]
+    for layout in layouts:
+        before, after = nchw_sizes(layout, source), nchw_sizes(layout, result)
+        steps = _steps(before, after)
+        if before[1] != after[1] * steps[0] * steps[1] * steps[2] or steps == (1, 1, 1):
+            continue
+        expected = _interleaving(before[1] // (block_of(layout) or 1), steps, layout)
+        if tvm_ffi.structural_equal(call.attrs.index_map, expected):
+            return layout
+    return None
+
+
+def _interleave(call: relax.Call, source: relax.Expr, layout: str) -> relax.Expr | None:
+    if _layout_of(call) != "NCHW":
+        return None
+    before, after = static_shape(call.args[0]), static_shape(call)
+    block = block_of(layout) or 1
+    if after[1] % block:
+        return None
+    steps = _steps(before, after)
+    return relax.op.layout_transform(source, _interleaving(before[1] // block, steps, layout))
+
+
+def _slice(call: relax.Call, source: relax.Expr, layout: str) -> relax.Expr | None:
+    axes, begin, end, *strides = ([int(v) for v in arg.fields] for arg in call.args[1:])
+    places = [_place(axis, layout) for axis in axes]
+    if None in places:
+        return None
+    return relax.op.strided_slice(source, places, begin, end, *strides)
+
+
+def _pad(call: relax.Call, source: relax.Expr, layout: str) -> relax.Expr | None:
+    width = [int(w) for w in call.attrs.pad_width]
+    pairs = list(zip(width[::2], width[1::2], strict=True))
+    rank = len(static_shape(source))
+    moved_width = [0, 0] * rank
+    for axis, pair in enumerate(pairs):
+        place = _place(axis, layout)
+        if place is None and any(pair):
+            return None
+        if place is not None:
+            moved_width[2 * place : 2 * place + 2] = pair
+    attrs = call.attrs
+    return relax.op.nn.pad(source, moved_width, str(attrs.pad_mode), float(attrs.pad_value))
+
+
+def _place(axis: int, layout: str) -> int | None:
+    """Return where an axis of NCHW lies in a layout, None for channels."""
+    first = spatial_axis(layout)
+    return {0: 0, 2: first, 3: first + 1}.get(axis % 4)
+
+
+def _reshape(call: relax.Call, source: relax.Expr, layout: str) -> relax.Expr | None:
+    """Images of the same channels: the order in memory stays, whatever the layout."""
+    before, after = static_shape(call.args[0]), static_shape(call)
+    if after is None or len(after) != 4 or before[:2] != after[:2]:
+        return None
+    return relax.op.reshape(source, shape_in(layout, *after))
+
+
+_MOVES: dict[str, Callable[[relax.Call, relax.Expr, str], relax.Expr | None]] = {
+    "relax.strided_slice": _slice,
+    "relax.nn.pad": _pad,
+    "relax.layout_transform": _interleave,
+    "relax.reshape": _reshape,
+}

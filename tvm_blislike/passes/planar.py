@@ -1,0 +1,232 @@
+"""Signals and volumes become images, so that every implementation of conv2d serves them.
+
+    signal  (n, c, w)        carried as (n, c, w, 1), or (n, c, 1, w) where rows must be long
+    volume  (n, c, d, h, w)  carried as (n * d, c, h, w)
+
+A value stays in this form through elementwise operators; any other reader gets it back in its own.
+Signals lie along the height because direct convolution cuts images into slabs of rows. Depthwise
+convolutions and those of few input channels work along a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_blislike.adapter import (
+    constant_array,
+    dtype_name,
+    functions,
+    is_constant,
+    op_name,
+    static_shape,
+)
+from tvm_blislike.passes.layout import BINARY, UNARY
+from tvm_blislike.passes.transposed import Axis, transposed_convolution
+from tvm_blislike.passes.volumes import Window, convolution, rearranged
+
+# Operator: spatial axes, and whether it is transposed.
+_CONVOLUTIONS = {
+    "relax.nn.conv1d": (1, False),
+    "relax.nn.conv3d": (3, False),
+    "relax.nn.conv1d_transpose": (1, True),
+    "relax.nn.conv2d_transpose": (2, True),
+    "relax.nn.conv3d_transpose": (3, True),
+}
+_LAYOUTS = {1: ("NCW", "OIW", "IOW"), 2: ("NCHW", "", "IOHW"), 3: ("NCDHW", "OIDHW", "IODHW")}
+# Fewer input channels than this are read along rows (`cost_models.direct.layouts`).
+_FEW_CHANNELS = 8
+
+
+@tvm.transform.module_pass(opt_level=0, name="blislike.ToImages")
+class ToImages:
+    """Module pass that rewrites every Relax function."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Return the rewritten module."""
+        result = mod.clone()
+        for gvar, func in functions(mod):
+            result.update_func(gvar, _ToImages(mod).visit_expr(func))
+        return result
+
+
+@dataclass(frozen=True)
+class Planar:
+    """A signal, image or volume in the form of a batch of images.
+
+    Parameters
+    ----------
+    var : relax.Expr
+        The batch of images.
+    shape : tuple of int
+        Its own shape, of rank 3, 4 or 5.
+    """
+
+    var: relax.Expr
+    shape: tuple[int, ...]
+
+    @property
+    def along_row(self) -> bool:
+        """Whether a signal lies along the width."""
+        return static_shape(self.var)[2] == 1
+
+
+@mutator
+class _ToImages(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self.planes: dict[relax.Var, Planar] = {}
+        self.restored: dict[relax.Var, relax.Expr] = {}
+
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
+        # What is emitted in one block cannot be read in another.
+        self.planes, self.restored = {}, {}
+        return super().visit_dataflow_block_(block)
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        call, var = binding.value, binding.var
+        planar = None
+        if isinstance(call, relax.Call) and self.builder_.current_block_is_dataflow():
+            planar = self._planar_result(call)
+        if planar is None:
+            super().visit_var_binding_(binding)
+            return
+        self.planes[var] = planar
+        if not isinstance(var, relax.DataflowVar):
+            value = self._restore(planar)
+            self.set_var_remap(var, self.builder_.emit_output(value))
+
+    def visit_dataflow_var_(self, var: relax.Var) -> relax.Expr:
+        """Return its own form to any reader that does not know of this one."""
+        if var not in self.planes:
+            return super().visit_dataflow_var_(var)
+        if var not in self.restored:
+            self.restored[var] = self.builder_.emit(self._restore(self.planes[var]))
+        return self.restored[var]
+
+    def _planar_result(self, call: relax.Call) -> Planar | None:
+        name = op_name(call)
+        if name in _CONVOLUTIONS:
+            return self._convolution(call, *_CONVOLUTIONS[name])
+        if name in UNARY and call.args[0] in self.planes:
+            source = self.planes[call.args[0]]
+            rest = [self.visit_expr(arg) for arg in call.args[1:]]
+            result = relax.Call(call.op, [source.var, *rest], call.attrs)
+            return Planar(self.builder_.emit(result), source.shape)
+        return self._binary(call) if name in BINARY else None
+
+    def _binary(self, call: relax.Call) -> Planar | None:
+        shape = static_shape(call)
+        found = [self.planes[arg] for arg in call.args if arg in self.planes]
+        like = next((planar for planar in found if planar.shape == shape), None)
+        if like is None:
+            return None
+        operands = [self._operand(arg, like) for arg in call.args]
+        if any(operand is None for operand in operands):
+            return None
+        return Planar(self.builder_.emit(relax.Call(call.op, operands, call.attrs)), shape)
+
+    def _operand(self, arg: relax.Expr, like: Planar) -> relax.Expr | None:
+        """Return an operand in the form of `like`, None when it cannot be had."""
+        shape = static_shape(arg)
+        if is_constant(arg):
+            return _constant_like(arg, like)
+        if shape != like.shape or not isinstance(arg, relax.Var):
+            return None
+        return self._planar(arg, like.along_row).var
+
+    def _planar(self, value: relax.Expr, along_row: bool) -> Planar:
+        """Return any value as a batch of images."""
+        shape = static_shape(value)
+        known = self.planes.get(value) if isinstance(value, relax.Var) else None
+        if len(shape) == 3:
+            n, c, w = shape
+            turned = (n, c, 1, w) if along_row else (n, c, w, 1)
+            if known is not None and static_shape(known.var) == turned:
+                return known
+            plain = known.var if known is not None else self.visit_expr(value)
+            return Planar(self.builder_.emit(relax.op.reshape(plain, turned)), shape)
+        if known is not None or len(shape) == 4:
+            return known or Planar(self.visit_expr(value), shape)
+        n, c, d, h, w = shape
+        plain = self.visit_expr(value)
+        if c > 1 and d > 1:
+            plain = self.builder_.emit(relax.op.permute_dims(plain, (0, 2, 1, 3, 4)))
+        return Planar(self.builder_.emit(relax.op.reshape(plain, (n * d, c, h, w))), shape)
+
+    def _restore(self, planar: Planar) -> relax.Expr:
+        """Return the expression of a value in its own form."""
+        if len(planar.shape) == 4:
+            return planar.var
+        if len(planar.shape) == 3 or 1 in planar.shape[1:3]:
+            return relax.op.reshape(planar.var, planar.shape)
+        n, c, d, h, w = planar.shape
+        volumes = self.builder_.emit(relax.op.reshape(planar.var, (n, d, c, h, w)))
+        return relax.op.permute_dims(volumes, (0, 2, 1, 3, 4))
+
+    def _convolution(self, call: relax.Call, spatial: int, transposed: bool) -> Planar | None:
+        attrs, shape = call.attrs, static_shape(call)
+        size, kernel = (static_shape(arg) for arg in call.args)
+        weights = call.args[1]
+        if not _is_plain(call, spatial, transposed) or None in (shape, size, kernel):
+            return None
+        if transposed and not is_constant(weights):
+            return None
+        groups = int(attrs.groups)
+        # A depthwise convolution keeps several pixels of a row in registers.
+        along_row = size[1] < _FEW_CHANNELS or groups == size[1]
+        source = self._planar(call.args[0], along_row)
+
+        def three(values: object, fill: int) -> tuple[int, int, int]:
+            given = [int(value) for value in values]
+            if spatial == 1 and not along_row:
+                return fill, given[0], fill
+            return tuple([fill] * (3 - spatial) + given)
+
+        padding = list(attrs.padding)
+        before, after = three(padding[:spatial], 0), three(padding[spatial:], 0)
+        stride, dilation = three(attrs.strides, 1), three(attrs.dilation, 1)
+        taps = three(kernel[2:], 1)
+        identity = tuple(range(len(kernel)))
+        weights = rearranged(
+            self.builder_, self.visit_expr(weights), identity, (*kernel[:2], *taps)
+        )
+        if not transposed:
+            window = Window(stride, before, after, dilation)
+            result = convolution(self.builder_, source.var, size[0], weights, window, groups)
+            return Planar(result, shape)
+        sizes, out = three(size[2:], 1), three(shape[2:], 1)
+        axes = tuple(map(Axis, sizes, out, taps, stride, dilation, before))
+        array = constant_array(weights)
+        result = transposed_convolution(self.builder_, source.var, size[0], array, axes, groups)
+        return Planar(result, shape)
+
+
+def _is_plain(call: relax.Call, spatial: int, transposed: bool) -> bool:
+    """Whether layouts are those of the importer and both operands of one floating type."""
+    attrs = call.attrs
+    data, forward, backward = _LAYOUTS[spatial]
+    layouts = (str(attrs.data_layout), str(attrs.out_layout), str(attrs.kernel_layout))
+    dtypes = {dtype_name(expr) for expr in (*call.args, call)}
+    return layouts == (data, data, backward if transposed else forward) and dtypes == {"float32"}
+
+
+def _constant_like(arg: relax.Expr, like: Planar) -> relax.Expr | None:
+    """Return a constant that broadcasts against `like` in its form."""
+    array = constant_array(arg)
+    rank = len(like.shape)
+    if array.ndim > rank:
+        return None
+    full = array.reshape((1,) * (rank - array.ndim) + array.shape)
+    if rank == 3:
+        full = np.expand_dims(full, 2 if like.along_row else 3)
+    elif rank == 5:
+        n, c, d, h, w = full.shape
+        if d > 1 and n < like.shape[0]:
+            return None
+        full = full.transpose(0, 2, 1, 3, 4).reshape(n * d, c, h, w)
+    return relax.const(np.ascontiguousarray(full), dtype_name(arg))
