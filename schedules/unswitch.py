@@ -47,10 +47,12 @@ def hoist(loop: tirx.For) -> tirx.For:
 
     What all conditions have in common is tested first: without it nothing is loaded (`where`
     predicates of stores: nothing is stored). Then one test for all others together chooses between
-    code without any condition and the code as it was.
+    code without any condition and the code as it was. Conditions that depend on something inside
+    the body, a loop variable or data, stay where they are.
     """
-    conditions = [_terms(c) for c in _conditions(loop.body)]
-    if not conditions:
+    inner = _variables(loop.body)
+    conditions = [[t for t in _terms(c) if not _depends(t, inner)] for c in _conditions(loop.body)]
+    if not any(conditions):
         return loop
     common = [t for t in conditions[0] if all(_contains(c, t) for c in conditions[1:])]
     rest = _distinct(t for c in conditions for t in c if not _contains(common, t))
@@ -75,6 +77,29 @@ def _conditions(stmt: tirx.Stmt) -> list[Any]:
 
     tvm_ffi.structural_walk(stmt, [(ir.Call, call), (tirx.IfThenElse, branch)])
     return found
+
+
+def _variables(stmt: tirx.Stmt) -> set[tirx.Var]:
+    """Return the variables that a statement defines."""
+    found: set[tirx.Var] = set()
+    defining = [
+        (tirx.For, lambda loop: found.add(loop.loop_var)),
+        (tirx.Bind, lambda bind: found.add(bind.var)),
+        (tirx.Let, lambda let: found.add(let.var)),
+    ]
+    tvm_ffi.structural_walk(stmt, defining)
+    return found
+
+
+def _depends(term: Any, inner: set[tirx.Var]) -> bool:
+    """Whether a condition uses one of the variables, or data, which the body may change."""
+    found: list[Any] = []
+    uses = [
+        (tirx.Var, lambda var: found.append(var) if var in inner else None),
+        (ir.TensorLoad, found.append),
+    ]
+    tvm_ffi.structural_walk(term, uses)
+    return bool(found)
 
 
 def _terms(condition: Any) -> list[Any]:
