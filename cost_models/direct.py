@@ -14,7 +14,8 @@ Where the operands live (per thread, "rows" and "channels" order alike):
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.roofline import (
@@ -176,15 +177,9 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     panel = k_steps * config.nr * ITEM_BYTES
     slab = _slab_bytes(geo)
     weights = panel * geo.tiles * workload.groups
-    # Half of a level: the result and the next panel pass through it too (a slab of 1.7 of 2 MiB
-    # costs 6 % on the 224x224 layers of VGG).
-    slab_level = level_holding(core, 2 * (slab + panel), threads) or 3
-    weight_level = level_holding(core, weights + slab, threads)
-
+    panel_level, slab_level, weight_level = _levels(geo, core, threads, panel, slab, weights)
     in_l1 = panel + _block_input_bytes(geo) <= share_bytes(core, 1, threads)
     streamed = _block_input_bytes(geo) + (0 if in_l1 else panel)
-    # The panel shares L2 with the next one, which is being prefetched, and with the input.
-    panel_level = 2 if 2.5 * panel <= share_bytes(core, 2, threads) else 3
     arrival = streamed / bytes_per_cycle(core, panel_level)
     exposed = 0.0 if panel_level == 2 else 1 - HIDDEN
     calls = _call_cycles(geo, kernel, core, k_steps, arrival, exposed)
@@ -196,7 +191,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     once = weights * (share if config.loop_order != "rows" else 1.0)
     cycles["weights"] = _weights_cycles(core, once, weight_level, passes, sum(cycles.values()))
     rereads = tiles if slab_level not in (1, 2) else 1
-    source = slab_level if rereads > 1 else level_holding(core, _input_bytes(workload), threads)
+    source = slab_level if rereads > 1 else level_holding(core, _input_bytes(workload), threads=1)
     cycles["input"] = slab * slabs * rereads * share * _beyond_l2(core, source)
     if threads > 1 and config.loop_order != "rows":
         # Every thread reads the whole image; the others' part is in their caches.
@@ -234,6 +229,47 @@ def _weights_cycles(core: Core, size: float, level: int, passes: float, compute:
         stream = 0.0 if source in (1, 2) else size / bytes_per_cycle(core, source)
         total += count * (stream - HIDDEN * min(stream, compute / passes))
     return total
+
+
+def _levels(
+    geo: DirectGeometry, core: Core, threads: int, panel: int, slab: int, weights: int
+) -> tuple[int, int, int]:
+    """Levels that hold the weight panel (if L1 does not), the slab, and all weights."""
+    slabs_of, panels_of = partial(_slabs_of, geo, threads), partial(_panels_of, geo)
+    # The panel shares L2 with the next one, which is being prefetched, and with the input.
+    near = _level(core, threads, lambda n: 2.5 * panels_of(n) * panel) in (1, 2)
+    # Half of a level: the result and the next panel pass through it too (a slab of 1.7 of 2 MiB
+    # costs 6 % on the 224x224 layers of VGG).
+    held = _level(core, threads, lambda n: 2 * (slabs_of(n) * slab + panels_of(n) * panel))
+    return (
+        2 if near and core.cache(2) else _beyond(core),
+        held or _beyond(core),
+        _level(core, threads, lambda n: weights + slabs_of(n) * slab),
+    )
+
+
+def _level(core: Core, threads: int, size: Callable[[int], float]) -> int:
+    """Return the first level that holds the `size(n)` bytes of the n threads that share it."""
+    for cache in core.caches:
+        if size(min(cache.shared_by, threads)) <= cache.bytes:
+            return cache.level
+    return 0
+
+
+def _slabs_of(geo: DirectGeometry, threads: int, sharers: int) -> int:
+    """Slabs that `sharers` threads use at a time: in "channels" order it is the image for all."""
+    own = geo.config.loop_order == "rows" or geo.workload.n % threads == 0
+    return sharers if own else 1
+
+
+def _panels_of(geo: DirectGeometry, sharers: int) -> int:
+    """Weight panels that `sharers` threads use at a time: in "rows" order all use the same."""
+    return 1 if geo.config.loop_order == "rows" else sharers
+
+
+def _beyond(core: Core) -> int:
+    """Return the level behind L2: memory on most boards."""
+    return 3 if core.cache(3) else 0
 
 
 def _beyond_l2(core: Core, level: int) -> float:

@@ -52,9 +52,6 @@ MIN_KC = 384
 L2_PLANNED = 0.75
 # Share of a stream from beyond L2 that shows although it is prefetched behind computation.
 EXPOSED = 0.3
-# With more rows than this B arrives within 3 % of the time it is used; asking for it then only
-# takes load slots: 3136x256x64 reaches 0.74 of the peak without prefetching and 0.66 with it.
-MOST_ROWS_TO_PREFETCH = 1024
 # Cycles per vector of copying A into panels: from L2, from beyond.
 PACK_CYCLES = (3.0, 6.0)
 
@@ -74,7 +71,8 @@ def configs(workload: GemmWorkload, core: Core, threads: int) -> Iterator[Config
             yield from _few_rows(workload, kernel, threads)
         else:
             for order in LOOP_ORDERS:
-                yield from _blocked(workload, kernel, order, core, threads)
+                # Cutting along m and along n gives the same blocks where there is one only.
+                yield from dict.fromkeys(_blocked(workload, kernel, order, core, threads))
 
 
 def _few_rows(workload: GemmWorkload, kernel: Microkernel, threads: int) -> Iterator[Config]:
@@ -119,7 +117,7 @@ def _blocked(
                     kc=kc,
                     loop_order=order,
                     data_layout=data_layout,
-                    prefetch=int(workload.m <= MOST_ROWS_TO_PREFETCH),
+                    prefetch=1,
                 )
 
 
@@ -261,8 +259,9 @@ def _stream_cycles(geo: GemmGeometry, core: Core, threads: int, loop: str, share
     part_b = share if loop in ("b", "jc") else 1.0
     # The sums of all blocks of k but the last, in memory.
     sums = (2 * geo.blocks_k - 3) * c_bytes if geo.blocks_k > 1 else 0
-    total = a_bytes + b_bytes + c_bytes
-    cost = _cycles_per_byte(core, level_holding(core, total, threads))
+    # A cache that threads share holds one copy for all of them.
+    total = w.batch * (a_bytes + b_bytes + c_bytes)
+    cost = _cycles_per_byte(core, level_holding(core, total, threads=1))
     # Weights are in no cache when a layer starts: all others' passed since.
     first_b = _cycles_per_byte(core, 0)
     once = w.batch * (a_bytes * passes_a * part_a + b_bytes * (passes_b - 1) * part_b) * cost

@@ -1,0 +1,217 @@
+"""Predicted time of the direct convolution: properties on any core, and one layer by hand."""
+
+from __future__ import annotations
+
+import pytest
+from estimates import (
+    AVX512,
+    CORES,
+    assert_more_work_takes_longer,
+    assert_threads_cost_a_fork_at_most,
+    check_all,
+    check_registers,
+    cores,
+    doubled,
+    fastest,
+)
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tvm_blislike.config import Config
+from tvm_blislike.cost_models import direct
+from tvm_blislike.cost_models.roofline import FMA_EFFICIENCY, Estimate
+from tvm_blislike.hardware import Core
+from tvm_blislike.schedules.conv2d_direct import IMPLEMENTATION
+from tvm_blislike.workload import Conv2dWorkload
+
+SAME = (1, 1, 1, 1)
+ODD = [
+    Conv2dWorkload(1, 1, 1, 1, 1, 1, 1),
+    Conv2dWorkload(1, 3, 299, 299, 32, 3, 3, (2, 2)),
+    Conv2dWorkload(1, 3, 31, 33, 24, 7, 7, (2, 2), (3, 3, 3, 3)),
+    Conv2dWorkload(3, 37, 17, 19, 53, 3, 3, (1, 2), (0, 1, 2, 1), (2, 1)),
+    Conv2dWorkload(1, 512, 7, 7, 512, 3, 3, padding=SAME),
+    Conv2dWorkload(1, 64, 224, 224, 64, 3, 3, padding=SAME),
+    Conv2dWorkload(2, 24, 149, 1, 57, 5, 1, padding=(2, 0, 2, 0)),
+    Conv2dWorkload(1, 240, 14, 14, 240, 1, 1, groups=3),
+    Conv2dWorkload(1, 2048, 1, 1, 1000, 1, 1),
+]
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Conv2dWorkload:
+    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    channels = st.one_of(st.sampled_from([3, 16, 24, 64, 256, 512]), st.integers(1, 300))
+    image, kernel = st.integers(1, 80), st.sampled_from([1, 1, 2, 3, 3, 5, 7])
+    one_or_two = st.integers(1, 2)
+    workload = Conv2dWorkload(
+        n=draw(st.integers(1, 3)),
+        ci=groups * draw(channels),
+        h=draw(image),
+        w=draw(image),
+        co=groups * draw(channels),
+        kh=draw(kernel),
+        kw=draw(kernel),
+        stride=(draw(one_or_two), draw(one_or_two)),
+        padding=tuple(draw(st.lists(st.integers(0, 3), min_size=4, max_size=4))),
+        dilation=(draw(one_or_two), draw(one_or_two)),
+        groups=groups,
+    )
+    assume(workload.oh > 0 and workload.ow > 0)
+    return workload
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
+def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
+    for workload in ODD:
+        assert IMPLEMENTATION.applies(workload, core) == ""
+        for config in check_all(IMPLEMENTATION, workload, core, threads):
+            check_registers(config, core)
+            assert config.tile_h * config.tile_w == config.mr
+            assert config.tile_h <= workload.oh and config.tile_w <= workload.ow
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads(), cores(), st.integers(1, 8))
+def test_any_workload_on_any_core(workload: Conv2dWorkload, core: Core, threads: int) -> None:
+    assume(IMPLEMENTATION.applies(workload, core) == "")
+    for config in check_all(IMPLEMENTATION, workload, core, threads):
+        check_registers(config, core)
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads(), cores(), st.sampled_from(["n", "ci", "co", "h", "w"]))
+def test_more_work_takes_longer(workload: Conv2dWorkload, core: Core, size: str) -> None:
+    more = doubled(workload, size)
+    assume(more.macs > workload.macs)
+    assume(not IMPLEMENTATION.applies(workload, core) and not IMPLEMENTATION.applies(more, core))
+    # Another layout of the image is another way to compute it.
+    layouts = [direct.layouts(w, core.lanes()) for w in (workload, more)]
+    assume(layouts[0] == layouts[1])
+    assert_more_work_takes_longer(IMPLEMENTATION, workload, more, core)
+
+
+def level(estimate: Estimate, operand: str) -> int:
+    return next(entry[1] for entry in estimate.footprint if entry[0] == operand)
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads(), cores(), st.integers(2, 8))
+def test_threads_cost_a_fork_at_most(workload: Conv2dWorkload, core: Core, threads: int) -> None:
+    assume(IMPLEMENTATION.applies(workload, core) == "")
+    one, several = (fastest(IMPLEMENTATION, workload, core, n) for n in (1, threads))
+    # Threads that share L2 may push each other's images out of it.
+    kept = level(several, "input slab") == level(one, "input slab")
+    assume(kept or core.cache(2) is None or core.cache(2).shared_by == 1)
+    assert_threads_cost_a_fork_at_most(one, several, core)
+
+
+def test_two_threads_halve_a_large_layer() -> None:
+    layer = Conv2dWorkload(1, 64, 56, 56, 64, 3, 3, padding=SAME)
+    one, two = (fastest(IMPLEMENTATION, layer, AVX512, threads) for threads in (1, 2))
+    assert two.seconds < 0.6 * one.seconds
+
+
+# --- one layer by hand: the second of ResNet-18, blocks of 1x14 pixels by 32 channels ----------
+
+LAYER = Conv2dWorkload(1, 64, 56, 56, 64, 3, 3, padding=SAME)
+CONFIG = Config(
+    "conv2d_direct",
+    mr=14,
+    nr=32,
+    loop_order="rows",
+    data_layout="NCHW16c",
+    out_layout="NCHW16c",
+    tile_h=1,
+    tile_w=14,
+    oh_block=8,
+)
+L2 = 2 * 2**20
+PANEL = 64 * 3 * 3 * 32 * 4  # 73,728 bytes: more than L1
+SLAB = (8 + 2) * (56 + 2) * 64 * 4  # eight rows of outputs read ten of the padded image
+
+
+def test_footprint_by_hand() -> None:
+    estimate = IMPLEMENTATION.estimate(LAYER, CONFIG, AVX512, 1)
+    assert estimate.footprint == (
+        ("weight panel", 2, PANEL, PANEL / L2),
+        ("input slab", 2, SLAB, SLAB / L2),
+        ("weights", 2, 2 * PANEL, 2 * PANEL / L2),
+    )
+
+
+def test_time_of_the_fmas_by_hand() -> None:
+    """56 columns are four whole blocks: nothing is wasted at an edge."""
+    estimate = IMPLEMENTATION.estimate(LAYER, CONFIG, AVX512, 1)
+    vectors = 64 * 64 * 9 * 56 * 56 / 16
+    assert estimate.cycles["fma"] == pytest.approx(vectors / 2 / FMA_EFFICIENCY)
+    assert estimate.cycles["loads and edges"] == pytest.approx(0, abs=1)
+    assert estimate.cycles["fork"] == 0
+    half = IMPLEMENTATION.estimate(LAYER, CONFIG.with_fields(oh_block=7), AVX512, 2)
+    assert half.cycles["fma"] == pytest.approx(estimate.cycles["fma"] / 2)
+
+
+def test_cut_blocks_cost_what_the_missing_pixels_would() -> None:
+    """57 columns: a fifth block of one column, whose FMAs wait for one another."""
+    wider = Conv2dWorkload(1, 64, 56, 57, 64, 3, 3, padding=SAME)
+    estimate = IMPLEMENTATION.estimate(wider, CONFIG, AVX512, 1)
+    # One row of two vectors: the latency of an FMA, 4 cycles, for the two FMAs of each step.
+    waiting = 56 * 2 * 576 * (4 - 2 / 2 / FMA_EFFICIENCY)
+    assert estimate.cycles["loads and edges"] == pytest.approx(waiting, rel=1e-6)
+
+
+def test_workspace_is_the_padded_copy() -> None:
+    assert IMPLEMENTATION.workspace_bytes(LAYER, CONFIG, 1) == SLAB
+    assert IMPLEMENTATION.workspace_bytes(LAYER, CONFIG, 2) == 2 * SLAB
+    channels = CONFIG.with_fields(loop_order="channels", oh_block=56)
+    assert IMPLEMENTATION.workspace_bytes(LAYER, channels, 2) == 64 * 58 * 58 * 4
+    bare = Conv2dWorkload(1, 64, 56, 56, 64, 3, 3)
+    assert IMPLEMENTATION.workspace_bytes(bare, CONFIG, 2) == 0
+
+
+def test_weights_of_the_last_layers_come_from_memory() -> None:
+    """7x7 images of 512 channels: 9.4 MB of weights pass L2 once, and show."""
+    layer = Conv2dWorkload(1, 512, 7, 7, 512, 3, 3, padding=SAME)
+    estimate = fastest(IMPLEMENTATION, layer, AVX512, 1)
+    assert level(estimate, "weights") == 3
+    assert estimate.cycles["weights"] > 0.15 * estimate.cycles["fma"]
+    near = fastest(IMPLEMENTATION, LAYER, AVX512, 1)
+    assert near.peak_fraction > estimate.peak_fraction
+
+
+def test_boards_without_a_third_level_read_from_memory() -> None:
+    board = Core.named("cortex-a72")
+    layer = Conv2dWorkload(1, 512, 14, 14, 512, 3, 3, padding=SAME)
+    levels = {
+        entry[1]
+        for config in IMPLEMENTATION.configs(layer, board, 1)
+        for entry in IMPLEMENTATION.estimate(layer, config, board, 1).footprint
+    }
+    assert levels <= {0, 1, 2} and 0 in levels
+
+
+def test_first_layers_are_offered_no_block_that_spills() -> None:
+    """14x32 with a 3x3 kernel: LLVM keeps overlapping windows in registers that do not exist."""
+    layer = Conv2dWorkload(1, 3, 224, 224, 32, 3, 3, padding=SAME)
+    blocks = {(c.mr, c.nr) for c in IMPLEMENTATION.configs(layer, AVX512, 1)}
+    assert (7, 32) in blocks and (14, 32) not in blocks
+    plain = Conv2dWorkload(1, 64, 224, 224, 32, 3, 3, padding=SAME)
+    assert (14, 32) in {(c.mr, c.nr) for c in IMPLEMENTATION.configs(plain, AVX512, 1)}
+
+
+@pytest.mark.parametrize(
+    "workload, expected",
+    [
+        (Conv2dWorkload(1, 3, 9, 9, 64, 3, 3), ("NCHW", "NCHW16c")),
+        (Conv2dWorkload(1, 3, 9, 9, 24, 3, 3), ("NCHW", "NHWC")),
+        (Conv2dWorkload(1, 3, 9, 9, 64, 1, 1), ("NHWC", "NCHW16c")),
+        (Conv2dWorkload(1, 1, 9, 9, 64, 1, 1), ("NCHW", "NCHW16c")),
+        (Conv2dWorkload(1, 64, 9, 9, 57, 3, 3), ("NCHW16c", "NHWC")),
+        (Conv2dWorkload(1, 64, 9, 9, 96, 3, 3, groups=2), ("NCHW16c", "NCHW16c")),
+        (Conv2dWorkload(1, 64, 9, 9, 48, 3, 3, groups=2), ("NHWC", "NHWC")),
+    ],
+    ids=str,
+)
+def test_layouts(workload: Conv2dWorkload, expected: tuple[str, str]) -> None:
+    assert direct.layouts(workload, 16) == expected

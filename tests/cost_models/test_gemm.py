@@ -1,0 +1,158 @@
+"""Predicted time of a GEMM: properties on any core, and one product by hand."""
+
+from __future__ import annotations
+
+import pytest
+from estimates import (
+    AVX512,
+    CORES,
+    assert_more_work_takes_longer,
+    assert_threads_cost_a_fork_at_most,
+    check_all,
+    check_registers,
+    cores,
+    doubled,
+    fastest,
+)
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tvm_blislike.config import Config
+from tvm_blislike.cost_models.gemm_geometry import A_OUTSIDE, B_OUTSIDE, IN_PLACE, PACKED
+from tvm_blislike.cost_models.roofline import FMA_EFFICIENCY
+from tvm_blislike.hardware import Core
+from tvm_blislike.schedules.gemm import IMPLEMENTATION
+from tvm_blislike.workload import GemmWorkload
+
+ODD = [
+    GemmWorkload(1, 1, 1),
+    GemmWorkload(1, 1000, 2048),
+    GemmWorkload(3, 7, 4096),
+    GemmWorkload(49, 2048, 512),
+    GemmWorkload(53, 1, 1024),
+    GemmWorkload(97, 250, 1),
+    GemmWorkload(128, 128, 64, batch=12, constant_b=False),
+    GemmWorkload(12544, 64, 147),
+]
+
+sizes = st.one_of(st.sampled_from([1, 4, 5, 64, 1000, 1024, 3136]), st.integers(1, 700))
+workloads = st.builds(GemmWorkload, sizes, sizes, sizes, batch=st.sampled_from([1, 1, 2, 12]))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
+def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
+    for workload in ODD:
+        assert IMPLEMENTATION.applies(workload, core) == ""
+        for config in check_all(IMPLEMENTATION, workload, core, threads):
+            check_registers(config, core)
+            assert config.mc % config.mr == config.nc % config.nr == 0
+            assert 1 <= config.kc <= workload.k
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads, cores(), st.integers(1, 8))
+def test_any_product_on_any_core(workload: GemmWorkload, core: Core, threads: int) -> None:
+    for config in check_all(IMPLEMENTATION, workload, core, threads):
+        check_registers(config, core)
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads, cores(), st.sampled_from(["m", "n", "k", "batch"]))
+def test_more_work_takes_longer(workload: GemmWorkload, core: Core, size: str) -> None:
+    # A single column of A has no unit stride and is copied first: two take less.
+    assume(size != "k" or workload.k > 1)
+    assert_more_work_takes_longer(IMPLEMENTATION, workload, doubled(workload, size), core)
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads, cores(), st.integers(2, 8))
+def test_threads_cost_a_fork_at_most(workload: GemmWorkload, core: Core, threads: int) -> None:
+    one, several = (fastest(IMPLEMENTATION, workload, core, n) for n in (1, threads))
+    assert_threads_cost_a_fork_at_most(one, several, core)
+
+
+def test_other_types_are_refused() -> None:
+    reason = IMPLEMENTATION.applies(GemmWorkload(8, 8, 8, dtype="int8"), AVX512)
+    assert reason == "no int8 micro-kernels"
+
+
+# --- one product by hand: a 3x3 convolution of ResNet-50 as im2col would give it ----------------
+
+PRODUCT = GemmWorkload(196, 256, 1152)
+CONFIG = Config(
+    "gemm", mr=14, nr=32, mc=98, nc=128, kc=1152, loop_order=B_OUTSIDE, data_layout=IN_PLACE
+)
+L2 = 2 * 2**20
+
+
+def test_footprint_by_hand() -> None:
+    sizes = {"Br": 32 * 1152 * 4, "Ac": 98 * 1152 * 4, "Bc": 128 * 1152 * 4}
+    estimate = IMPLEMENTATION.estimate(PRODUCT, CONFIG, AVX512, 1)
+    assert estimate.footprint == tuple((k, 2, v, v / L2) for k, v in sizes.items())
+    exchanged = CONFIG.with_fields(loop_order=A_OUTSIDE)
+    sizes = {"Ar": 14 * 1152 * 4, "Bc": 128 * 1152 * 4, "Ac": 98 * 1152 * 4}
+    estimate = IMPLEMENTATION.estimate(PRODUCT, exchanged, AVX512, 1)
+    assert estimate.footprint == tuple((k, 2, v, v / L2) for k, v in sizes.items())
+
+
+def test_footprint_of_a_block_of_k() -> None:
+    """Half of k: panels of half the size; the panel of A fits into L1."""
+    halved = CONFIG.with_fields(kc=576, loop_order=A_OUTSIDE)
+    estimate = IMPLEMENTATION.estimate(PRODUCT, halved, AVX512, 1)
+    assert estimate.footprint[0] == ("Ar", 1, 14 * 576 * 4, 14 * 576 * 4 / 49152)
+
+
+def test_time_of_the_fmas_by_hand() -> None:
+    """14 divides 196 and 32 divides 256: whole blocks only."""
+    estimate = IMPLEMENTATION.estimate(PRODUCT, CONFIG, AVX512, 1)
+    vectors = 196 * 256 * 1152 / 16
+    assert estimate.cycles["fma"] == pytest.approx(vectors / 2 / FMA_EFFICIENCY)
+    assert estimate.cycles["loads and edges"] == pytest.approx(0, abs=1)
+    assert estimate.cycles["packing"] == estimate.cycles["fork"] == 0
+    half = IMPLEMENTATION.estimate(PRODUCT, CONFIG, AVX512, 2)
+    assert half.cycles["fma"] == pytest.approx(estimate.cycles["fma"] / 2)
+
+
+def test_packing_is_paid_once_per_block_of_columns() -> None:
+    packed = CONFIG.with_fields(data_layout=PACKED)
+    twice = IMPLEMENTATION.estimate(PRODUCT, packed, AVX512, 1).cycles["packing"]
+    once = IMPLEMENTATION.estimate(PRODUCT, packed.with_fields(nc=256), AVX512, 1).cycles["packing"]
+    assert twice == pytest.approx(2 * once)
+    assert once == pytest.approx(196 * 1152 / 16 * 3.0)  # three cycles a vector
+
+
+def test_partial_sums_are_stored_and_loaded() -> None:
+    whole, halves = (
+        IMPLEMENTATION.estimate(PRODUCT, CONFIG.with_fields(kc=kc), AVX512, 1) for kc in (1152, 576)
+    )
+    assert halves.cycles["calls"] > 2 * whole.cycles["calls"]
+
+
+def test_rows_a_way_apart_compete_for_the_first_level() -> None:
+    """4 KiB is the size of a way of L1: read in place, no two rows of A keep their lines there."""
+
+    def per_step(k: int, layout: str) -> float:
+        config = CONFIG.with_fields(mr=28, nr=16, mc=84, kc=k, data_layout=layout)
+        workload = GemmWorkload(196, 256, k)
+        return IMPLEMENTATION.estimate(workload, config, AVX512, 1).cycles["L2"] / k
+
+    assert per_step(1024, IN_PLACE) > 0
+    assert per_step(1040, IN_PLACE) == per_step(1024, PACKED) == 0
+
+
+def test_few_rows_run_at_the_speed_of_memory() -> None:
+    """The last layer of VGG: 103 million multiplications, and a weight from memory for each."""
+    layer = GemmWorkload(1, 4096, 25088)
+    estimate = fastest(IMPLEMENTATION, layer, AVX512, 1)
+    stream = 4 * 4096 * 25088 / (0.08 * 64)  # bytes over bytes per cycle
+    assert estimate.cycles["beyond L2"] + estimate.cycles["fma"] >= 0.9 * stream
+    assert estimate.peak_fraction < 0.1
+
+
+def test_a_cache_that_threads_share_holds_one_copy() -> None:
+    """B of 1.5 MB in the 2 MB of four cores: two threads do not need it twice."""
+    board = Core.named("cortex-a72")
+    workload = GemmWorkload(100, 96, 1024)  # 0.8 MB in all, L2 has 1 MiB
+    one, two = (fastest(IMPLEMENTATION, workload, board, threads) for threads in (1, 2))
+    assert two.seconds < one.seconds
