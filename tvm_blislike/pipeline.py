@@ -81,6 +81,8 @@ def _passes(
             relax.transform.FuseOps(),
             relax.transform.FuseTIR(),
             relax.transform.DeadCodeElimination(),
+            # Views instead of copies: a scheduled reshape is no longer recognized as one.
+            relax.transform.RewriteDataflowReshape(),
             schedule(strategy),
             *report,
             *cpu.dataflow_lower_passes(target),

@@ -305,6 +305,8 @@ def _constant_like(arg: relax.Expr, like: Image) -> relax.Expr | None:
     n, c, h, w = nchw.shape
     if c not in (1, like.sizes[1]):
         return None
+    if like.layout == "NCHW":
+        return relax.const(nchw)
     if like.layout == "NHWC":
         return relax.const(np.ascontiguousarray(nchw.transpose(0, 2, 3, 1)))
     block = block_of(like.layout)
