@@ -1,0 +1,216 @@
+"""Winograd configurations and their predicted time: what holds on any core, and reasons."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tvm_blislike.config import Config
+from tvm_blislike.cost_models import winograd
+from tvm_blislike.cost_models.roofline import clock_hz, share_bytes
+from tvm_blislike.cost_models.winograd_geometry import CHANNELS, TILES, WinogradGeometry
+from tvm_blislike.hardware import Core, names
+from tvm_blislike.microkernels import get_kernel, kernel_name
+from tvm_blislike.workload import Conv2dWorkload
+
+CORES = [Core.named(name) for name in names()]
+AVX512 = Core.named("sapphirerapids")
+SAME = (1, 1, 1, 1)
+LAYER = Conv2dWorkload(1, 64, 56, 56, 64, 3, 3, padding=SAME)
+ODD = [
+    Conv2dWorkload(1, 16, 1, 1, 16, 3, 3, padding=SAME),
+    Conv2dWorkload(3, 32, 13, 17, 48, 5, 5, padding=(2, 0, 1, 2)),
+    Conv2dWorkload(1, 16, 7, 229, 32, 1, 7, padding=(0, 3, 0, 3)),
+    Conv2dWorkload(1, 32, 29, 1, 32, 3, 1, padding=(1, 0, 1, 0)),
+    Conv2dWorkload(1, 64, 224, 224, 64, 3, 3, padding=SAME),
+    Conv2dWorkload(1, 512, 7, 7, 512, 3, 3, padding=SAME),
+]
+
+
+@st.composite
+def workloads(draw: st.DrawFn, lanes: int) -> Conv2dWorkload:
+    channels, image = st.integers(1, 24), st.integers(1, 80)
+    workload = Conv2dWorkload(
+        n=draw(st.integers(1, 4)),
+        ci=lanes * draw(channels),
+        h=draw(image),
+        w=draw(image),
+        co=lanes * draw(channels),
+        kh=draw(st.integers(1, 7)),
+        kw=draw(st.integers(1, 7)),
+        padding=draw(st.tuples(*[st.integers(0, 4)] * 4)),
+    )
+    assume(workload.oh > 0 and workload.ow > 0)
+    return workload
+
+
+def room(core: Core, threads: int) -> float:
+    """Part of L2, or of L1 where there is no other, that V and P may take."""
+    return winograd.L2_PLANNED * (share_bytes(core, 2, threads) or share_bytes(core, 1, threads))
+
+
+def check(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> None:
+    """Raise AssertionError when a configuration or its estimate cannot be right."""
+    geo = WinogradGeometry(workload, config)
+    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr))
+    assert kernel.registers + 2 <= core.vector_registers
+    assert config.mr <= config.mc == geo.block_h * geo.block_w
+    assert geo.block_h <= geo.tiles_h and geo.block_w <= geo.tiles_w
+    assert config.nc % config.nr == 0 and workload.co % config.nc == 0
+    assert max(geo.patch_h, geo.patch_w) <= winograd.MOST_POINTS
+    assert min(workload.kh, workload.kw) == 1 or config.tile_h == config.tile_w
+    assert config.loop_order in (TILES, CHANNELS)
+    if config.loop_order == TILES:
+        assert geo.v_bytes + geo.p_bytes <= room(core, threads)
+    else:
+        assert geo.p_bytes <= room(core, threads)
+        assert geo.v_bytes * geo.blocks <= winograd.MOST_KEPT_V
+    estimate = winograd.estimate(workload, config, core, threads)
+    assert all(math.isfinite(c) and c >= 0 for c in estimate.cycles.values()), estimate
+    assert estimate.cycles["fma"] > 0
+    assert estimate.seconds == pytest.approx(sum(estimate.cycles.values()) / clock_hz(core))
+    # Fewer multiplications than direct convolution, but never fewer than one for each point.
+    saved = config.tile_h * config.tile_w * workload.kh * workload.kw / geo.points
+    assert 0 < estimate.peak_fraction <= saved
+    for name, level, size, fraction in estimate.footprint:
+        assert size > 0 and math.isfinite(fraction), name
+        assert (core.cache(level) is None) == (level == 0)
+    assert winograd.workspace_bytes(workload, config, threads) >= geo.v_bytes + geo.p_bytes
+
+
+def check_all(workload: Conv2dWorkload, core: Core, threads: int) -> list[Config]:
+    offered = list(winograd.configs(workload, core, threads))
+    assert len(set(offered)) == len(offered)
+    for config in offered:
+        check(workload, config, core, threads)
+    return offered
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
+def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
+    for workload in ODD:
+        assert winograd.applies(workload, core) == ""
+        assert check_all(workload, core, threads), f"nothing on offer for {workload}"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.sampled_from(CORES), st.integers(1, 4))
+def test_any_workload_on_any_core(data: st.DataObject, core: Core, threads: int) -> None:
+    workload = data.draw(workloads(core.lanes()))
+    assume(winograd.applies(workload, core) == "")
+    check_all(workload, core, threads)
+
+
+@pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
+def test_core_without_caches(core: Core) -> None:
+    """Nothing fits nowhere; what is on offer still has an estimate."""
+    bare = dataclasses.replace(core, caches=core.caches[:1])
+    assert check_all(ODD[0], bare, 2)
+
+
+def tile_sizes(workload: Conv2dWorkload, core: Core = AVX512) -> set[tuple[int, int]]:
+    return {(c.tile_h, c.tile_w) for c in winograd.configs(workload, core, 1)}
+
+
+@pytest.mark.parametrize(
+    "kernel, sizes",
+    [
+        ((3, 3), {(2, 2), (4, 4), (6, 6)}),
+        ((5, 5), {(2, 2), (4, 4)}),
+        ((3, 5), {(2, 2), (4, 4)}),
+        ((7, 7), {(2, 2)}),
+        ((1, 3), {(1, 2), (1, 4), (1, 6)}),
+        ((3, 1), {(2, 1), (4, 1), (6, 1)}),
+        ((1, 7), {(1, 2)}),
+        ((5, 1), {(2, 1), (4, 1)}),
+    ],
+)
+def test_offers_every_tile_of_at_most_eight_points(
+    kernel: tuple[int, int], sizes: set[tuple[int, int]]
+) -> None:
+    workload = Conv2dWorkload(1, 32, 28, 28, 32, *kernel)
+    assert tile_sizes(workload) == sizes
+
+
+def test_offers_both_orders_and_chunks() -> None:
+    offered = list(winograd.configs(LAYER, AVX512, 2))
+    assert {c.loop_order for c in offered} == {TILES, CHANNELS}
+    for order in (TILES, CHANNELS):
+        assert len({c.nc for c in offered if c.loop_order == order}) > 1
+
+
+@pytest.mark.parametrize(
+    "workload, reason",
+    [
+        (dataclasses.replace(LAYER, stride=(2, 2)), "only for stride 1"),
+        (dataclasses.replace(LAYER, stride=(1, 2)), "only for stride 1"),
+        (dataclasses.replace(LAYER, dilation=(2, 1)), "without dilation"),
+        (dataclasses.replace(LAYER, groups=2), "only for one group"),
+        (dataclasses.replace(LAYER, groups=64), "only for one group"),
+        (dataclasses.replace(LAYER, ci=24), "channels are no multiple of 16"),
+        (dataclasses.replace(LAYER, co=24), "channels are no multiple of 16"),
+        (dataclasses.replace(LAYER, kh=1, kw=1), "no transform for 1x1 kernels"),
+        (dataclasses.replace(LAYER, kh=11, kw=11), "no transform for 11x11 kernels"),
+        (dataclasses.replace(LAYER, kh=8, kw=3), "no transform for 8x3 kernels"),
+        (dataclasses.replace(LAYER, dtype="int8"), "no int8 transforms"),
+    ],
+    ids=str,
+)
+def test_refuses_with_a_reason(workload: Conv2dWorkload, reason: str) -> None:
+    assert reason in winograd.applies(workload, AVX512)
+
+
+def test_24_channels_fill_the_vectors_of_other_cores() -> None:
+    workload = dataclasses.replace(LAYER, ci=24, co=24)
+    assert winograd.applies(workload, Core.named("haswell")) == ""
+    assert winograd.applies(workload, Core.named("cortex-a72")) == ""
+
+
+@pytest.mark.parametrize(
+    "padding, tiles", [(SAME, (14, 14)), ((0, 0, 0, 0), (14, 14)), ((2, 1, 1, 3), (15, 15))]
+)
+def test_tiles_cover_the_result(padding: tuple[int, ...], tiles: tuple[int, int]) -> None:
+    workload = dataclasses.replace(LAYER, padding=padding)
+    config = next(c for c in winograd.configs(workload, AVX512, 1) if c.tile_h == 4)
+    geo = WinogradGeometry(workload, config)
+    assert (geo.tiles_h, geo.tiles_w) == tiles
+    assert geo.blocks_h * geo.block_h >= geo.tiles_h > (geo.blocks_h - 1) * geo.block_h
+
+
+def test_matrices_by_hand() -> None:
+    """F(4, 3), two rows of 14 tiles, a chunk of two panels of 16 channels, two threads.
+
+    V: 36 matrices of 28 x 64, 112 vectors and one more: 36 * 113 * 64 bytes.
+    P: 36 matrices of 28 x 32, 56 vectors and one more: 36 * 57 * 64 bytes.
+    """
+    fields = {"tile_h": 4, "tile_w": 4, "mr": 14, "nr": 16, "mc": 28, "nc": 32, "oh_block": 2}
+    config = Config(
+        "conv2d_winograd", loop_order=TILES, out_layout="NCHW16c", data_layout="NCHW16c", **fields
+    )
+    geo = WinogradGeometry(LAYER, config)
+    assert (geo.v_bytes, geo.p_bytes) == (260_352, 131_328)
+    assert geo.packed_shape == (2, 6, 6, 2, 64, 16)
+    assert winograd.workspace_bytes(LAYER, config, 2) == 2 * (260_352 + 131_328)
+    whole = config.with_fields(loop_order=CHANNELS)
+    # Seven blocks of V once, and a P for each thread.
+    assert winograd.workspace_bytes(LAYER, whole, 2) == 7 * 260_352 + 2 * 131_328
+
+
+def fastest(workload: Conv2dWorkload, threads: int = 1) -> float:
+    offered = winograd.configs(workload, AVX512, threads)
+    return min(winograd.estimate(workload, c, AVX512, threads).seconds for c in offered)
+
+
+@pytest.mark.parametrize("sizes", [("ci",), ("co",), ("h", "w"), ("n",)])
+def test_more_work_takes_longer(sizes: tuple[str, ...]) -> None:
+    more = dataclasses.replace(LAYER, **{size: 2 * getattr(LAYER, size) for size in sizes})
+    assert fastest(more) > 1.3 * fastest(LAYER)
+
+
+def test_two_threads_take_less_time_for_a_large_layer() -> None:
+    assert fastest(LAYER, 2) < 0.7 * fastest(LAYER, 1)
