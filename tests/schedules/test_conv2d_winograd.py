@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import tvm
-from conv_harness import STEPS, arrays, build, compiled, error, expected, nchw, placed, primfunc
+import tvm_ffi
+from conv_harness import (
+    STEPS,
+    arrays,
+    build,
+    compiled,
+    error,
+    expected,
+    lowered,
+    nchw,
+    placed,
+    primfunc,
+)
 from effort import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tvm import runtime, te
+from tvm import runtime, te, tirx
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.winograd_geometry import CHANNELS, TILES, WinogradGeometry
@@ -242,6 +255,42 @@ def test_one_thread_and_two_give_the_same_bits(order: str) -> None:
         build(workload, config, NATIVE, threads)["main"](*arguments)
         results.append(arguments[-1].numpy())
     np.testing.assert_array_equal(*results)
+
+
+def allocations(stmt: tirx.Stmt) -> list[tuple[str, int]]:
+    """Name and bytes, gaps included, of each buffer that a statement allocates."""
+    buffers: list[tirx.Buffer] = []
+    tvm_ffi.structural_walk(stmt, [(tirx.AllocBuffer, lambda a: buffers.append(a.buffer))])
+    elements = [
+        int(b.shape[0]) * int(b.strides[0]) if len(b.strides) else math.prod(map(int, b.shape))
+        for b in buffers
+    ]
+    return [(b.name, 4 * count) for b, count in zip(buffers, elements, strict=True)]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("tile, block", [((2, 2), (3, 7)), ((4, 4), (1, 2)), ((6, 6), (2, 2))])
+def test_workspace_is_what_the_function_allocates(
+    tile: tuple[int, int], block: tuple[int, int], order: str, threads: int
+) -> None:
+    # As many chunks and blocks as threads, at least.
+    config = forced(BLOCKED, tile, block, order)
+    geo = WinogradGeometry(BLOCKED, config)
+    body = lowered(primfunc(BLOCKED, config, ["bias", "relu"]), NATIVE, threads)["main"].body
+    parallel: list[tirx.For] = []
+    tvm_ffi.structural_walk(body, [(tirx.For, parallel.append)])
+    parallel = [loop for loop in parallel if loop.kind == tirx.ForKind.PARALLEL]
+    # Every thread has its own copy of what is allocated inside a parallel loop.
+    own = [each for loop in parallel for each in allocations(loop)]
+    total = allocations(body) + (threads - 1) * own
+    matrices = [size for name, size in total if name in ("transformed", "products")]
+    assert sum(matrices) == IMPLEMENTATION.workspace_bytes(BLOCKED, config, threads)
+    # The rest is one patch, half transformed, and registers.
+    scratch = {name: size for name, size in total if name in ("patch_rows", "tile_columns")}
+    assert max(scratch.values()) <= 4 * geo.points * geo.lanes
+    others = {name for name, _ in total} - {"transformed", "products", *scratch}
+    assert max(size for name, size in total if name in others) <= 4 * config.mr * config.nr
 
 
 @st.composite
