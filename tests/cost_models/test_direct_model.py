@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 import pytest
+from conv_workloads import convolutions
 from estimates import (
     AVX512,
     CORES,
@@ -38,27 +42,14 @@ ODD = [
 ]
 
 
-@st.composite
-def workloads(draw: st.DrawFn) -> Conv2dWorkload:
-    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    channels = st.one_of(st.sampled_from([3, 16, 24, 64, 256, 512]), st.integers(1, 300))
-    image, kernel = st.integers(1, 80), st.sampled_from([1, 1, 2, 3, 3, 5, 7])
-    one_or_two = st.integers(1, 2)
-    workload = Conv2dWorkload(
-        n=draw(st.integers(1, 3)),
-        ci=groups * draw(channels),
-        h=draw(image),
-        w=draw(image),
-        co=groups * draw(channels),
-        kh=draw(kernel),
-        kw=draw(kernel),
-        stride=(draw(one_or_two), draw(one_or_two)),
-        padding=tuple(draw(st.lists(st.integers(0, 3), min_size=4, max_size=4))),
-        dilation=(draw(one_or_two), draw(one_or_two)),
-        groups=groups,
-    )
-    assume(workload.oh > 0 and workload.ow > 0)
-    return workload
+workloads = partial(
+    convolutions,
+    channels=st.one_of(st.sampled_from([3, 16, 24, 64, 256, 512]), st.integers(1, 300)),
+    groups=(1, 1, 1, 2, 3),
+    image=80,
+    stride=2,
+    most_macs=math.inf,
+)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])

@@ -7,74 +7,41 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-import tvm
-from conv_harness import STEPS, arrays, build, compiled, error, expected, nchw, placed, primfunc
+from conv_checks import (
+    EPILOGUES,
+    assert_every_weight_is_packed_once,
+    assert_non_finite_pixels_stay_where_they_are,
+    assert_result_may_be_broadcast,
+    assert_threads_do_not_change_a_bit,
+    best,
+    packed_at_run_time,
+)
+from conv_harness import STEPS, arrays, build, error
+from conv_workloads import NATIVE, RUNNABLE, convolutions, one_config
 from effort import examples
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
-from tvm import runtime, te
 
 from tvm_blislike.config import Config
 from tvm_blislike.geometry import DirectGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.layouts import shape_in
 from tvm_blislike.microkernels import get_kernel, kernel_name
-from tvm_blislike.schedules.conv2d_direct import IMPLEMENTATION, pack_weights, pack_weights_te
+from tvm_blislike.schedules.conv2d_direct import IMPLEMENTATION, pack_weights
 from tvm_blislike.workload import Conv2dWorkload
 
-NATIVE = Core.native()
 AVX512 = Core.named("sapphirerapids")
-# Cores whose kernels this machine runs.
-RUNNABLE = [NATIVE, *([Core.named("x86-64-v3")] if NATIVE.isa == "avx512" else [])]
 TOLERANCE = 1e-5
 SAME = (1, 1, 1, 1)
-# Enough for tiles, slabs and panels to be whole, cut and alone, and so little that compiling takes
-# most of the time.
-MOST_MACS = 5_000_000
-
-
-@st.composite
-def workloads(draw: st.DrawFn) -> Conv2dWorkload:
-    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    channels = st.one_of(st.sampled_from([3, 8, 16, 24, 32, 48, 57, 64]), st.integers(1, 70))
-    kernel, stride = st.integers(1, 7), st.integers(1, 3)
-    dilation, image = st.integers(1, 2), st.integers(1, 24)
-    # Up to more than any kernel needs.
-    padding = st.tuples(*[st.integers(0, 4)] * 4)
-    workload = Conv2dWorkload(
-        n=draw(st.integers(1, 3)),
-        ci=groups * draw(channels),
-        h=draw(image),
-        w=draw(image),
-        co=groups * draw(channels),
-        kh=draw(kernel),
-        kw=draw(kernel),
-        stride=(draw(stride), draw(stride)),
-        padding=draw(padding),
-        dilation=(draw(dilation), draw(dilation)),
-        groups=groups,
-    )
-    assume(workload.oh > 0 and workload.ow > 0 and workload.macs <= MOST_MACS)
-    return workload
-
-
-def narrowed(draw: st.DrawFn, configs: list[Config], field: str) -> list[Config]:
-    """Keep one value of a field: every value as often as any other, however many configs it has."""
-    value = draw(st.sampled_from(sorted({getattr(c, field) for c in configs})))
-    return [c for c in configs if getattr(c, field) == value]
+FIELDS = ("loop_order", "nr", "tile_h", "tile_w", "oh_block", "prefetch")
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Core, Conv2dWorkload, Config, int, list[str]]:
-    core = draw(st.sampled_from(RUNNABLE))
-    threads = draw(st.sampled_from([1, 2]))
-    workload = draw(workloads())
-    assume(IMPLEMENTATION.applies(workload, core) == "")
-    configs = list(IMPLEMENTATION.configs(workload, core, threads))
-    for field in ("loop_order", "nr", "tile_h", "tile_w", "oh_block", "prefetch"):
-        configs = narrowed(draw, configs, field)
+    core, threads = draw(st.sampled_from(RUNNABLE)), draw(st.sampled_from([1, 2]))
+    workload = draw(convolutions(groups=(1, 1, 1, 2, 3)))
+    config = one_config(draw, IMPLEMENTATION, workload, core, threads, FIELDS)
     steps = draw(st.lists(st.sampled_from(STEPS), max_size=4))
-    return core, workload, configs[0], threads, steps
+    return core, workload, config, threads, steps
 
 
 @examples(120)
@@ -141,82 +108,36 @@ def test_corners(name: str, threads: int) -> None:
 
 
 @pytest.mark.parametrize("out_layout", ["NHWC", "blocked"])
-@pytest.mark.parametrize("steps", [[step] for step in STEPS] + [
-    ["bias", "residual", "relu"],
-    ["bias", "relu", "residual"],
-    ["residual_first", "bias", "silu"],
-    ["scale", "bias", "hard_swish", "residual_first", "clip"],
-], ids="+".join)  # fmt: skip
+@pytest.mark.parametrize("steps", EPILOGUES, ids="+".join)
 def test_epilogues_in_any_order(steps: list[str], out_layout: str) -> None:
     channels = 57 if out_layout == "NHWC" else 4 * NATIVE.lanes()
     workload = Conv2dWorkload(2, 16, 9, 11, channels, 3, 3, padding=SAME)
-    config = best(workload, NATIVE, 2)
+    config = best(IMPLEMENTATION, workload, threads=2)
     assert (config.out_layout == "NHWC") == (out_layout == "NHWC")
     assert error(workload, config, NATIVE, 2, steps) < TOLERANCE
 
 
-def best(workload: Conv2dWorkload, core: Core, threads: int) -> Config:
-    configs = IMPLEMENTATION.configs(workload, core, threads)
-    return min(configs, key=lambda c: IMPLEMENTATION.estimate(workload, c, core, threads).seconds)
-
-
 def test_result_broadcast_by_its_reader() -> None:
-    """Squeeze-and-excite: what follows is larger, so the convolution is stored and read again."""
     workload = Conv2dWorkload(2, 32, 1, 1, 3 * NATIVE.lanes(), 1, 1)
-    config = best(workload, NATIVE, 2)
-    shape = shape_in(config.out_layout, 2, workload.co, 5, 6)
-    assert len(shape) == 5
-
-    def scaled(gate: te.Tensor, image: te.Tensor) -> te.Tensor:
-        return te.compute(
-            shape, lambda n, c, y, x, i: image[n, c, y, x, i] * gate[n, c, 0, 0, i], name="scaled"
-        )
-
-    func = primfunc(workload, config, ["sigmoid"], (shape, scaled))
-    library = compiled(func, NATIVE, 2)
-    pixels = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
-    values = arrays(workload)
-    arguments = [*placed(workload, config, [], values)[:2], pixels, np.full(shape, np.nan, "f4")]
-    arguments = [runtime.tensor(a) for a in arguments]
-    library["main"](*arguments)
-    image, result = (
-        nchw(a, config.out_layout, workload.co) for a in (pixels, arguments[-1].numpy())
-    )
-    np.testing.assert_allclose(result, expected(workload, ["sigmoid"], values) * image, atol=1e-5)
+    assert_result_may_be_broadcast(workload, best(IMPLEMENTATION, workload, threads=2))
 
 
 def test_activations_are_vector_arithmetic() -> None:
     """LLVM would call the C library's exp for each lane."""
     workload = Conv2dWorkload(1, 16, 9, 11, 4 * NATIVE.lanes(), 1, 1)
-    library = build(workload, best(workload, NATIVE, 1), NATIVE, 1, ["bias", "silu", "sigmoid"])
+    config = best(IMPLEMENTATION, workload)
+    library = build(workload, config, NATIVE, 1, ["bias", "silu", "sigmoid"])
     calls = re.findall(r"^\s+(?:callq?|bl)\s+(\S+)", library.mod.inspect_source("asm"), re.M)
     assert [name for name in calls if "exp" in name] == []
 
 
 def test_infinities_and_nan_stay_where_they_are() -> None:
-    """No pixel takes part in an output that does not read it, not even times zero."""
-    workload = Conv2dWorkload(1, 32, 9, 11, 48, 3, 3, padding=SAME)
-    config = best(workload, NATIVE, 1)
-    values = arrays(workload)
-    values[0][0, 5, 4, 6] = np.nan
-    values[0][0, 7, 0, 0] = np.inf
-    arguments = [runtime.tensor(a) for a in placed(workload, config, [], values)]
-    build(workload, config, NATIVE)["main"](*arguments)
-    finite = np.isfinite(nchw(arguments[-1].numpy(), config.out_layout, workload.co)[0])
-    touched = np.zeros((9, 11), bool)
-    touched[3:6, 5:8] = touched[:2, :2] = True
-    np.testing.assert_array_equal(finite, np.broadcast_to(~touched, finite.shape))
+    assert_non_finite_pixels_stay_where_they_are(IMPLEMENTATION)
 
 
 def test_one_thread_and_two_give_the_same_bits() -> None:
     workload = Conv2dWorkload(1, 32, 13, 17, 48, 3, 3, padding=SAME)
-    results = []
-    for threads in (1, 2):
-        config = best(workload, NATIVE, 1)
-        arguments = [runtime.tensor(a) for a in placed(workload, config, [], arrays(workload))]
-        build(workload, config, NATIVE, threads)["main"](*arguments)
-        results.append(arguments[-1].numpy())
-    np.testing.assert_array_equal(*results)
+    assert_threads_do_not_change_a_bit(workload, best(IMPLEMENTATION, workload))
 
 
 @pytest.mark.parametrize(
@@ -224,23 +145,16 @@ def test_one_thread_and_two_give_the_same_bits() -> None:
 )
 def test_weights_packed_at_run_time_are_those_packed_before(name: str) -> None:
     workload = CORNERS[name]
-    config = best(workload, NATIVE, 1)
-    weights = arrays(workload)[1]
-    operand = te.placeholder(weights.shape, name="weights")
-    packed = pack_weights_te(workload, config, operand)
-    library = tvm.compile(te.create_prim_func([operand, packed]), "llvm")
-    out = runtime.tensor(np.full(DirectGeometry(workload, config).packed_shape, np.nan, "f4"))
-    library["main"](runtime.tensor(weights), out)
-    np.testing.assert_array_equal(out.numpy(), pack_weights(workload, config, weights))
+    config, weights = best(IMPLEMENTATION, workload), arrays(workload)[1]
+    found = packed_at_run_time(IMPLEMENTATION, workload, config, weights)
+    np.testing.assert_array_equal(found, pack_weights(workload, config, weights))
 
 
 def test_packed_panels_hold_every_weight_once_and_zeros() -> None:
     workload = CORNERS["groups in NHWC"]
-    config = best(workload, NATIVE, 1)
-    weights = np.abs(arrays(workload)[1]) + 1
-    packed = pack_weights(workload, config, weights)
-    assert packed.shape == DirectGeometry(workload, config).packed_shape
-    assert sorted(packed[packed != 0]) == sorted(weights.ravel())
+    config = best(IMPLEMENTATION, workload)
+    shape = DirectGeometry(workload, config).packed_shape
+    assert_every_weight_is_packed_once(IMPLEMENTATION, workload, config, shape)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""Random convolutions, and random configurations of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from tvm_blislike.config import Config
+from tvm_blislike.hardware import Core
+from tvm_blislike.registry import Implementation
+from tvm_blislike.workload import Conv2dWorkload
+
+NATIVE = Core.native()
+# Cores whose kernels this machine runs.
+RUNNABLE = [NATIVE, *([Core.named("x86-64-v3")] if NATIVE.isa == "avx512" else [])]
+_USUAL_CHANNELS = st.one_of(st.sampled_from([3, 8, 16, 24, 32, 48, 57, 64]), st.integers(1, 70))
+
+
+@st.composite
+def convolutions(
+    draw: st.DrawFn,
+    *,
+    channels: st.SearchStrategy[int] = _USUAL_CHANNELS,
+    groups: Sequence[int] = (1,),
+    image: int = 24,
+    stride: int = 3,
+    dilation: int = 2,
+    most_macs: float = 5e6,
+) -> Conv2dWorkload:
+    """Draw a convolution with at least one output.
+
+    `channels` are those of one group; `image`, `stride` and `dilation` the largest of their kind.
+    Few multiplications, so that compiling takes most of the time, are enough for tiles, slabs and
+    panels to be whole, cut and alone.
+    """
+    groups_drawn = draw(st.sampled_from(groups))
+    size, kernel = st.integers(1, image), st.integers(1, 7)
+    step, apart = st.integers(1, stride), st.integers(1, dilation)
+    workload = Conv2dWorkload(
+        n=draw(st.integers(1, 3)),
+        ci=groups_drawn * draw(channels),
+        h=draw(size),
+        w=draw(size),
+        co=groups_drawn * draw(channels),
+        kh=draw(kernel),
+        kw=draw(kernel),
+        stride=(draw(step), draw(step)),
+        # Up to more than most kernels need.
+        padding=draw(st.tuples(*[st.integers(0, 4)] * 4)),
+        dilation=(draw(apart), draw(apart)),
+        groups=groups_drawn,
+    )
+    assume(workload.oh > 0 and workload.ow > 0 and workload.macs <= most_macs)
+    return workload
+
+
+def one_config(
+    draw: st.DrawFn,
+    implementation: Implementation,
+    workload: Conv2dWorkload,
+    core: Core,
+    threads: int,
+    fields: Sequence[str],
+) -> Config:
+    """Draw one configuration, a value of each field after the other.
+
+    Every value is as likely as any other of its field, however many configurations have it.
+    """
+    assume(implementation.applies(workload, core) == "")
+    left = list(implementation.configs(workload, core, threads))
+    for field in fields:
+        value = draw(st.sampled_from(sorted({getattr(c, field) for c in left})))
+        left = [c for c in left if getattr(c, field) == value]
+    return left[0]
