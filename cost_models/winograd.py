@@ -32,9 +32,11 @@ from tvm_blislike.cost_models.roofline import (
 from tvm_blislike.cost_models.winograd_geometry import (
     CHANNELS,
     ITEM_BYTES,
+    ONE_D,
     TILES,
+    TWO_D,
     WinogradGeometry,
-    matrices_bytes,
+    geometry,
 )
 from tvm_blislike.hardware import Core
 from tvm_blislike.layouts import blocked
@@ -89,14 +91,32 @@ def _sizes(r: int) -> tuple[int, ...]:
 
 
 def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Config]:
-    """Yield the configurations worth estimating."""
+    """Yield the configurations of `conv2d_winograd` worth estimating."""
     for tile_h in _sizes(workload.kh):
         for tile_w in _sizes(workload.kw):
-            if min(workload.kh, workload.kw) > 1 and tile_h != tile_w:
-                continue
-            for kernel in kernels_for(core.isa, workload.dtype):
-                if workload.co % kernel.nr == 0 and _leaves_registers(kernel, core):
-                    yield from _blocked(workload, kernel, (tile_h, tile_w), core, threads)
+            if min(workload.kh, workload.kw) == 1 or tile_h == tile_w:
+                yield from _of_tile(TWO_D, workload, (tile_h, tile_w), core, threads)
+
+
+def applies_1d(workload: Conv2dWorkload, core: Core) -> str:
+    """Return "" for what `conv2d_winograd` computes with kernels of several rows and columns."""
+    if min(workload.kh, workload.kw) == 1:
+        return "for kernels of one row or column conv2d_winograd is one-dimensional itself"
+    return applies(workload, core)
+
+
+def configs_1d(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Config]:
+    """Yield the configurations of `conv2d_winograd_1d` worth estimating."""
+    for tile_w in _sizes(workload.kw):
+        yield from _of_tile(ONE_D, workload, (1, tile_w), core, threads)
+
+
+def _of_tile(
+    name: str, workload: Conv2dWorkload, tile: tuple[int, int], core: Core, threads: int
+) -> Iterator[Config]:
+    for kernel in kernels_for(core.isa, workload.dtype):
+        if workload.co % kernel.nr == 0 and _leaves_registers(kernel, core):
+            yield from _blocked(name, workload, kernel, tile, core, threads)
 
 
 def _leaves_registers(kernel: Microkernel, core: Core) -> bool:
@@ -123,47 +143,43 @@ def _suits_tiles(kernel: Microkernel, tiles: int, core: Core) -> bool:
 
 
 def _blocked(
-    workload: Conv2dWorkload, kernel: Microkernel, tile: tuple[int, int], core: Core, threads: int
+    name: str,
+    workload: Conv2dWorkload,
+    kernel: Microkernel,
+    tile: tuple[int, int],
+    core: Core,
+    threads: int,
 ) -> Iterator[Config]:
     """Yield the blocks of tiles and chunks of channels whose V and P fit into L2."""
     tiles_h, tiles_w = math.ceil(workload.oh / tile[0]), math.ceil(workload.ow / tile[1])
     room = L2_PLANNED * (share_bytes(core, 2, threads) or share_bytes(core, 1, threads))
-    points = (tile[0] + workload.kh - 1) * (tile[1] + workload.kw - 1)
     panels = workload.co // kernel.nr
-    lanes = core.lanes(workload.dtype)
-    layout = blocked(lanes)
-
-    def config(order: str, block_h: int, block_w: int, chunk: int) -> Config:
-        return Config(
-            "conv2d_winograd",
-            mr=kernel.mr,
-            nr=kernel.nr,
-            mc=block_h * block_w,
-            nc=chunk * kernel.nr,
-            kc=workload.ci,
-            loop_order=order,
-            data_layout=layout,
-            out_layout=layout,
-            tile_h=tile[0],
-            tile_w=tile[1],
-            oh_block=block_h,
-            prefetch=1,
-        )
-
-    chunks = [c for c in range(1, panels + 1) if panels % c == 0]
+    layout = blocked(core.lanes(workload.dtype))
     for block_h, block_w in _blocks(tiles_h, tiles_w):
-        tiles = block_h * block_w
-        if not _suits_tiles(kernel, tiles, core):
+        if not _suits_tiles(kernel, block_h * block_w, core):
             continue
-        v = matrices_bytes(points, tiles, workload.ci, lanes)
-        blocks = math.ceil(tiles_h / block_h) * math.ceil(tiles_w / block_w)
-        keeps_v = workload.n * blocks * v <= MOST_KEPT_V
-        for chunk in chunks:
-            p = matrices_bytes(points, tiles, chunk * kernel.nr, lanes)
-            if v + p <= room:
-                yield config(TILES, block_h, block_w, chunk)
-            if keeps_v and p <= room / 2 and chunk < panels:
-                yield config(CHANNELS, block_h, block_w, chunk)
+        for chunk in (c for c in range(1, panels + 1) if panels % c == 0):
+            config = Config(
+                name,
+                mr=kernel.mr,
+                nr=kernel.nr,
+                mc=block_h * block_w,
+                nc=chunk * kernel.nr,
+                kc=workload.ci,
+                loop_order=TILES,
+                data_layout=layout,
+                out_layout=layout,
+                tile_h=tile[0],
+                tile_w=tile[1],
+                oh_block=block_h,
+                prefetch=1,
+            )
+            geo = geometry(workload, config)
+            if geo.v_bytes + geo.p_bytes <= room:
+                yield config
+            keeps_v = geo.blocks * geo.v_bytes <= MOST_KEPT_V
+            if name == TWO_D and keeps_v and geo.p_bytes <= room / 2 and chunk < panels:
+                yield config.with_fields(loop_order=CHANNELS)
 
 
 def _blocks(tiles_h: int, tiles_w: int) -> Iterator[tuple[int, int]]:
@@ -184,7 +200,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     Estimate
         Cycles by cause; the footprint of V, P and the weights per cache level.
     """
-    geo = WinogradGeometry(workload, config)
+    geo = geometry(workload, config)
     kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
     v, p = geo.v_bytes, geo.p_bytes
     weights = ITEM_BYTES * math.prod(geo.packed_shape)
@@ -213,7 +229,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
 
 def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> int:
     """Return the size of V and P: of all threads' blocks, or V of the whole batch."""
-    geo = WinogradGeometry(workload, config)
+    geo = geometry(workload, config)
     v, p = geo.v_bytes, geo.p_bytes
     return v * geo.blocks + p * threads if config.loop_order == CHANNELS else (v + p) * threads
 
@@ -238,7 +254,7 @@ def _share(geo: WinogradGeometry, threads: int) -> float:
 
 def _products(geo: WinogradGeometry, kernel: Microkernel, core: Core) -> dict[str, float]:
     """Cycles of all micro-kernel calls of the layer on one thread."""
-    c, ci = geo.config, geo.workload.ci
+    c, steps = geo.config, geo.steps
     full, cut = divmod(geo.tiles, c.mr)
     vectors = kernel.vectors
     total = {"fma": 0.0, "L2": 0.0, "calls": 0.0}
@@ -247,8 +263,8 @@ def _products(geo: WinogradGeometry, kernel: Microkernel, core: Core) -> dict[st
         if count == 0:
             continue
         a_loads = rows / kernel.lanes if kernel.loads_a_vectors else rows
-        issue = ci * step_cycles(core, rows, vectors, a_loads)
-        arrival = ITEM_BYTES * ci * (rows + c.nr) / bytes_per_cycle(core, 2)
+        issue = steps * step_cycles(core, rows, vectors, a_loads)
+        arrival = ITEM_BYTES * steps * (rows + c.nr) / bytes_per_cycle(core, 2)
         total["fma"] += count * issue
         total["L2"] += count * max(0.0, arrival - issue)
         total["calls"] += count * (CALL_CYCLES + 1.5 * rows * vectors / core.stores_per_cycle)
@@ -279,23 +295,21 @@ def _kept_cycles(core: Core, size: float, level: int, geo: WinogradGeometry, sha
 def _input_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
     """Cycles of transforming all patches: each point is loaded, stored and computed twice."""
     w = geo.workload
-    patches = geo.blocks * geo.tiles * w.ci / core.lanes(w.dtype)
     source = level_holding(core, w.n * w.ci * w.h * w.w * ITEM_BYTES, threads)
     image = w.n * w.ci * w.h * w.w * ITEM_BYTES / bytes_per_cycle(core, source)
-    work = patches * geo.points * 4 * _transform_cycles(geo)
+    vectors = geo.blocks * w.ci / core.lanes(w.dtype)
+    work = vectors * geo.input_work * _transform_cycles(geo)
     return work + (image if source not in (1, 2) else 0.0)
 
 
 def _output_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
     """Cycles of transforming all products and of the epilogue."""
-    w, c = geo.workload, geo.config
-    tiles = geo.blocks * geo.tiles * w.co / core.lanes(w.dtype)
-    half = c.tile_h * geo.patch_w
-    work = geo.points + 2 * half + c.tile_h * c.tile_w
+    w = geo.workload
+    vectors = geo.blocks * w.co / core.lanes(w.dtype)
     size = w.n * w.co * w.oh * w.ow * ITEM_BYTES
     level = level_holding(core, size, threads)
     image = 0.0 if level in (1, 2) else size / bytes_per_cycle(core, level)
-    return tiles * 1.5 * work * _transform_cycles(geo) + image
+    return vectors * geo.output_work * _transform_cycles(geo) + image
 
 
 def _transform_cycles(geo: WinogradGeometry) -> float:

@@ -14,6 +14,8 @@ TILES = "tiles"
 CHANNELS = "channels"
 
 ITEM_BYTES = 4
+ONE_D = "conv2d_winograd_1d"
+TWO_D = "conv2d_winograd"
 
 
 def matrices_bytes(points: int, tiles: int, channels: int, lanes: int) -> int:
@@ -93,9 +95,31 @@ class WinogradGeometry:
         return self.workload.n * self.blocks_h * self.blocks_w
 
     @property
+    def steps(self) -> int:
+        """Steps of k in a product: what one micro-kernel call sums over."""
+        return self.workload.ci
+
+    @property
+    def v_rows(self) -> int:
+        """Rows of the transformed input of a block: one per tile."""
+        return self.tiles
+
+    @property
+    def input_work(self) -> float:
+        """Vectors that a block's input transform loads, stores or computes, per vector of ci."""
+        return 4.0 * self.tiles * self.points
+
+    @property
+    def output_work(self) -> float:
+        """Vectors that a block's output transform loads, stores or computes, per vector of co."""
+        half = self.config.tile_h * self.patch_w
+        outputs = self.config.tile_h * self.config.tile_w
+        return 1.5 * self.tiles * (self.points + 2 * half + outputs)
+
+    @property
     def v_bytes(self) -> int:
         """Size of the transformed input of a block."""
-        return matrices_bytes(self.points, self.tiles, self.workload.ci, self.lanes)
+        return matrices_bytes(self.points, self.v_rows, self.workload.ci, self.lanes)
 
     @property
     def p_bytes(self) -> int:
@@ -118,7 +142,54 @@ class WinogradGeometry:
         return self.config.nc // self.config.nr
 
     @property
-    def packed_shape(self) -> tuple[int, int, int, int, int, int]:
+    def packed_shape(self) -> tuple[int, ...]:
         """Shape of the transformed weights: (chunks, patch_h, patch_w, panels, ci, nr)."""
         inner = (self.panels, self.workload.ci, self.config.nr)
         return (self.chunks, self.patch_h, self.patch_w, *inner)
+
+
+@dataclass(frozen=True)
+class Winograd1dGeometry(WinogradGeometry):
+    """Sizes where only the width is transformed: a tile is `tile_w` outputs of one row.
+
+    A product sums over kernel rows and channels, so V holds kh - 1 rows of tiles more than the
+    block has.
+    """
+
+    @property
+    def patch_h(self) -> int:
+        """No points along the height."""
+        return 1
+
+    @property
+    def steps(self) -> int:
+        """Steps of k in a product: kernel rows times channels."""
+        return self.workload.kh * self.workload.ci
+
+    @property
+    def v_rows(self) -> int:
+        """Rows of the transformed input of a block."""
+        return (self.block_h + self.workload.kh - 1) * self.block_w
+
+    @property
+    def input_work(self) -> float:
+        """Vectors that a block's input transform loads, stores or computes, per vector of ci."""
+        return 2.0 * self.v_rows * self.points
+
+    @property
+    def output_work(self) -> float:
+        """Vectors that a block's output transform loads, stores or computes, per vector of co."""
+        return 1.5 * self.tiles * (self.points + self.config.tile_w)
+
+    @property
+    def packed_shape(self) -> tuple[int, ...]:
+        """Shape of the transformed weights: (chunks, patch_w, panels, kh, ci, nr)."""
+        w = self.workload
+        return (self.chunks, self.patch_w, self.panels, w.kh, w.ci, self.config.nr)
+
+
+def geometry(workload: Conv2dWorkload, config: Config) -> WinogradGeometry:
+    """Return the sizes of a Winograd config, of one or of two dimensions."""
+    return (Winograd1dGeometry if config.implementation == ONE_D else WinogradGeometry)(
+        workload, config
+    )

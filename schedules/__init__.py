@@ -5,11 +5,18 @@
 
 from __future__ import annotations
 
-from tvm_blislike.schedules import conv2d_depthwise, conv2d_direct, conv2d_winograd, gemm
+from tvm_blislike.schedules import (
+    conv2d_depthwise,
+    conv2d_direct,
+    conv2d_winograd,
+    conv2d_winograd_1d,
+    gemm,
+)
 
 OWN = (
     conv2d_depthwise.IMPLEMENTATION,
     conv2d_direct.IMPLEMENTATION,
     conv2d_winograd.IMPLEMENTATION,
+    conv2d_winograd_1d.IMPLEMENTATION,
     gemm.IMPLEMENTATION,
 )

@@ -31,8 +31,6 @@ load of an address per pixel.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -43,14 +41,9 @@ from tvm_blislike.cost_models import winograd as model
 from tvm_blislike.cost_models.winograd_geometry import WinogradGeometry
 from tvm_blislike.registry import Template
 from tvm_blislike.schedules.common import stage
-from tvm_blislike.schedules.winograd_programs import program
+from tvm_blislike.schedules.winograd_passes import one_pass, transform
 from tvm_blislike.schedules.winograd_schedule import schedule
-from tvm_blislike.schedules.winograd_transforms import (
-    ACCURATE_POINTS,
-    Transforms,
-    matrices,
-    transform_weights,
-)
+from tvm_blislike.schedules.winograd_transforms import Transforms, transform_weights
 from tvm_blislike.schedules.winograd_transforms import error_bound as transforms_error
 from tvm_blislike.workload import Conv2dWorkload
 
@@ -71,7 +64,7 @@ def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor
 
     def along_height(xi: Any, kw: Any, co: Any, ci: Any) -> Any:
         kernel_rows = [weights[co, ci, i, kw] for i in range(workload.kh)]
-        return _pass(rows.g, xi, kernel_rows)
+        return one_pass(rows.g, xi, kernel_rows)
 
     half = te.compute(
         (geo.patch_h, workload.kw, workload.co, workload.ci), along_height, name="half_weights"
@@ -80,7 +73,7 @@ def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor
     def value(chunk: Any, xi: Any, nu: Any, panel: Any, ci: Any, j: Any) -> Any:
         co = chunk * config.nc + panel * config.nr + j
         kernel_columns = [half[xi, i, co, ci] for i in range(workload.kw)]
-        return _pass(columns.g, nu, kernel_columns)
+        return one_pass(columns.g, nu, kernel_columns)
 
     return te.compute(geo.packed_shape, value, name="packed_weights")
 
@@ -92,27 +85,12 @@ def error_bound(workload: Conv2dWorkload, config: Config) -> float:
 
 @functools.cache
 def _error_bound(tile_h: int, tile_w: int, kh: int, kw: int, ci: int) -> float:
-    return transforms_error(_transform(tile_h, kh), _transform(tile_w, kw), channels=ci)
+    return transforms_error(transform(tile_h, kh), transform(tile_w, kw), channels=ci)
 
 
 def _transforms(workload: Conv2dWorkload, config: Config) -> tuple[Transforms, Transforms]:
     """Return the transforms along the height and along the width."""
-    return _transform(config.tile_h, workload.kh), _transform(config.tile_w, workload.kw)
-
-
-def _transform(m: int, r: int) -> Transforms:
-    # Two multiplications more per output pass, a quarter of the error (F(4, 3)).
-    points = ACCURATE_POINTS.get(m + r - 1) if min(m, r) > 1 else None
-    return matrices(m, r, points)
-
-
-def _pass(matrix: Sequence[Sequence[Fraction]], index: Any, inputs: Sequence[Any]) -> Any:
-    """Return element `index` of matrix x inputs: a chain of selects that unrolling resolves."""
-    values = program(matrix).apply(inputs, constant=lambda c: tirx.const(float(c), "float32"))
-    result = values[-1]
-    for i in reversed(range(len(values) - 1)):
-        result = tirx.Select(index == i, values[i], result)
-    return result
+    return transform(config.tile_h, workload.kh), transform(config.tile_w, workload.kw)
 
 
 def compute(
@@ -171,7 +149,7 @@ def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ..
             inside = tirx.all(y >= 0, y < w.h, x + j >= 0, x + j < w.w)
             return tirx.if_then_else(inside, data[n, ib, y, x + j, lane], 0.0)
 
-        return _pass(columns.bt, nu, [pixel(j) for j in range(geo.patch_w)])
+        return one_pass(columns.bt, nu, [pixel(j) for j in range(geo.patch_w)])
 
     shape = (*grid, geo.block_h, geo.block_w, w.ci // lanes, geo.patch_h, geo.patch_w, lanes)
     patch = te.compute(shape, patch_row, name="patch_rows", attrs=stage("patch_rows"))
@@ -179,7 +157,7 @@ def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ..
     def value(n: Any, yb: Any, xb: Any, xi: Any, nu: Any, t: Any, channel: Any) -> Any:
         at = (n, yb, xb, t // geo.block_w, t % geo.block_w, channel // lanes)
         column = [patch[(*at, i, nu, channel % lanes)] for i in range(geo.patch_h)]
-        return _pass(rows.bt, xi, column)
+        return one_pass(rows.bt, xi, column)
 
     return te.compute(
         (*grid, geo.patch_h, geo.patch_w, geo.tiles, w.ci),
@@ -199,14 +177,16 @@ def _output_transform(geo: WinogradGeometry, products: te.Tensor, lanes: int) ->
         t = yt % geo.block_h * geo.block_w + xt % geo.block_w
         place = (channel // c.nr, t, channel % c.nr + lane)
         column = [products[(*block, xi, nu, *place)] for xi in range(geo.patch_h)]
-        return _pass(rows.at, a, column)
+        return one_pass(rows.at, a, column)
 
     shape = (w.n, w.co // lanes, geo.tiles_h, geo.tiles_w, c.tile_h, geo.patch_w, lanes)
     half = te.compute(shape, tile_column, name="tile_columns", attrs=stage("tile_columns"))
 
     def value(n: Any, ob: Any, y: Any, x: Any, lane: Any) -> Any:
         at = (n, ob, y // c.tile_h, x // c.tile_w, y % c.tile_h)
-        return _pass(columns.at, x % c.tile_w, [half[(*at, nu, lane)] for nu in range(geo.patch_w)])
+        return one_pass(
+            columns.at, x % c.tile_w, [half[(*at, nu, lane)] for nu in range(geo.patch_w)]
+        )
 
     return te.compute(
         (w.n, w.co // lanes, w.oh, w.ow, lanes), value, name="unpack", attrs=stage("unpack")

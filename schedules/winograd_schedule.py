@@ -1,4 +1,4 @@
-"""The schedule template of the Winograd convolution: loops over blocks, transforms, products."""
+"""The schedule templates of the Winograd convolutions: loops over blocks, transforms, products."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Any
 from tvm import s_tir
 
 from tvm_blislike.config import Config
-from tvm_blislike.cost_models.winograd_geometry import CHANNELS, WinogradGeometry
+from tvm_blislike.cost_models.winograd_geometry import (
+    CHANNELS,
+    Winograd1dGeometry,
+    WinogradGeometry,
+)
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import (
     Microkernel,
@@ -40,16 +44,16 @@ def schedule(
     geo = WinogradGeometry(workload, config)
     epilogue = fuse_epilogue(sch)
     marked = stages(sch)
-    loops = _tile_epilogue(sch, epilogue, geo, kernel)
+    loops = tile_epilogue(sch, epilogue, geo, kernel)
     # Consumers first: `compute_at` wants all readers of a stage inside the loop.
     _schedule_output_transform(sch, marked["tile_columns"], loops["o"], geo, kernel)
-    _schedule_products(sch, marked, loops["block"], geo, kernel)
+    schedule_products(sch, marked, loops["block"], geo, kernel)
     _schedule_input_transform(sch, marked, loops["xb"], geo, kernel, threads)
-    _parallelize(sch, loops, geo, threads)
-    _tensorize(sch, marked["acc"], geo, kernel)
+    parallelize(sch, loops, geo, threads)
+    tensorize(sch, marked["acc"], geo, kernel)
 
 
-def _tile_epilogue(
+def tile_epilogue(
     sch: s_tir.Schedule, epilogue: Any, geo: WinogradGeometry, kernel: Microkernel
 ) -> dict[str, Any]:
     """Split the epilogue's loops into blocks, tiles and pixels of a tile."""
@@ -61,17 +65,18 @@ def _tile_epilogue(
     outer = [oc, n, yb, xb] if config.loop_order == CHANNELS else [n, yb, xb, oc]
     sch.reorder(*outer, r, q, o, a, b, lane)
     # Rows beyond the image, then columns.
-    _annotate_step(sch, a, UNSWITCH)
-    _annotate_step(sch, b, UNROLL)
+    annotate_step(sch, a, UNSWITCH)
+    annotate_step(sch, b, UNROLL)
     annotate_vector(sch, lane, kernel.lanes)
     return {"n": n, "oc": oc, "yb": yb, "xb": xb, "o": o, "block": outer[-1]}
 
 
-def _annotate_step(sch: s_tir.Schedule, loop: Any, step: str) -> None:
+def annotate_step(sch: s_tir.Schedule, loop: Any, step: str) -> None:
+    """Mark a loop for `lowering.UNROLL` or `lowering.UNSWITCH`."""
     sch.annotate(loop, step, 1)
 
 
-def _schedule_products(
+def schedule_products(
     sch: s_tir.Schedule,
     marked: dict[str, Any],
     place: Any,
@@ -81,7 +86,9 @@ def _schedule_products(
     """One GEMM per point: panels of weights outside, groups of mr tiles inside."""
     products, acc, config = marked["products"], marked["acc"], geo.config
     sch.compute_at(products, place, preserve_unit_loops=True)
-    sch.storage_align(products, 0, 5, 2 * kernel.lanes, kernel.lanes)
+    # An odd number of vectors: points a multiple of a page apart would share one cache set.
+    point_axis = len(sch.get(products).writes[0].source.shape) - 4
+    sch.storage_align(products, 0, point_axis, 2 * kernel.lanes, kernel.lanes)
     t, j = sch.get_loops(products)[-2:]
     group, i = sch.split(t, [None, config.mr])
     sch.unroll(i)
@@ -92,19 +99,20 @@ def _schedule_products(
         sch.annotate(group, EDGE, {"mw": cut})
     calls = -(-geo.tiles // config.mr)
     if config.prefetch:
-        size = geo.workload.ci * config.nr
+        size = geo.steps * config.nr
         note = {"operand": 1, "axis": -3, "step": 1, "elements": size, "calls": calls}
         sch.annotate(group, NEXT, note)
     sch.compute_at(acc, group, preserve_unit_loops=True)
 
 
-def _tensorize(sch: s_tir.Schedule, acc: Any, geo: WinogradGeometry, kernel: Microkernel) -> None:
-    """Zero a block of products in registers and sum over all channels by one call."""
-    i, j, k = sch.get_loops(acc)[-3:]
+def tensorize(sch: s_tir.Schedule, acc: Any, geo: WinogradGeometry, kernel: Microkernel) -> None:
+    """Zero a block of products in registers and sum over all channels of a kernel row by a call."""
+    one_d = isinstance(geo, Winograd1dGeometry)
+    i, j, *rows, k = sch.get_loops(acc)[-(4 if one_d else 3) :]
     config = geo.config
-    sch.reorder(k, i, j)
+    sch.reorder(*rows, k, i, j)
     sch.unannotate(acc, STAGE)
-    zero_i, zero_j = sch.get_loops(sch.decompose_reduction(acc, k))[-2:]
+    zero_i, zero_j = sch.get_loops(sch.decompose_reduction(acc, [*rows, k][0]))[-2:]
     columns, lane = sch.split(zero_j, [None, kernel.lanes])
     for loop, axis in ((zero_i, "mw"), (columns, "nr")):
         sch.unroll(loop)
@@ -134,7 +142,7 @@ def _schedule_input_transform(
     r, q = sch.split(t, [None, geo.block_w])
     ib, lane = sch.split(channel, [None, geo.lanes])
     sch.reorder(r, q, ib, nu, xi, lane)
-    _annotate_step(sch, xi, UNROLL)
+    annotate_step(sch, xi, UNROLL)
     annotate_vector(sch, lane, kernel.lanes)
     if geo.config.loop_order == CHANNELS and threads > 1:
         sch.reorder(r, *outer[-3:], q)
@@ -143,8 +151,8 @@ def _schedule_input_transform(
     sch.storage_align(transformed, 0, 4, 2 * kernel.lanes, kernel.lanes)
     sch.compute_at(patch, ib, preserve_unit_loops=True)
     i, nu, lane = sch.get_loops(patch)[-3:]
-    _annotate_step(sch, nu, UNROLL)
-    _annotate_step(sch, i, UNSWITCH)
+    annotate_step(sch, nu, UNROLL)
+    annotate_step(sch, i, UNSWITCH)
     annotate_vector(sch, lane, kernel.lanes)
 
 
@@ -155,13 +163,14 @@ def _schedule_output_transform(
     sch.compute_at(half, place, preserve_unit_loops=True)
     a, nu, lane = sch.get_loops(half)[-3:]
     sch.reorder(nu, a, lane)
-    _annotate_step(sch, a, UNROLL)
+    annotate_step(sch, a, UNROLL)
     annotate_vector(sch, lane, kernel.lanes)
 
 
-def _parallelize(
+def parallelize(
     sch: s_tir.Schedule, loops: dict[str, Any], geo: WinogradGeometry, threads: int
 ) -> None:
+    """Divide images, chunks of output channels, or blocks of tiles among the threads."""
     if threads == 1:
         return
     if geo.config.loop_order == CHANNELS:

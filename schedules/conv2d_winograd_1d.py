@@ -1,0 +1,190 @@
+"""Winograd convolution along the width only, on NCHWc images: little memory, twice fewer products.
+
+A convolution is the sum over its kernel rows of one-dimensional convolutions, and their sum can be
+taken before the output transform (thesis section 6.12, Winogen-1D):
+
+    Y[y] = AT [ sum_ry (G g[ry]) * (BT d[y + ry]) ]
+
+With F(4, 3) that is half of the products of direct convolution (a quarter in two dimensions) for
+twice the weights (four times), six points instead of 36 in the workspace, a third of the error.
+It wins where the weights of the two-dimensional form take longer to arrive than its products.
+
+A row of the image is transformed once and used by all kernel rows: V[point, row and tile, ci] of a
+block has kh - 1 rows more than the block. A micro-kernel call of tiles t reads V at t + ry rows of
+tiles, k running over the channels; the sum over ry stays in registers. The thesis keeps the rows in
+a ring from block to block; here each block transforms its kh - 1 first rows again, one part in
+oh_block / (kh - 1) of the cheaper transform, so that blocks can run in parallel.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from tvm import s_tir, te, tirx
+
+from tvm_blislike.config import Config
+from tvm_blislike.cost_models import winograd as model
+from tvm_blislike.cost_models.winograd_geometry import Winograd1dGeometry
+from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import get_kernel, kernel_name
+from tvm_blislike.registry import Template
+from tvm_blislike.schedules.common import annotate_vector, fuse_epilogue, stage, stages
+from tvm_blislike.schedules.lowering import UNROLL, UNSWITCH
+from tvm_blislike.schedules.winograd_passes import one_pass, transform
+from tvm_blislike.schedules.winograd_schedule import (
+    annotate_step,
+    parallelize,
+    schedule_products,
+    tensorize,
+    tile_epilogue,
+)
+from tvm_blislike.schedules.winograd_transforms import error_bound as transforms_error
+from tvm_blislike.schedules.winograd_transforms import matrices
+from tvm_blislike.workload import Conv2dWorkload
+
+
+def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) -> np.ndarray:
+    """Transform the rows of OIHW weights: `Winograd1dGeometry.packed_shape`."""
+    geo = Winograd1dGeometry(workload, config)
+    g = np.array(transform(config.tile_w, workload.kw).g, "float64")
+    points = np.einsum("vx,oiyx->vyio", g, weights.astype("float64")).astype("float32")
+    panels = points.reshape(*points.shape[:3], geo.chunks, geo.panels, config.nr)
+    return np.ascontiguousarray(panels.transpose(3, 0, 4, 1, 2, 5))
+
+
+def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor) -> te.Tensor:
+    """`pack_weights` as a TE stage, for weights that are not known at compile time."""
+    geo = Winograd1dGeometry(workload, config)
+    g = transform(config.tile_w, workload.kw).g
+
+    def value(chunk: Any, nu: Any, panel: Any, ry: Any, ci: Any, j: Any) -> Any:
+        co = chunk * config.nc + panel * config.nr + j
+        return one_pass(g, nu, [weights[co, ci, ry, rx] for rx in range(workload.kw)])
+
+    return te.compute(geo.packed_shape, value, name="packed_weights")
+
+
+def error_bound(workload: Conv2dWorkload, config: Config) -> float:
+    """Return the error to expect relative to the largest output (`winograd_transforms`)."""
+    return _error_bound(config.tile_w, workload.kw, workload.kh * workload.ci)
+
+
+@functools.cache
+def _error_bound(tile_w: int, kw: int, terms: int) -> float:
+    return transforms_error(transform(tile_w, kw), matrices(1, 1), channels=terms)
+
+
+def compute(
+    workload: Conv2dWorkload, config: Config, data: te.Tensor, packed: te.Tensor
+) -> te.Tensor:
+    """Define the convolution; operands and result as for `conv2d_winograd`."""
+    geo = Winograd1dGeometry(workload, config)
+    transformed = _input_transform(geo, data)
+    ry = te.reduce_axis((0, workload.kh), "ry")
+    k = te.reduce_axis((0, workload.ci), "k")
+    mr, nr = config.mr, config.nr
+
+    def product(*index: Any) -> Any:
+        n, yb, xb, chunk, nu, panel, group, i, j = index
+        pixel = transformed[n, yb, xb, nu, group * mr + i + ry * geo.block_w, k]
+        return te.sum(pixel * packed[chunk, nu, panel, ry, k, j], axis=[ry, k])
+
+    grid = (workload.n, geo.blocks_h, geo.blocks_w, geo.chunks, geo.patch_w, geo.panels)
+    # Whole micro-kernel blocks: those that reach beyond the tiles are cut in the schedule.
+    groups = -(-geo.tiles // mr)
+    acc = te.compute((*grid, groups, mr, nr), product, name="acc", attrs=stage("acc"))
+    products = te.compute(
+        (*grid, geo.tiles, nr),
+        lambda *i: acc[(*i[:-2], i[-2] // mr, i[-2] % mr, i[-1])],
+        name="products",
+        attrs=stage("products"),
+    )
+    return _output_transform(geo, products)
+
+
+def _input_transform(geo: Winograd1dGeometry, data: te.Tensor) -> te.Tensor:
+    """Return V: (n, yb, xb, patch_w, rows and tiles, ci)."""
+    w, c, lanes = geo.workload, geo.config, geo.lanes
+    bt = transform(c.tile_w, w.kw).bt
+
+    def value(n: Any, yb: Any, xb: Any, nu: Any, t: Any, channel: Any) -> Any:
+        y = yb * geo.block_h + t // geo.block_w - w.padding[0]
+        x = (xb * geo.block_w + t % geo.block_w) * c.tile_w - w.padding[1]
+
+        def pixel(j: int) -> Any:
+            inside = tirx.all(y >= 0, y < w.h, x + j >= 0, x + j < w.w)
+            loaded = data[n, channel // lanes, y, x + j, channel % lanes]
+            return tirx.if_then_else(inside, loaded, 0.0)
+
+        return one_pass(bt, nu, [pixel(j) for j in range(geo.patch_w)])
+
+    return te.compute(
+        (w.n, geo.blocks_h, geo.blocks_w, geo.patch_w, geo.v_rows, w.ci),
+        value,
+        name="transformed",
+        attrs=stage("transformed"),
+    )
+
+
+def _output_transform(geo: Winograd1dGeometry, products: te.Tensor) -> te.Tensor:
+    w, c, lanes = geo.workload, geo.config, geo.lanes
+    at = transform(c.tile_w, w.kw).at
+
+    def value(n: Any, ob: Any, y: Any, x: Any, lane: Any) -> Any:
+        xt = x // c.tile_w
+        t = y % geo.block_h * geo.block_w + xt % geo.block_w
+        chunk, channel = ob * lanes // c.nc, ob * lanes % c.nc
+        place = (channel // c.nr, t, channel % c.nr + lane)
+        block = (n, y // geo.block_h, xt // geo.block_w, chunk)
+        points = [products[(*block, nu, *place)] for nu in range(geo.patch_w)]
+        return one_pass(at, x % c.tile_w, points)
+
+    return te.compute(
+        (w.n, w.co // lanes, w.oh, w.ow, lanes), value, name="unpack", attrs=stage("unpack")
+    )
+
+
+def schedule(
+    sch: s_tir.Schedule,
+    workload: Conv2dWorkload,
+    config: Config,
+    core: Core,
+    threads: int,
+) -> None:
+    """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
+    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
+    geo = Winograd1dGeometry(workload, config)
+    epilogue = fuse_epilogue(sch)
+    marked = stages(sch)
+    loops = tile_epilogue(sch, epilogue, geo, kernel)
+    schedule_products(sch, marked, loops["block"], geo, kernel)
+    transformed = marked["transformed"]
+    sch.compute_at(transformed, loops["xb"], preserve_unit_loops=True)
+    nu, t, channel = sch.get_loops(transformed)[-3:]
+    row, q = sch.split(t, [None, geo.block_w])
+    ib, lane = sch.split(channel, [None, geo.lanes])
+    sch.reorder(row, q, ib, nu, lane)
+    annotate_step(sch, nu, UNROLL)
+    annotate_step(sch, ib, UNSWITCH)
+    annotate_vector(sch, lane, kernel.lanes)
+    # An odd number of vectors: points a multiple of a page apart would share one cache set.
+    sch.storage_align(transformed, 0, 3, 2 * kernel.lanes, kernel.lanes)
+    parallelize(sch, loops, geo, threads)
+    tensorize(sch, marked["acc"], geo, kernel)
+
+
+IMPLEMENTATION = Template(
+    name="conv2d_winograd_1d",
+    kind="conv2d",
+    applies=model.applies_1d,
+    configs=model.configs_1d,
+    estimate=model.estimate,
+    workspace_bytes=model.workspace_bytes,
+    pack=pack_weights,
+    pack_te=pack_weights_te,
+    compute=compute,
+    schedule=schedule,
+    error_bound=error_bound,
+)

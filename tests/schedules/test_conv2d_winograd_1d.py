@@ -1,0 +1,140 @@
+"""Winograd along the width: forced configurations and random workloads against the reference."""
+
+from __future__ import annotations
+
+import pytest
+from conv_harness import STEPS, error
+from effort import examples
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tvm_blislike.config import Config
+from tvm_blislike.cost_models.winograd_geometry import Winograd1dGeometry
+from tvm_blislike.hardware import Core
+from tvm_blislike.layouts import blocked
+from tvm_blislike.microkernels import Microkernel, kernels_for
+from tvm_blislike.schedules.conv2d_winograd_1d import IMPLEMENTATION, error_bound
+from tvm_blislike.workload import Conv2dWorkload
+
+NATIVE = Core.native()
+RUNNABLE = [NATIVE, *([Core.named("haswell")] if NATIVE.isa == "avx512" else [])]
+SAME = (1, 1, 1, 1)
+MOST_MACS = 5_000_000
+
+CORNERS = {
+    "3x3": Conv2dWorkload(1, 32, 23, 31, 64, 3, 3, padding=SAME),
+    "5x5": Conv2dWorkload(1, 32, 17, 13, 64, 5, 5, padding=(2, 2, 2, 2)),
+    "5x3": Conv2dWorkload(1, 16, 11, 13, 32, 5, 3, padding=(2, 1, 2, 1)),
+    "3x5": Conv2dWorkload(1, 16, 11, 13, 32, 3, 5, padding=(1, 2, 1, 2)),
+    "2x2": Conv2dWorkload(1, 16, 11, 13, 32, 2, 2, padding=(1, 0, 0, 1)),
+    "no padding": Conv2dWorkload(1, 16, 7, 7, 32, 3, 3),
+    "asymmetric padding": Conv2dWorkload(1, 48, 13, 17, 48, 3, 3, padding=(0, 2, 3, 1)),
+    "one pixel": Conv2dWorkload(1, 64, 1, 1, 32, 3, 3, padding=SAME),
+    "one output": Conv2dWorkload(1, 16, 3, 3, 32, 3, 3),
+    "one column": Conv2dWorkload(1, 16, 29, 1, 32, 3, 3, padding=SAME),
+    "smaller than the kernel": Conv2dWorkload(1, 16, 2, 3, 32, 5, 5, padding=(2, 2, 2, 2)),
+    "outputs of padding alone": Conv2dWorkload(1, 16, 3, 4, 32, 3, 3, padding=(5, 4, 3, 6)),
+    "batch of three": Conv2dWorkload(3, 16, 9, 11, 32, 3, 3, padding=SAME),
+}
+
+
+def assert_right(
+    workload: Conv2dWorkload,
+    config: Config,
+    threads: int = 1,
+    steps: tuple[str, ...] = (),
+    core: Core = NATIVE,
+) -> None:
+    assert IMPLEMENTATION.applies(workload, core) == ""
+    bound = 2 * error_bound(workload, config) + 1e-6
+    assert error(workload, config, core, threads, steps) < bound
+
+
+def kernel_of(core: Core, rows: int, columns: int) -> Microkernel:
+    fitting = [k for k in kernels_for(core.isa) if columns % k.nr == 0 and k.mr <= rows]
+    return max(fitting, key=lambda k: (k.nr <= 2 * core.lanes(), k.nr, k.mr))
+
+
+def forced(
+    workload: Conv2dWorkload, tile: int, block: tuple[int, int], chunk: int, core: Core
+) -> Config:
+    """Describe a blocking: rows and tiles per row of a block, panels of a chunk."""
+    kernel = kernel_of(core, block[0] * block[1], workload.co)
+    layout = blocked(core.lanes())
+    return Config(
+        "conv2d_winograd_1d",
+        mr=kernel.mr,
+        nr=kernel.nr,
+        mc=block[0] * block[1],
+        nc=chunk * kernel.nr,
+        kc=workload.ci,
+        loop_order="tiles",
+        data_layout=layout,
+        out_layout=layout,
+        tile_h=1,
+        tile_w=tile,
+        oh_block=block[0],
+        prefetch=1,
+    )
+
+
+def sizes(kw: int) -> tuple[int, ...]:
+    return tuple(m for m in (2, 4, 6) if m + kw - 1 <= 8)
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_corners(name: str) -> None:
+    workload = CORNERS[name]
+    for i, tile in enumerate(sizes(workload.kw)):
+        in_row = -(-workload.ow // tile)
+        # By turns blocks that do not divide the rows, and such as do not divide a row.
+        block = (min(3, workload.oh), in_row) if i % 2 else (1, max(1, in_row - 1))
+        assert_right(workload, forced(workload, tile, block, 1, NATIVE), threads=1 + i % 2)
+
+
+@pytest.mark.parametrize("steps", [(), tuple(STEPS)])
+def test_epilogues(steps: tuple[str, ...]) -> None:
+    workload = CORNERS["asymmetric padding"]
+    assert_right(workload, forced(workload, 4, (2, 5), 1, NATIVE), 1, steps)
+
+
+@given(st.data())
+@examples(6)
+def test_random_workloads_and_configurations(data: st.DataObject) -> None:
+    draw = data.draw
+    core = draw(st.sampled_from(RUNNABLE))
+    channels = st.sampled_from([core.lanes(), 2 * core.lanes(), 3 * core.lanes()])
+    kh, kw = draw(st.integers(2, 5)), draw(st.sampled_from([3, 5]))
+    padding = tuple(draw(st.integers(0, 3)) for _ in range(4))
+    h, w = draw(st.integers(1, 17)), draw(st.integers(1, 17))
+    assume(h + padding[0] + padding[2] >= kh and w + padding[1] + padding[3] >= kw)
+    n = draw(st.sampled_from([1, 1, 3]))
+    workload = Conv2dWorkload(n, draw(channels), h, w, draw(channels), kh, kw, padding=padding)
+    assume(workload.macs <= MOST_MACS)
+    threads = draw(st.sampled_from([1, 2]))
+    found = list(IMPLEMENTATION.configs(workload, core, threads))
+    assume(found)
+    assert_right(workload, draw(st.sampled_from(found)), threads, core=core)
+
+
+def test_products_are_half_of_those_of_direct_convolution() -> None:
+    workload = Conv2dWorkload(1, 64, 56, 56, 64, 3, 3, padding=SAME)
+    geo = Winograd1dGeometry(workload, forced(workload, 4, (2, 14), 1, NATIVE))
+    products = geo.blocks * geo.tiles * geo.points * geo.steps * workload.co
+    assert 2 * products == workload.macs
+
+
+def test_workspace_is_within_the_second_level_cache() -> None:
+    for ci, size in ((64, 224), (256, 56), (512, 28), (512, 7)):
+        workload = Conv2dWorkload(1, ci, size, size, ci, 3, 3, padding=SAME)
+        core = Core.named("skylake-avx512")
+        configs = list(IMPLEMENTATION.configs(workload, core, 1))
+        assert configs
+        assert all(
+            IMPLEMENTATION.workspace_bytes(workload, c, 1) <= core.cache(2).bytes for c in configs
+        )
+
+
+def test_single_rows_and_columns_are_left_to_the_other_form() -> None:
+    row = Conv2dWorkload(1, 16, 7, 23, 32, 1, 3, padding=(0, 1, 0, 1))
+    assert "one row" in IMPLEMENTATION.applies(row, NATIVE)
