@@ -179,17 +179,6 @@ def test_any_size_is_covered_once(size: int, block: int, tile: int, parallel: bo
     assert computes_affine(mod, size)
 
 
-def test_sweep_covers_a_cut_vector_with_ever_narrower_ones() -> None:
-    sch = affine(16 + 11)
-    vectors, lane = sch.split(only_loops(sch)[0], [None, 16])
-    sch.annotate(vectors, EDGE, {"sweep": 11})
-    sch.annotate(lane, AXIS, "sweep")
-    sch.annotate(lane, VECTOR, 16)
-    mod = lowered(sch)
-    assert widths(mod) == [16, 8, 2, 1]
-    assert computes_affine(mod, 27)
-
-
 # --- borders -----------------------------------------------------
 
 
@@ -303,15 +292,26 @@ def test_long_copies_stay_a_loop() -> None:
     assert computes_affine(mod, 33 * 16 + 5)
 
 
-def test_cut_lanes_become_narrower_vectors() -> None:
-    sch = affine(48 + 21)
-    tiles, lane = sch.split(only_loops(sch)[0], [None, 48])
-    sch.annotate(tiles, EDGE, {"lanes": 21})
-    sch.annotate(lane, AXIS, "lanes")
+@pytest.mark.parametrize(
+    "axis, width, cut, expected",
+    [
+        # The lanes of a tile, and vectors of one that repeat all they do for each width.
+        ("lanes", 48, 21, [16, 16, 16, 16, 4, 1]),
+        ("sweep", 16, 11, [16, 8, 2, 1]),
+        ("sweep", 16, 1, [16, 1]),
+    ],
+)
+def test_cut_vectors_become_narrower_ones(
+    axis: str, width: int, cut: int, expected: list[int]
+) -> None:
+    sch = affine(width + cut)
+    tiles, lane = sch.split(only_loops(sch)[0], [None, width])
+    sch.annotate(tiles, EDGE, {axis: cut})
+    sch.annotate(lane, AXIS, axis)
     sch.annotate(lane, VECTOR, 16)
     mod = lowered(sch)
-    assert widths(mod) == [16, 16, 16, 16, 4, 1]
-    assert computes_affine(mod, 69)
+    assert widths(mod) == expected
+    assert computes_affine(mod, width + cut)
 
 
 # --- a convolution's nest in the order of its input --------------
