@@ -37,8 +37,13 @@ class Instruction:
 
     @property
     def uses_stack(self) -> bool:
-        """Whether an address is relative to the stack or frame pointer."""
-        return re.search(r"\(%r[sb]p\b|\[(sp|x29|fp)\b", self.operands) is not None
+        """Whether an address is relative to the stack pointer; %rbp and x29 may hold anything."""
+        return re.search(r"\(%rsp\b|\[sp\b", self.operands) is not None
+
+    @property
+    def is_prefetch(self) -> bool:
+        """Whether it asks for a cache line and no more."""
+        return self.name.startswith(("prefetch", "prfm"))
 
     @property
     def moves_register(self) -> bool:

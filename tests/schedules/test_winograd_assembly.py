@@ -1,0 +1,58 @@
+"""What LLVM makes of the products of a Winograd convolution: accumulators stay in registers.
+
+Tested apart from the micro-kernels themselves, because transforms surround the k loop here: LLVM
+keeps their constants in registers across it, and spills accumulators where too few are left.
+"""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from assembly import Instruction, innermost_loops
+from conv_harness import lowered, primfunc
+
+from tvm_blislike.config import Config
+from tvm_blislike.cost_models import winograd
+from tvm_blislike.hardware import Core
+from tvm_blislike.workload import Conv2dWorkload
+
+SAME = (1, 1, 1, 1)
+LAYERS = [
+    Conv2dWorkload(1, 64, 56, 56, 64, 3, 3, padding=SAME),
+    Conv2dWorkload(1, 256, 14, 14, 256, 3, 3, padding=SAME),
+    Conv2dWorkload(1, 48, 27, 27, 96, 5, 5, padding=(2, 2, 2, 2)),
+    Conv2dWorkload(1, 192, 17, 17, 192, 1, 7, padding=(0, 3, 0, 3)),
+]
+# Smaller loops, of cut blocks, have registers to spare.
+LEAST_FMAS = 20
+
+
+def best_of_each_tile(workload: Conv2dWorkload, core: Core) -> list[Config]:
+    found: dict[int, tuple[float, Config]] = {}
+    for config in winograd.configs(workload, core, 1):
+        seconds = winograd.estimate(workload, config, core, 1).seconds
+        if config.tile_w not in found or seconds < found[config.tile_w][0]:
+            found[config.tile_w] = (seconds, config)
+    return [config for _, config in found.values()]
+
+
+def k_loops(workload: Conv2dWorkload, config: Config, core: Core) -> list[list[Instruction]]:
+    """Innermost loops of products: the transforms' have multiply-adds too, but no prefetch."""
+    module = lowered(primfunc(workload, config, ["bias", "relu"]), core)
+    library = tvm.compile(module, tvm.target.Target(core.target_config(1)))
+    loops = innermost_loops(library.mod.inspect_source("asm"))
+    products = [loop for loop in loops if any(i.is_prefetch for i in loop)]
+    return [loop for loop in products if sum(i.is_fma for i in loop) >= LEAST_FMAS]
+
+
+@pytest.mark.parametrize("core", ["sapphirerapids", "haswell"])
+@pytest.mark.parametrize("workload", LAYERS, ids=str)
+def test_k_loops_leave_the_stack_alone(workload: Conv2dWorkload, core: str) -> None:
+    for config in best_of_each_tile(workload, Core.named(core)):
+        loops = k_loops(workload, config, Core.named(core))
+        assert loops, config
+        used = [str(i) for loop in loops for i in loop if i.uses_stack or i.is_call]
+        assert used == [], config
+        # Four steps of k: a multiply-add for each register of the block, or of a cut one.
+        vectors = config.nr // Core.named(core).lanes()
+        assert 4 * config.mr * vectors in [sum(i.is_fma for i in loop) for loop in loops]
