@@ -62,7 +62,7 @@ def _run(workload_text: str, place: str, only: str) -> None:
     workload = eval(workload_text, {"Conv2dWorkload": Conv2dWorkload, "GemmWorkload": GemmWorkload})
     core = Core.native()
     for implementation in implementations(workload.kind):
-        if implementation.applies(workload, core) or only not in implementation.name:
+        if implementation.applies(workload, core) or only not in ("", implementation.name):
             continue
         found = sorted(
             implementation.configs(workload, core, 1),
