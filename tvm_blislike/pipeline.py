@@ -21,6 +21,9 @@ from tvm_blislike.targets import core_of
 if TYPE_CHECKING:
     from tvm_blislike.report import Report
 
+# Reshapes become views instead of copies.
+_VIEWS = relax.transform.RewriteDataflowReshape()
+
 
 def blislike_pipeline(
     core: Core | None = None,
@@ -81,11 +84,12 @@ def _passes(
             relax.transform.FuseOps(),
             relax.transform.FuseTIR(),
             relax.transform.DeadCodeElimination(),
-            # Views instead of copies: a scheduled reshape is no longer recognized as one.
-            relax.transform.RewriteDataflowReshape(),
+            # Before scheduling: afterwards a reshape is no longer recognized as one, and TVM's
+            # look at some functions fails.
+            _VIEWS,
             schedule(strategy),
             *report,
-            *cpu.dataflow_lower_passes(target),
+            *(p for p in cpu.dataflow_lower_passes(target) if p.info.name != _VIEWS.info.name),
             *cpu.finalize_passes(target),
         ]
     )

@@ -98,6 +98,16 @@ def test_agrees(name: str) -> None:
     compiled = tvm_blislike.compile(case.model, target="native")
     results = [compiled.run(inputs) for inputs, _ in case.data_sets]
     check(case, results, WIDER.get(name, case.rtol))
+    if case.operators & {"Conv", "ConvTranspose"}:
+        assert "conv2d" in {layer.kind for layer in compiled.explain().layers}
+        assert not _left_to_tvm(compiled)
+
+
+def _left_to_tvm(compiled: tvm_blislike.CompiledModel) -> list[str]:
+    """Names of convolutions without a template; weights of run time are packed without one."""
+    layers = compiled.explain().layers
+    by_default = [layer.name for layer in layers if layer.implementation == "default rule"]
+    return [name for name in by_default if "conv" in name and "_pack" not in name]
 
 
 @pytest.mark.parametrize("name", IMPORTER_CANNOT)

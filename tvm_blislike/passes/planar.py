@@ -81,10 +81,11 @@ class _ToImages(PyExprMutator):
         super().__init__(mod)
         self.planes: dict[relax.Var, Planar] = {}
         self.restored: dict[relax.Var, relax.Expr] = {}
+        self.made: dict[tuple[relax.Var, bool], Planar] = {}
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
         # What is emitted in one block cannot be read in another.
-        self.planes, self.restored = {}, {}
+        self.planes, self.restored, self.made = {}, {}, {}
         return super().visit_dataflow_block_(block)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
@@ -140,7 +141,15 @@ class _ToImages(PyExprMutator):
         return self._planar(arg, like.along_row).var
 
     def _planar(self, value: relax.Expr, along_row: bool) -> Planar:
-        """Return any value as a batch of images."""
+        """Return any value as a batch of images; the same one for all who ask."""
+        key = (value, along_row)
+        if not isinstance(value, relax.Var):
+            return self._turned(value, along_row)
+        if key not in self.made:
+            self.made[key] = self._turned(value, along_row)
+        return self.made[key]
+
+    def _turned(self, value: relax.Expr, along_row: bool) -> Planar:
         shape = static_shape(value)
         known = self.planes.get(value) if isinstance(value, relax.Var) else None
         if len(shape) == 3:
@@ -174,8 +183,6 @@ class _ToImages(PyExprMutator):
         weights = call.args[1]
         if not _is_plain(call, spatial, transposed) or None in (shape, size, kernel):
             return None
-        if transposed and not is_constant(weights):
-            return None
         groups = int(attrs.groups)
         # A depthwise convolution keeps several pixels of a row in registers.
         along_row = size[1] < _FEW_CHANNELS or groups == size[1]
@@ -201,8 +208,7 @@ class _ToImages(PyExprMutator):
             return Planar(result, shape)
         sizes, out = three(size[2:], 1), three(shape[2:], 1)
         axes = tuple(map(Axis, sizes, out, taps, stride, dilation, before))
-        array = constant_array(weights)
-        result = transposed_convolution(self.builder_, source.var, size[0], array, axes, groups)
+        result = transposed_convolution(self.builder_, source.var, size[0], weights, axes, groups)
         return Planar(result, shape)
 
 

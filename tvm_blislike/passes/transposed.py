@@ -10,24 +10,20 @@ convolution of stride 1 of the input with those. The phases are computed
 and then interleaved. Together fills vectors better (3 channels, 16 phases) and reads the input
 once; apart multiplies less where the windows differ (kernel 3, stride 2: 9 products for a block
 of four outputs instead of 16). The fewer multiplications by whole vectors decide.
-
-Windows may also coincide after a shift: with kernel 4, stride 2, padding 1 the four phases of
-outputs (2t, 2t + 1) meet 3 inputs per axis in all, those of (2t - 1, 2t) the same 2. Then one
-output is computed too many at either end.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from tvm import relax
 
-from tvm_blislike.adapter import static_shape
+from tvm_blislike.adapter import constant_array, is_constant, static_shape
 from tvm_blislike.passes.moves import interleaved
-from tvm_blislike.passes.volumes import Triple, Window, convolution
+from tvm_blislike.passes.phases import Axis
+from tvm_blislike.passes.volumes import Triple, Window, convolution, rearranged
 
 # A vector of a vector instruction set: fewer output channels cost as much.
 LANES = 16
@@ -35,80 +31,11 @@ LANES = 16
 APART = 1.15
 
 
-@dataclass(frozen=True)
-class Axis:
-    """One axis of a transposed convolution: outputs o = stride * t + u - skip, phases u.
-
-    Parameters
-    ----------
-    size, out : int
-        Inputs and outputs.
-    kernel, stride, dilation, padding : int
-        As of the operator; `padding` at the beginning.
-    skip : int
-        Outputs that are computed before the first one that is wanted.
-    """
-
-    size: int
-    out: int
-    kernel: int
-    stride: int
-    dilation: int
-    padding: int
-    skip: int = 0
-
-    @property
-    def count(self) -> int:
-        """Outputs of one phase."""
-        return math.ceil((self.out + self.skip) / self.stride)
-
-    @property
-    def reach(self) -> int:
-        """Kernel elements with the gaps between them."""
-        return (self.kernel - 1) * self.dilation + 1
-
-    def first(self, phase: int) -> int:
-        """Return the first kernel element that a phase meets."""
-        return (phase - self.skip + self.padding) % self.stride
-
-    def met(self, phase: int) -> int:
-        """Return how many kernel elements a phase meets, gaps included; 1 instead of none."""
-        if self.stride == 1:
-            return self.kernel
-        return max(1, math.ceil((self.reach - self.first(phase)) / self.stride))
-
-    def window(self, phase: int) -> tuple[int, int]:
-        """Return the first and last input, relative to t, of a phase."""
-        last = (phase - self.skip + self.padding) // self.stride
-        step = self.dilation if self.stride == 1 else 1
-        return last - (self.met(phase) - 1) * step, last
-
-    def union(self, phases: range) -> tuple[int, int]:
-        """Return the first and last input that any of the phases meets."""
-        windows = [self.window(phase) for phase in phases]
-        return min(first for first, _ in windows), max(last for _, last in windows)
-
-    def elements(self, phases: range) -> int:
-        """Return the kernel elements of the union of windows."""
-        first, last = self.union(phases)
-        return (last - first) // (self.dilation if self.stride == 1 else 1) + 1
-
-    def together(self) -> Axis:
-        """Return the axis with the shift at which the union of all phases costs least."""
-        shifted = [
-            Axis(*(getattr(self, f) for f in _FIELDS), skip=skip) for skip in range(self.stride)
-        ]
-        return min(shifted, key=lambda a: a.count * a.elements(range(a.stride)))
-
-
-_FIELDS = ("size", "out", "kernel", "stride", "dilation", "padding")
-
-
 def transposed_convolution(
     builder: relax.BlockBuilder,
     data: relax.Expr,
     batch: int,
-    weights: np.ndarray,
+    weights: relax.Expr,
     axes: tuple[Axis, Axis, Axis],
     groups: int,
 ) -> relax.Var:
@@ -122,8 +49,8 @@ def transposed_convolution(
         (batch * d, ci, h, w).
     batch : int
         Number of volumes.
-    weights : numpy.ndarray
-        (ci, co / groups, kd, kh, kw).
+    weights : relax.Expr
+        (ci, co / groups, kd, kh, kw), constant or not.
     axes : tuple of Axis
         Depth, height, width.
     groups : int
@@ -134,23 +61,16 @@ def transposed_convolution(
     relax.Var
         (batch * od, co, oh, ow).
     """
-    kernel = _as_forward(weights, groups)
     joint = tuple(axis.together() for axis in axes)
-    if _are_apart(axes, joint, kernel.shape[0], groups):
-        result = _apart(builder, data, batch, kernel, axes, groups)
+    channels = groups * static_shape(weights)[1]
+    if _are_apart(axes, joint, channels, groups):
+        result = _apart(builder, data, batch, weights, axes, groups)
     else:
         axes = joint
-        result = _phases(builder, data, batch, kernel, axes, groups, _all_phases(axes))
+        result = _phases(builder, data, batch, weights, axes, groups, _all_phases(axes))
     steps = tuple(axis.stride for axis in axes)
     result = interleaved(builder, result, steps)
     return _wanted(builder, result, batch, axes)
-
-
-def _as_forward(weights: np.ndarray, groups: int) -> np.ndarray:
-    """Return weights (co, ci / groups, kd, kh, kw); the kernel is not flipped yet."""
-    ci, co_group, *kernel = weights.shape
-    by_group = weights.reshape(groups, ci // groups, co_group, *kernel).swapaxes(1, 2)
-    return by_group.reshape(groups * co_group, ci // groups, *kernel)
 
 
 def _all_phases(axes: tuple[Axis, Axis, Axis]) -> tuple[range, range, range]:
@@ -182,13 +102,13 @@ def _apart(
     builder: relax.BlockBuilder,
     data: relax.Expr,
     batch: int,
-    kernel: np.ndarray,
+    weights: relax.Expr,
     axes: tuple[Axis, Axis, Axis],
     groups: int,
 ) -> relax.Var:
     """Emit one convolution for each phase; their channels side by side."""
     parts = [
-        _phases(builder, data, batch, kernel, axes, groups, tuple(range(u, u + 1) for u in phase))
+        _phases(builder, data, batch, weights, axes, groups, tuple(range(u, u + 1) for u in phase))
         for phase in itertools.product(*_all_phases(axes))
     ]
     return builder.emit(relax.op.concat(parts, axis=1))
@@ -198,20 +118,12 @@ def _phases(
     builder: relax.BlockBuilder,
     data: relax.Expr,
     batch: int,
-    kernel: np.ndarray,
+    weights: relax.Expr,
     axes: tuple[Axis, Axis, Axis],
     groups: int,
     phases: tuple[range, range, range],
 ) -> relax.Var:
     """Emit the convolution that computes some phases: (batch * count, phases * co, ...)."""
-    # (co, ci, kernel ...) becomes (co, ci, [phases, elements] ...) axis by axis, last one first.
-    for number in (2, 1, 0):
-        kernel = _split(kernel, number + 2, axes[number], phases[number])
-    order = (2, 4, 6, 0, 1, 3, 5, 7)
-    count = math.prod(map(len, phases))
-    co, ci = kernel.shape[:2]
-    elements = [kernel.shape[i] for i in (3, 5, 7)]
-    weights = kernel.transpose(order).reshape(count * co, ci, *elements)
     unions = [axis.union(p) for axis, p in zip(axes, phases, strict=True)]
     window = Window(
         before=_triple(-first for first, _ in unions),
@@ -221,24 +133,47 @@ def _phases(
         ),
         dilation=_triple(axis.dilation if axis.stride == 1 else 1 for axis in axes),
     )
-    constant = relax.const(np.ascontiguousarray(weights))
-    return convolution(builder, data, batch, constant, window, groups)
+    kernel = _kernel(builder, weights, axes, groups, phases)
+    return convolution(builder, data, batch, kernel, window, groups)
 
 
-def _split(kernel: np.ndarray, position: int, axis: Axis, phases: range) -> np.ndarray:
-    """Replace a kernel axis by two: phases, and the elements of the union of their windows."""
-    kernel = np.moveaxis(kernel, position, -1)
-    if axis.stride == 1:
-        return np.moveaxis(kernel[..., None, ::-1], (-2, -1), (position, position + 1))
-    spread = np.zeros((*kernel.shape[:-1], axis.reach), kernel.dtype)
-    spread[..., :: axis.dilation] = kernel
-    start, _ = axis.union(phases)
-    result = np.zeros((*kernel.shape[:-1], len(phases), axis.elements(phases)), kernel.dtype)
-    for number, phase in enumerate(phases):
-        met = spread[..., axis.first(phase) :: axis.stride][..., ::-1]
-        at = axis.window(phase)[0] - start
-        result[..., number, at : at + met.shape[-1]] = met
-    return np.moveaxis(result, (-2, -1), (position, position + 1))
+def _kernel(
+    builder: relax.BlockBuilder,
+    weights: relax.Expr,
+    axes: tuple[Axis, Axis, Axis],
+    groups: int,
+    phases: tuple[range, range, range],
+) -> relax.Expr:
+    """Return the kernel that computes some phases: (phases * co, ci / groups, elements ...)."""
+    ci, co_group = static_shape(weights)[:2]
+    tables = [axis.table(p) for axis, p in zip(axes, phases, strict=True)]
+    for position, table in enumerate(tables):
+        weights = _elements(builder, weights, position + 2, table)
+    (pd, ed), (ph, eh), (pw, ew) = (table.shape for table in tables)
+    by_group = (groups, ci // groups, co_group, pd, ed, ph, eh, pw, ew)
+    weights = rearranged(builder, weights, tuple(range(5)), by_group)
+    # Several phases and several groups never meet (`_are_apart`).
+    order = (3, 5, 7, 0, 2, 1, 4, 6, 8)
+    channels = pd * ph * pw * groups * co_group
+    return rearranged(builder, weights, order, (channels, ci // groups, ed, eh, ew))
+
+
+def _elements(
+    builder: relax.BlockBuilder, weights: relax.Expr, position: int, table: np.ndarray
+) -> relax.Expr:
+    """Return the kernel elements of a table along one axis; those beyond the kernel are zero."""
+    size = static_shape(weights)[position]
+    if np.array_equal(table.reshape(-1), np.arange(size)):
+        return weights
+    width = [0, 0] * 5
+    width[2 * position + 1] = 1
+    if is_constant(weights):
+        pairs = list(zip(width[::2], width[1::2], strict=True))
+        array = np.pad(constant_array(weights), pairs)
+        return relax.const(array.take(table.reshape(-1), axis=position))
+    padded = builder.emit(relax.op.nn.pad(weights, width))
+    indices = relax.const(table.reshape(-1))
+    return builder.emit(relax.op.take(padded, indices, axis=position, mode="clip"))
 
 
 def _triple(values: object) -> Triple:
