@@ -77,7 +77,7 @@ def test_engine_that_cannot_load_the_model_is_skipped_with_its_reason(
 def test_failures_of_the_library_itself_are_not_skipped(
     network_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("a fault in a pass")
 
     monkeypatch.setattr("tvm_blislike.compile", refuse, raising=False)
