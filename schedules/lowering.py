@@ -31,7 +31,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from tvm_blislike.microkernels import AXIS
-from tvm_blislike.schedules import panels, prefetch
+from tvm_blislike.schedules import panels, pieces, prefetch
 from tvm_blislike.schedules.accumulators import split_rows
 from tvm_blislike.schedules.gathers import shuffle_gathers
 from tvm_blislike.schedules.unswitch import hoist, unrolled
@@ -121,10 +121,11 @@ def _is_ours(func: Any) -> bool:
 
 
 def _finish(func: tirx.PrimFunc) -> tirx.Stmt:
-    body = panels.insert(prefetch.insert(func.body))
+    body = panels.insert(prefetch.insert(pieces.address_by_pixel(func)))
     # From the outside in: the last block of tiles may have a cut last tile (`LAST_EDGE`).
     body = tvm_ffi.structural_map(body, [(tirx.For, _split_tiles)], order="pre")
     body = tvm_ffi.structural_map(body, [(tirx.For, _unroll_by_input)])
+    body = tvm_ffi.structural_map(body, [(tirx.For, _split_pieces)])
     body = tvm_ffi.structural_map(body, [(tirx.For, _write_out)])
     body = tvm_ffi.structural_map(body, [(tirx.For, _unswitch)])
     body = tvm_ffi.structural_map(body, [(tirx.For, _vectorize)])
@@ -266,6 +267,10 @@ def _unroll_by_input(loop: tirx.For) -> tirx.Stmt:
     order = sorted(itertools.product(*(range(int(f.extent)) for f in nest)), key=pixel)
     variables = [f.loop_var for f in nest]
     return _sequence([_bind(body, *zip(variables, at, strict=True)) for at in order])
+
+
+def _split_pieces(loop: tirx.For) -> tirx.Stmt:
+    return loop if _annotation(loop, pieces.PIECES) is None else pieces.split(loop)
 
 
 def _write_out(loop: tirx.For) -> tirx.Stmt:

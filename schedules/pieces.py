@@ -1,0 +1,125 @@
+"""A copy loop cut into vectors at given places, and images addressed pixel by pixel.
+
+Windows of a convolution lie side by side within a row of the image and jump at its end. `split`
+cuts a loop over them at every place where source or target jumps, so that each piece is a copy of
+contiguous elements. All places are known at compile time: indices with // and % become constants,
+and conditions that hold for a whole piece vanish.
+
+A piece that is no multiple of the vector's width ends with a vector that overlaps the one before
+it: 14 elements are two vectors of 8, not 8 + 4 + 2. A copy may write an element twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, sym, tirx
+
+# Loop over elements to copy: {"width": lanes of a vector, "cuts": places where a piece ends}.
+PIECES = "blislike.pieces"
+# Loop over the pixels of images of a size: [height, width]. NCHW images of that size are addressed
+# as [n, c, y * width + x], which is contiguous where y and x are quotient and rest of a pixel.
+IMAGE = "blislike.image"
+_IF = "prim.if_then_else"
+
+
+def split(loop: tirx.For) -> tirx.Stmt:
+    """Return the vectors of a loop with a `PIECES` annotation, each a loop of its own."""
+    note = loop.annotations[PIECES]
+    width = int(note["width"])
+    start, end = int(loop.min), int(loop.min) + int(loop.extent)
+    cuts = [start, *(int(c) for c in note["cuts"] if start < int(c) < end), end]
+    spans = [
+        (first, lanes)
+        for a, b in itertools.pairwise(cuts)
+        for first, lanes in _vectors(a, b, width)
+    ]
+    copies = [_vector(loop, first, lanes) for first, lanes in spans]
+    return copies[0] if len(copies) == 1 else tirx.SeqStmt(copies)
+
+
+def _vectors(start: int, end: int, width: int) -> Iterator[tuple[int, int]]:
+    """Cover a range by vectors (first element, lanes) of one power of two."""
+    while width > end - start:
+        width //= 2
+    yield from ((first, width) for first in range(start, end - width + 1, width))
+    if (end - start) % width:
+        yield end - width, width
+
+
+def _vector(loop: tirx.For, first: int, lanes: int) -> tirx.Stmt:
+    lane = tirx.Var("lane", "int32")
+    index = lane + tirx.IntImm("int32", first)
+    body = tvm_ffi.structural_map(
+        loop.body, [(tirx.Var, lambda v: index if v.same_as(loop.loop_var) else v)]
+    )
+    analyzer = sym.Analyzer()
+    analyzer.bind(lane, ir.Range(0, lanes))
+    body = tvm_ffi.structural_map(body, [(ir.Call, lambda call: _decided(call, analyzer))])
+    kind = tirx.ForKind.VECTORIZED if lanes > 1 else tirx.ForKind.SERIAL
+    return tirx.For(lane, tirx.IntImm("int32", 0), tirx.IntImm("int32", lanes), kind, body)
+
+
+def _decided(call: ir.Call, analyzer: sym.Analyzer) -> Any:
+    """Resolve a condition as far as it is the same for all lanes."""
+    if getattr(call.op, "name", "") != _IF:
+        return call
+    condition = analyzer.simplify(call.args[0])
+    if isinstance(condition, tirx.IntImm):
+        return call.args[1] if int(condition) else call.args[2]
+    return tirx.if_then_else(condition, *call.args[1:])
+
+
+def address_by_pixel(func: tirx.PrimFunc) -> tirx.Stmt:
+    """Return the body with one index per pixel for images of the sizes that `IMAGE` names."""
+    sizes = _sizes(func.body)
+    if not sizes:
+        return func.body
+    views: dict[Any, Any] = {}
+
+    def view(buffer: Any) -> Any:
+        shape = [int(e) for e in buffer.shape]
+        if len(shape) != 4 or tuple(shape[-2:]) not in sizes:
+            return None
+        if buffer not in views:
+            pixels = (*shape[:-2], shape[-2] * shape[-1])
+            views[buffer] = tirx.decl_buffer(pixels, buffer.dtype, f"{buffer.name}_pixels")
+        return views[buffer]
+
+    def at(buffer: Any, indices: Any) -> list[Any]:
+        *outer, y, x = indices
+        return [*outer, sym.Analyzer().simplify(y * buffer.shape[-1] + x)]
+
+    def load(access: Any) -> Any:
+        image = view(access.source)
+        indices = access.indices
+        return access if image is None else tirx.BufferLoad(image, at(access.source, indices))
+
+    def store(access: Any) -> Any:
+        image = view(access.buffer)
+        if image is None:
+            return access
+        return tirx.BufferStore(image, access.value, at(access.buffer, access.indices))
+
+    def allocate(alloc: Any) -> Any:
+        image = view(alloc.buffer)
+        return alloc if image is None else tirx.AllocBuffer(image, alloc.annotations)
+
+    body = tvm_ffi.structural_map(func.body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
+    body = tvm_ffi.structural_map(body, [(tirx.AllocBuffer, allocate)])
+    declared = [tirx.DeclBuffer(views[p], data=p.data) for p in func.params if p in views]
+    return tirx.SeqStmt([*declared, body])
+
+
+def _sizes(body: tirx.Stmt) -> set[tuple[int, ...]]:
+    found: set[tuple[int, ...]] = set()
+
+    def look(loop: tirx.For) -> None:
+        if IMAGE in loop.annotations:
+            found.add(tuple(int(e) for e in loop.annotations[IMAGE]))
+
+    tvm_ffi.structural_walk(body, [(tirx.For, look)])
+    return found

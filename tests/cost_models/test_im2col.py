@@ -1,0 +1,146 @@
+"""Predicted time of the im2col convolution: properties on any core, and one layer by hand."""
+
+from __future__ import annotations
+
+import pytest
+from estimates import (
+    AVX512,
+    CORES,
+    assert_more_work_takes_longer,
+    assert_threads_cost_a_fork_at_most,
+    check_all,
+    check_registers,
+    cores,
+    doubled,
+    fastest,
+)
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tvm_blislike.config import Config
+from tvm_blislike.cost_models import im2col
+from tvm_blislike.cost_models.im2col_geometry import Im2colGeometry
+from tvm_blislike.cost_models.roofline import FMA_EFFICIENCY
+from tvm_blislike.cost_models.slicing import slicings
+from tvm_blislike.hardware import Core
+from tvm_blislike.schedules.conv2d_im2col import IMPLEMENTATION
+from tvm_blislike.workload import Conv2dWorkload
+
+SAME = (1, 1, 1, 1)
+LAYER = Conv2dWorkload(1, 64, 56, 56, 64, 3, 3, padding=SAME)
+ODD = [
+    Conv2dWorkload(1, 1, 1, 1, 1, 1, 1),
+    Conv2dWorkload(1, 3, 299, 299, 32, 3, 3, (2, 2)),
+    Conv2dWorkload(1, 3, 31, 33, 24, 7, 7, (2, 2), (3, 3, 3, 3)),
+    Conv2dWorkload(3, 37, 17, 19, 53, 3, 3, (1, 2), (0, 1, 2, 1), (2, 1)),
+    Conv2dWorkload(1, 512, 7, 7, 512, 3, 3, padding=SAME),
+    Conv2dWorkload(1, 64, 224, 224, 64, 3, 3, padding=SAME),
+    Conv2dWorkload(2, 24, 149, 1, 57, 5, 1, padding=(2, 0, 2, 0)),
+    Conv2dWorkload(1, 2048, 1, 1, 1000, 1, 1),
+]
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Conv2dWorkload:
+    channels = st.one_of(st.sampled_from([3, 16, 24, 64, 256, 512]), st.integers(1, 300))
+    image, kernel = st.integers(1, 80), st.sampled_from([1, 1, 2, 3, 3, 5, 7])
+    one_or_two = st.integers(1, 2)
+    workload = Conv2dWorkload(
+        n=draw(st.integers(1, 3)),
+        ci=draw(channels),
+        h=draw(image),
+        w=draw(image),
+        co=draw(channels),
+        kh=draw(kernel),
+        kw=draw(kernel),
+        stride=(draw(one_or_two), draw(one_or_two)),
+        padding=tuple(draw(st.lists(st.integers(0, 3), min_size=4, max_size=4))),
+        dilation=(draw(one_or_two), draw(one_or_two)),
+    )
+    assume(workload.oh > 0 and workload.ow > 0)
+    return workload
+
+
+def check_geometry(config: Config, workload: Conv2dWorkload, core: Core) -> None:
+    """Raise AssertionError when blocks are not alike or a kernel may spill."""
+    geo = Im2colGeometry(workload, config)
+    assert geo.rows * geo.blocks_h == workload.oh
+    assert geo.channels * geo.sets == workload.ci
+    assert geo.channels % geo.slab_channels == 0
+    assert config.mc % config.mr == 0 and geo.blocks_m * geo.block_m >= geo.tiles_m
+    kernel = next(k for k in im2col._kernels(workload, core) if k.nr == config.nr)
+    assert kernel.registers + 2 <= core.vector_registers
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
+def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
+    for workload in ODD:
+        assert IMPLEMENTATION.applies(workload, core) == ""
+        for config in check_all(IMPLEMENTATION, workload, core, threads):
+            check_registers(config, core)
+            check_geometry(config, workload, core)
+
+
+@settings(max_examples=40, deadline=None)
+@given(workloads(), cores(), st.integers(1, 8))
+def test_any_workload_on_any_core(workload: Conv2dWorkload, core: Core, threads: int) -> None:
+    for config in check_all(IMPLEMENTATION, workload, core, threads):
+        check_registers(config, core)
+
+
+@settings(max_examples=40, deadline=None)
+@given(workloads(), st.sampled_from(["n", "ci", "co"]))
+def test_more_work_takes_longer(workload: Conv2dWorkload, size: str) -> None:
+    # From fewer channels the input is the model's, and moving it is free.
+    assume(size != "ci" or workload.ci >= im2col.FEW_CHANNELS)
+    assert_more_work_takes_longer(IMPLEMENTATION, workload, doubled(workload, size), AVX512)
+
+
+@settings(max_examples=40, deadline=None)
+@given(workloads(), st.integers(2, 4))
+def test_threads_help_or_cost_a_fork(workload: Conv2dWorkload, threads: int) -> None:
+    one, several = (fastest(IMPLEMENTATION, workload, AVX512, t) for t in (1, threads))
+    assert_threads_cost_a_fork_at_most(one, several, AVX512)
+
+
+def test_channels_in_a_set_of_the_slicing_analysis_are_on_offer() -> None:
+    """L1 of 48 KiB holds 6x64 tiles of 17 channels: four sets of 16."""
+    n_c = slicings(LAYER, AVX512, 6, 64)[0].n_c
+    offered = {c.kc for c in im2col.configs(LAYER, AVX512, 1) if (c.mr, c.nr) == (6, 64)}
+    assert n_c == 16
+    assert {9 * n_c, 9 * LAYER.ci} <= offered
+
+
+def test_one_layer_by_hand() -> None:
+    """FMAs of whole 8x48 tiles at full speed, and one line of a panel for 16 windows of a tap."""
+    workload = Conv2dWorkload(1, 64, 48, 48, 64, 1, 1)
+    config = Config("conv2d_im2col", mr=8, nr=48, mc=64, kc=64, loop_order="IS", oh_block=8)
+    cycles = im2col.estimate(workload, config, AVX512, 1).cycles
+    fma = workload.macs / 16 / AVX512.fma_per_cycle / FMA_EFFICIENCY
+    assert cycles["fma"] == pytest.approx(fma)
+    assert cycles["loads and edges"] == pytest.approx(0.0)
+    assert cycles["sums"] == cycles["fork"] == 0.0
+    vectors = 64 * 48 * 48 / 16
+    assert cycles["packing"] == pytest.approx(vectors * (im2col.COPY_CYCLES + im2col.LINE_CYCLES))
+    moved = (64 + 64) * 48 * 48 / 16
+    assert cycles["layouts"] == pytest.approx(im2col.MOVE_CYCLES * moved)
+
+
+def test_workspace_is_panels_rows_and_sums() -> None:
+    config = Config("conv2d_im2col", mr=8, nr=48, mc=64, kc=288, loop_order="IS", oh_block=7)
+    panels = 4 * 9 * 48 * 288  # 392 pixels are nine tiles
+    rows = 4 * 9 * 58 * 4  # 9 rows of 58 for 4 of 32 channels at a time: below 16 KiB
+    sums = 4 * 9 * 48 * 64
+    for threads in (1, 2):
+        size = im2col.workspace_bytes(LAYER, config, threads)
+        assert size == threads * (panels + rows + sums)
+
+
+def test_layers_between_blocked_layouts_stay_with_direct_convolution() -> None:
+    """Faster kernels on NCHWc, and no image to move."""
+    from tvm_blislike.schedules.conv2d_direct import IMPLEMENTATION as DIRECT
+
+    for workload in (LAYER, ODD[4], Conv2dWorkload(1, 256, 14, 14, 1024, 1, 1)):
+        ours, direct = (fastest(i, workload, AVX512, 1).seconds for i in (IMPLEMENTATION, DIRECT))
+        assert direct < ours
