@@ -8,6 +8,7 @@ from __future__ import annotations
 from tvm_blislike.schedules import (
     conv2d_depthwise,
     conv2d_direct,
+    conv2d_im2col,
     conv2d_winograd,
     conv2d_winograd_1d,
     gemm,
@@ -16,6 +17,7 @@ from tvm_blislike.schedules import (
 OWN = (
     conv2d_depthwise.IMPLEMENTATION,
     conv2d_direct.IMPLEMENTATION,
+    conv2d_im2col.IMPLEMENTATION,
     conv2d_winograd.IMPLEMENTATION,
     conv2d_winograd_1d.IMPLEMENTATION,
     gemm.IMPLEMENTATION,
