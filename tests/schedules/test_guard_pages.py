@@ -23,6 +23,8 @@ CASES = {
     "first layer": "Conv2dWorkload(1, 3, 31, 29, 32, 7, 7, (2, 2), (3, 3, 3, 3))",
     "grouped": "Conv2dWorkload(1, 64, 9, 10, 96, 3, 3, groups=2, padding=(1, 0, 1, 0))",
     "stride 3": "Conv2dWorkload(3, 16, 20, 23, 16, 5, 5, (3, 3))",
+    "stride 2 without a kernel": "Conv2dWorkload(1, 40, 15, 17, 23, 1, 1, (2, 2))",
+    "many channels": "Conv2dWorkload(1, 160, 10, 7, 29, 3, 3, padding=(1, 1, 1, 1))",
     "depthwise": "Conv2dWorkload(1, 32, 13, 17, 32, 3, 3, padding=(1, 1, 1, 1), groups=32)",
     "depthwise 24": "Conv2dWorkload(1, 24, 15, 14, 24, 5, 5, (2, 2), (2, 1, 2, 2), groups=24)",
     "winograd 3x3": "Conv2dWorkload(2, 16, 12, 25, 48, 3, 3, padding=(1, 0, 2, 1))",
