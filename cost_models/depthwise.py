@@ -66,6 +66,11 @@ def _spare(workload: Conv2dWorkload, core: Core) -> int:
     return SPARE_REGISTERS + (4 if core.isa == "neon" and max(workload.stride) > 1 else 0)
 
 
+def _sums(workload: Conv2dWorkload) -> int:
+    """Input channels of a group: a depthwise sum each (`schedules.conv2d_grouped`)."""
+    return workload.ci // workload.groups
+
+
 def window_loads(workload: Conv2dWorkload, tile_h: int, tile_w: int) -> int:
     """Return the distinct input pixels that a tile of outputs reads."""
     rows = _positions(tile_h, workload.stride[0], workload.kh, workload.dilation[0])
@@ -88,6 +93,8 @@ def loads_per_fma(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core
 
 def _loads_per_pixel(workload: Conv2dWorkload, lanes: int) -> int:
     """Load instructions for one pixel's vector: a multiplier of odd phase takes one per lane."""
+    if _sums(workload) > 1:
+        return 1
     times = workload.co // workload.ci
     return 1 if times % lanes == 0 or lanes % times == 0 else 2 * lanes
 
@@ -132,7 +139,7 @@ def _tile_cycles(
 ) -> dict[str, float]:
     """Cycles of the tiles of `vectors` vectors of channels, by what they go to."""
     pixels = workload.oh * workload.ow
-    taps = workload.kh * workload.kw
+    taps = workload.kh * workload.kw * _sums(workload)
     fma = taps / (core.fma_per_cycle * FMA_EFFICIENCY)
     whole = _vector_cycles(workload, config.tile_h, config.tile_w, core)
     exact = sum(
@@ -150,8 +157,13 @@ def _tile_cycles(
 
 def _vector_cycles(workload: Conv2dWorkload, rows: int, columns: int, core: Core) -> float:
     """Cycles for one vector of outputs in a tile: FMAs to start, loads, or latency."""
-    taps = workload.kh * workload.kw
-    fma = taps / (core.fma_per_cycle * FMA_EFFICIENCY)
+    taps = workload.kh * workload.kw * _sums(workload)
+    permutations = 0.0
+    if _sums(workload) > 1:
+        # One for each pixel and channel of the group, on a port that FMAs use as well.
+        pixels = window_loads(workload, rows, columns) / (rows * columns)
+        permutations = _sums(workload) * pixels
+    fma = (taps + permutations) / (core.fma_per_cycle * FMA_EFFICIENCY)
     loads = taps * loads_per_fma(workload, rows, columns, core)
     loads /= core.loads_per_cycle * LOAD_EFFICIENCY
     # Out of order, two neighbouring tiles are in flight.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from tvm_blislike.schedules import (
     conv2d_depthwise,
     conv2d_direct,
+    conv2d_grouped,
     conv2d_im2col,
     conv2d_winograd,
     conv2d_winograd_1d,
@@ -17,6 +18,7 @@ from tvm_blislike.schedules import (
 OWN = (
     conv2d_depthwise.IMPLEMENTATION,
     conv2d_direct.IMPLEMENTATION,
+    conv2d_grouped.IMPLEMENTATION,
     conv2d_im2col.IMPLEMENTATION,
     conv2d_winograd.IMPLEMENTATION,
     conv2d_winograd_1d.IMPLEMENTATION,

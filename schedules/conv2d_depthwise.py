@@ -50,7 +50,7 @@ from tvm_blislike.schedules.depthwise_geometry import (
     pack_weights,
     pack_weights_te,
 )
-from tvm_blislike.schedules.lowering import BORDER, BY_INPUT, EDGE
+from tvm_blislike.schedules.lowering import BORDER, BY_INPUT, EDGE, UNROLL
 from tvm_blislike.workload import Conv2dWorkload, Workload
 
 # Configurations to offer, best first.
@@ -80,15 +80,16 @@ def compute(
     pixel = _pixels(geo, data)
     ry = te.reduce_axis((0, workload.kh), "ry")
     rx = te.reduce_axis((0, workload.kw), "rx")
+    inner = [te.reduce_axis((0, geo.ci_group), "ii")] if geo.ci_group > 1 else []
 
     def product(n: Any, ov: Any, yt: Any, xt: Any, ih: Any, iw: Any, lane: Any) -> Any:
         y, x = (yt * th + ih) * sh + ry * dh, (xt * tw + iw) * sw + rx * dw
-        value, inside = pixel(n, ov, y, x, lane)
-        scaled = value * packed[ov, ry, rx, lane]
+        value, inside = pixel(n, ov, y, x, lane, *inner)
+        scaled = value * packed[(ov, *inner, ry, rx, lane)]
         if inside is not None:
             # The product, not the pixel: outside the image nothing is left to multiply.
             scaled = tirx.if_then_else(inside, scaled, 0.0)
-        return te.sum(scaled, [ry, rx])
+        return te.sum(scaled, [*inner, ry, rx])
 
     acc = te.compute(
         (workload.n, geo.vectors, *geo.tiles, th, tw, nr), product, name="acc", attrs=stage("acc")
@@ -109,7 +110,7 @@ def compute(
 
 
 def _pixels(geo: DepthwiseGeometry, data: te.Tensor) -> Any:
-    """Return (n, vector, padded y, padded x, lane) -> (value, whether it is in the image)."""
+    """Return (n, vector, padded y, padded x, lane ...) -> (value, whether it is in the image)."""
     w, layout = geo.workload, geo.config.data_layout
     top, left, conditional = *w.padding[:2], any(w.padding) and not geo.copies
     image = data
@@ -117,22 +118,26 @@ def _pixels(geo: DepthwiseGeometry, data: te.Tensor) -> Any:
         shape = shape_in(layout, w.n, w.ci, *geo.padded_size)
         image = padded(data, spatial_axis(layout), w.padding, shape)
 
-    def pixel(n: Any, ov: Any, y: Any, x: Any, lane: Any) -> tuple[Any, Any]:
+    def pixel(n: Any, ov: Any, y: Any, x: Any, *lane: Any) -> tuple[Any, Any]:
         if not conditional:
-            return image[_channel_index(geo, n, ov, y, x, lane)], None
+            return image[_channel_index(geo, n, ov, y, x, *lane)], None
         y, x = y - top, x - left
         inside = tirx.all(y >= 0, y < w.h, x >= 0, x < w.w)
-        return image[_channel_index(geo, n, ov, y, x, lane)], inside
+        return image[_channel_index(geo, n, ov, y, x, *lane)], inside
 
     return pixel
 
 
 def _channel_index(
-    geo: DepthwiseGeometry, n: Any, ov: Any, y: Any, x: Any, lane: Any
+    geo: DepthwiseGeometry, n: Any, ov: Any, y: Any, x: Any, lane: Any, inner: Any = 0
 ) -> tuple[Any, ...]:
-    """Index of the input channel of an output lane, at a pixel."""
+    """Index of the input channel of an output lane (the `inner`th of its group), at a pixel."""
     nr, times = geo.config.nr, geo.multiplier
     block = block_of(geo.config.data_layout)
+    if geo.ci_group > 1:
+        vectors = block // geo.ci_vector
+        within = ov % vectors * geo.ci_vector + lane // geo.co_group * geo.ci_group + inner
+        return (n, ov // vectors, y, x, within)
     if block == nr and times == 1:
         return (n, ov, y, x, lane)
     if times % nr == 0:
@@ -195,10 +200,14 @@ def _mark_block(sch: s_tir.Schedule, ih: Any, iw: Any, lane: Any, lanes: int) ->
 
 def _unroll_kernel(sch: s_tir.Schedule, acc: Any, geo: DepthwiseGeometry) -> None:
     """Put the kernel outside the tile, to be unrolled in the order of the input pixels."""
-    ih, iw, lane, ry, rx = sch.get_loops(acc)[-5:]
-    sch.reorder(ry, rx, ih, iw, lane)
+    several = geo.ci_group > 1
+    ih, iw, lane, *inner, ry, rx = sch.get_loops(acc)[-6 if several else -5 :]
+    sch.reorder(*inner, ry, rx, ih, iw, lane)
     sch.unannotate(acc, STAGE)
-    init = sch.decompose_reduction(acc, ry)
+    init = sch.decompose_reduction(acc, [*inner, ry][0])
+    for loop in inner:
+        # Its index selects lanes.
+        sch.annotate(loop, UNROLL, 1)
     _mark_block(sch, *sch.get_loops(init)[-3:], geo.config.nr)
     _mark_block(sch, ih, iw, lane, geo.config.nr)
     annotate_axis(sch, ry, "ry")
@@ -243,7 +252,7 @@ class Conv2dDepthwise:
 
     def configs(self, workload: Conv2dWorkload, core: Core, threads: int) -> list[Config]:
         """Return the tiles of the best predicted time, best first."""
-        found = list(_candidates(workload, core))
+        found = [c.with_fields(implementation=self.name) for c in _candidates(workload, core)]
         small = [c for c in found if DepthwiseGeometry(workload, c).code_bytes <= CODE_BYTES]
         # One pixel of a large kernel may take more with its edges: then one pixel it is.
         found = small or found[:1]

@@ -1,4 +1,7 @@
-"""A depthwise convolution's tiles: vectors, borders, copies of code; its packed weights."""
+"""A depthwise convolution's tiles: vectors, borders, copies of code; its packed weights.
+
+Groups of few channels (`conv2d_grouped`) have the same, with `ci_group` sums one after another.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,21 @@ class DepthwiseGeometry:
         return self.workload.co // self.workload.ci
 
     @property
+    def ci_group(self) -> int:
+        """Input channels of one group: 1 where the convolution is depthwise."""
+        return self.workload.ci // self.workload.groups
+
+    @property
+    def co_group(self) -> int:
+        """Output channels of one group."""
+        return self.workload.co // self.workload.groups
+
+    @property
+    def ci_vector(self) -> int:
+        """Input channels that one vector of output channels reads."""
+        return self.config.nr // self.co_group * self.ci_group
+
+    @property
     def vectors(self) -> int:
         """Vectors of output channels, the last one perhaps cut."""
         return math.ceil(self.workload.co / self.config.nr)
@@ -44,7 +62,8 @@ class DepthwiseGeometry:
     @property
     def packed_shape(self) -> tuple[int, ...]:
         """Shape of the packed weights."""
-        return (self.vectors, self.workload.kh, self.workload.kw, self.config.nr)
+        sums = (self.ci_group,) if self.ci_group > 1 else ()
+        return (self.vectors, *sums, self.workload.kh, self.workload.kw, self.config.nr)
 
     @property
     def padded_size(self) -> tuple[int, int]:
@@ -88,7 +107,7 @@ class DepthwiseGeometry:
     @property
     def tile_bytes(self) -> int:
         """Approximate machine code of one tile."""
-        taps = self.workload.kh * self.workload.kw
+        taps = self.workload.kh * self.workload.kw * self.ci_group
         return self.config.tile_h * self.config.tile_w * (taps * FMA_BYTES + OUTPUT_BYTES)
 
 
@@ -98,29 +117,31 @@ def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) 
     Parameters
     ----------
     weights : numpy.ndarray
-        (co, 1, kh, kw).
+        (co, ci / groups, kh, kw).
 
     Returns
     -------
     numpy.ndarray
-        `DepthwiseGeometry.packed_shape`: (vectors, kh, kw, nr).
+        `DepthwiseGeometry.packed_shape`: (vectors, kh, kw, nr), or (vectors, ci / groups, kh, kw,
+        nr) where groups have several input channels.
     """
     geo = DepthwiseGeometry(workload, config)
     missing = geo.vectors * config.nr - workload.co
-    filled = np.pad(weights[:, 0], ((0, missing), (0, 0), (0, 0)))
-    by_vector = filled.reshape(geo.vectors, config.nr, workload.kh, workload.kw)
-    return np.ascontiguousarray(by_vector.transpose(0, 2, 3, 1))
+    filled = np.pad(weights, ((0, missing), (0, 0), (0, 0), (0, 0)))
+    by_vector = filled.reshape(geo.vectors, config.nr, *weights.shape[1:])
+    packed = by_vector.transpose(0, 2, 3, 4, 1)
+    return np.ascontiguousarray(packed).reshape(geo.packed_shape)
 
 
 def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor) -> te.Tensor:
     """`pack_weights` as a TE stage, for weights that are not known at compile time."""
+    geo = DepthwiseGeometry(workload, config)
 
-    def value(ov: Any, ry: Any, rx: Any, lane: Any) -> Any:
-        o = ov * config.nr + lane
+    def value(ov: Any, *index: Any) -> Any:
+        *inner, ry, rx, lane = index
+        o, i = ov * config.nr + lane, inner[0] if inner else 0
         if workload.co % config.nr == 0:
-            return weights[o, 0, ry, rx]
-        return tirx.if_then_else(o < workload.co, weights[o, 0, ry, rx], 0.0)
+            return weights[o, i, ry, rx]
+        return tirx.if_then_else(o < workload.co, weights[o, i, ry, rx], 0.0)
 
-    return te.compute(
-        DepthwiseGeometry(workload, config).packed_shape, value, name="packed_weights"
-    )
+    return te.compute(geo.packed_shape, value, name="packed_weights")
