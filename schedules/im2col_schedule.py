@@ -141,8 +141,10 @@ def _place_packing(
 
     Each tap's copy of a row is loaded by itself, at an unaligned address. The paper loads a row
     once and shifts it in registers for kw copies (`valignd` on AVX-512), which saves loads only;
-    what limits is the stores. Measured in C with intrinsics on Golden Cove, 3x3, 8 rows of 56:
-    0.38 ns per vector either way while panels fit into L1, 2.4 ns either way in L2 (252 KB).
+    what limits is the stores. In C with intrinsics on Golden Cove, 3x3, 8 rows of 56, nine runs on
+    a machine with other load: the same 0.38 to 0.48 ns per vector for panels in L1; 1.2 to 3.1 ns
+    for panels in L2 (252 KB, 1 MB), where load moves both ways more than they differ and either
+    was ahead in some run. No gain that repeats: the simpler copy stays. NEON was not measured.
     """
     w, panels = geo.workload, marked["panels"]
     sch.compute_at(panels, place, preserve_unit_loops=True)
