@@ -15,6 +15,8 @@ from tvm_blislike.workload import Conv2dWorkload
 NATIVE = Core.native()
 # Cores whose kernels this machine runs.
 RUNNABLE = [NATIVE, *([Core.named("x86-64-v3")] if NATIVE.isa == "avx512" else [])]
+# For cost models, which compute nothing.
+LARGE_CHANNELS = st.one_of(st.sampled_from([3, 16, 24, 64, 256, 512]), st.integers(1, 300))
 _USUAL_CHANNELS = st.one_of(st.sampled_from([3, 8, 16, 24, 32, 48, 57, 64]), st.integers(1, 70))
 
 

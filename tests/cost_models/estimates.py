@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import strategies as st
@@ -56,6 +57,16 @@ def check_all(
         check(implementation.estimate(workload, config, core, threads), workload, core, threads)
         assert implementation.workspace_bytes(workload, config, threads) >= 0
     return offered
+
+
+def odd_shapes(
+    implementation: Implementation, workloads: Sequence[Workload], core: Core, threads: int
+) -> Iterator[tuple[Workload, Config]]:
+    """Yield every configuration of every workload, checked."""
+    for workload in workloads:
+        assert implementation.applies(workload, core) == ""
+        for config in check_all(implementation, workload, core, threads):
+            yield workload, config
 
 
 def check_registers(config: Config, core: Core) -> None:

@@ -12,6 +12,7 @@ from estimates import (
     cores,
     doubled,
     fastest,
+    odd_shapes,
 )
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -66,11 +67,9 @@ workloads = st.builds(
 @pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
 def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
-    for workload in ODD:
-        assert IMPLEMENTATION.applies(workload, core) == ""
-        for config in check_all(IMPLEMENTATION, workload, core, threads):
-            assert config.tile_h * config.tile_w < core.vector_registers
-            assert config.nr <= core.lanes()
+    for _workload, config in odd_shapes(IMPLEMENTATION, ODD, core, threads):
+        assert config.tile_h * config.tile_w < core.vector_registers
+        assert config.nr <= core.lanes()
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,7 +6,7 @@ import math
 from functools import partial
 
 import pytest
-from conv_workloads import convolutions
+from conv_workloads import LARGE_CHANNELS, convolutions
 from estimates import (
     AVX512,
     CORES,
@@ -17,6 +17,7 @@ from estimates import (
     cores,
     doubled,
     fastest,
+    odd_shapes,
 )
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -44,7 +45,7 @@ ODD = [
 
 workloads = partial(
     convolutions,
-    channels=st.one_of(st.sampled_from([3, 16, 24, 64, 256, 512]), st.integers(1, 300)),
+    channels=LARGE_CHANNELS,
     groups=(1, 1, 1, 2, 3),
     image=80,
     stride=2,
@@ -55,12 +56,10 @@ workloads = partial(
 @pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
 def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
-    for workload in ODD:
-        assert IMPLEMENTATION.applies(workload, core) == ""
-        for config in check_all(IMPLEMENTATION, workload, core, threads):
-            check_registers(config, core)
-            assert config.tile_h * config.tile_w == config.mr
-            assert config.tile_h <= workload.oh and config.tile_w <= workload.ow
+    for workload, config in odd_shapes(IMPLEMENTATION, ODD, core, threads):
+        check_registers(config, core)
+        assert config.tile_h * config.tile_w == config.mr
+        assert config.tile_h <= workload.oh and config.tile_w <= workload.ow
 
 
 @settings(max_examples=60, deadline=None)

@@ -13,6 +13,7 @@ from estimates import (
     cores,
     doubled,
     fastest,
+    odd_shapes,
 )
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -42,12 +43,10 @@ workloads = st.builds(GemmWorkload, sizes, sizes, sizes, batch=st.sampled_from([
 @pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
 def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
-    for workload in ODD:
-        assert IMPLEMENTATION.applies(workload, core) == ""
-        for config in check_all(IMPLEMENTATION, workload, core, threads):
-            check_registers(config, core)
-            assert config.mc % config.mr == config.nc % config.nr == 0
-            assert 1 <= config.kc <= workload.k
+    for workload, config in odd_shapes(IMPLEMENTATION, ODD, core, threads):
+        check_registers(config, core)
+        assert config.mc % config.mr == config.nc % config.nr == 0
+        assert 1 <= config.kc <= workload.k
 
 
 @settings(max_examples=60, deadline=None)

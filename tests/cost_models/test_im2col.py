@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 import pytest
+from conv_workloads import LARGE_CHANNELS, convolutions
 from estimates import (
     AVX512,
     CORES,
@@ -13,6 +17,7 @@ from estimates import (
     cores,
     doubled,
     fastest,
+    odd_shapes,
 )
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -40,25 +45,7 @@ ODD = [
 ]
 
 
-@st.composite
-def workloads(draw: st.DrawFn) -> Conv2dWorkload:
-    channels = st.one_of(st.sampled_from([3, 16, 24, 64, 256, 512]), st.integers(1, 300))
-    image, kernel = st.integers(1, 80), st.sampled_from([1, 1, 2, 3, 3, 5, 7])
-    one_or_two = st.integers(1, 2)
-    workload = Conv2dWorkload(
-        n=draw(st.integers(1, 3)),
-        ci=draw(channels),
-        h=draw(image),
-        w=draw(image),
-        co=draw(channels),
-        kh=draw(kernel),
-        kw=draw(kernel),
-        stride=(draw(one_or_two), draw(one_or_two)),
-        padding=tuple(draw(st.lists(st.integers(0, 3), min_size=4, max_size=4))),
-        dilation=(draw(one_or_two), draw(one_or_two)),
-    )
-    assume(workload.oh > 0 and workload.ow > 0)
-    return workload
+workloads = partial(convolutions, channels=LARGE_CHANNELS, image=80, stride=2, most_macs=math.inf)
 
 
 def check_geometry(config: Config, workload: Conv2dWorkload, core: Core) -> None:
@@ -75,11 +62,9 @@ def check_geometry(config: Config, workload: Conv2dWorkload, core: Core) -> None
 @pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
 def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
-    for workload in ODD:
-        assert IMPLEMENTATION.applies(workload, core) == ""
-        for config in check_all(IMPLEMENTATION, workload, core, threads):
-            check_registers(config, core)
-            check_geometry(config, workload, core)
+    for workload, config in odd_shapes(IMPLEMENTATION, ODD, core, threads):
+        check_registers(config, core)
+        check_geometry(config, workload, core)
 
 
 @settings(max_examples=40, deadline=None)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 import pytest
+from conv_workloads import convolutions
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -31,21 +32,9 @@ ODD = [
 ]
 
 
-@st.composite
-def workloads(draw: st.DrawFn, lanes: int) -> Conv2dWorkload:
-    channels, image = st.integers(1, 24), st.integers(1, 80)
-    workload = Conv2dWorkload(
-        n=draw(st.integers(1, 4)),
-        ci=lanes * draw(channels),
-        h=draw(image),
-        w=draw(image),
-        co=lanes * draw(channels),
-        kh=draw(st.integers(1, 7)),
-        kw=draw(st.integers(1, 7)),
-        padding=draw(st.tuples(*[st.integers(0, 4)] * 4)),
-    )
-    assume(workload.oh > 0 and workload.ow > 0)
-    return workload
+def workloads(lanes: int) -> st.SearchStrategy[Conv2dWorkload]:
+    channels = st.integers(1, 24).map(lambda count: lanes * count)
+    return convolutions(channels=channels, image=80, stride=1, dilation=1, most_macs=math.inf)
 
 
 def room(core: Core, threads: int) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 import tvm
 from conv_harness import STEPS, arrays, build, compiled, expected, nchw, placed, primfunc
 from conv_workloads import NATIVE
+from hypothesis import strategies as st
 from tvm import runtime, te
 
 from tvm_blislike.config import Config
@@ -23,6 +24,20 @@ EPILOGUES = [
     ["residual_first", "bias", "silu"],
     ["scale", "bias", "hard_swish", "residual_first", "clip"],
 ]
+
+
+def _takes_llvm_minutes(steps: Sequence[str]) -> bool:
+    """Whether there are sigmoids of sigmoids: too much for LLVM 22 in vectors of 4 lanes or fewer.
+
+    No model has them.
+    """
+    return sum(step in ("sigmoid", "silu") for step in steps) > 1
+
+
+def epilogues(most: int) -> st.SearchStrategy[list[str]]:
+    """Up to `most` steps in any order."""
+    steps = st.lists(st.sampled_from(STEPS), max_size=most)
+    return steps.filter(lambda drawn: not _takes_llvm_minutes(drawn))
 
 
 def best(

@@ -14,9 +14,10 @@ from conv_checks import (
     assert_result_may_be_broadcast,
     assert_threads_do_not_change_a_bit,
     best,
+    epilogues,
     packed_at_run_time,
 )
-from conv_harness import STEPS, arrays, build, error
+from conv_harness import arrays, build, error
 from conv_workloads import NATIVE, RUNNABLE, convolutions, one_config
 from effort import examples
 from hypothesis import given
@@ -40,8 +41,7 @@ def cases(draw: st.DrawFn) -> tuple[Core, Conv2dWorkload, Config, int, list[str]
     core, threads = draw(st.sampled_from(RUNNABLE)), draw(st.sampled_from([1, 2]))
     workload = draw(convolutions(groups=(1, 1, 1, 2, 3)))
     config = one_config(draw, IMPLEMENTATION, workload, core, threads, FIELDS)
-    steps = draw(st.lists(st.sampled_from(STEPS), max_size=4))
-    return core, workload, config, threads, steps
+    return core, workload, config, threads, draw(epilogues(4))
 
 
 @examples(120)

@@ -10,10 +10,11 @@ from conv_checks import (
     EPILOGUES,
     assert_every_weight_is_packed_once,
     assert_threads_do_not_change_a_bit,
+    epilogues,
     packed_at_run_time,
     result,
 )
-from conv_harness import STEPS, arrays, build, error
+from conv_harness import arrays, build, error
 from conv_workloads import NATIVE, RUNNABLE, one_config
 from effort import examples
 from hypothesis import assume, given
@@ -70,8 +71,7 @@ def cases(draw: st.DrawFn) -> tuple[Core, Conv2dWorkload, Config, int, list[str]
     config = one_config(
         draw, IMPLEMENTATION, workload, core, threads, ("loop_order", "tile_h", "tile_w")
     )
-    steps = draw(st.lists(st.sampled_from(STEPS), max_size=3))
-    return core, workload, config, threads, steps
+    return core, workload, config, threads, draw(epilogues(3))
 
 
 @examples(25)

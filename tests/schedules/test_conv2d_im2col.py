@@ -7,74 +7,39 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-import tvm
-from conv_harness import STEPS, arrays, build, error, expected, lowered, placed, primfunc
+from conv_checks import (
+    EPILOGUES,
+    assert_every_weight_is_packed_once,
+    assert_non_finite_pixels_stay_where_they_are,
+    assert_threads_do_not_change_a_bit,
+    best,
+    epilogues,
+    packed_at_run_time,
+    result,
+)
+from conv_harness import arrays, build, error, expected, lowered, primfunc
+from conv_workloads import NATIVE, RUNNABLE, convolutions, one_config
 from effort import examples
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
-from tvm import runtime, te
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.im2col_geometry import Im2colGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.schedules.conv2d_im2col import IMPLEMENTATION, pack_weights, pack_weights_te
+from tvm_blislike.schedules.conv2d_im2col import IMPLEMENTATION, pack_weights
 from tvm_blislike.workload import Conv2dWorkload
 
-NATIVE = Core.native()
-# Cores whose kernels this machine runs.
-RUNNABLE = [NATIVE, *([Core.named("x86-64-v3")] if NATIVE.isa == "avx512" else [])]
 TOLERANCE = 1e-5
 SAME = (1, 1, 1, 1)
-MOST_MACS = 4_000_000
-
-
-@st.composite
-def workloads(draw: st.DrawFn) -> Conv2dWorkload:
-    channels = st.one_of(st.sampled_from([3, 8, 16, 24, 57, 64]), st.integers(1, 70))
-    kernel, stride = st.integers(1, 7), st.integers(1, 3)
-    dilation, image = st.integers(1, 2), st.integers(1, 24)
-    workload = Conv2dWorkload(
-        n=draw(st.integers(1, 3)),
-        ci=draw(channels),
-        h=draw(image),
-        w=draw(image),
-        co=draw(channels),
-        kh=draw(kernel),
-        kw=draw(kernel),
-        stride=(draw(stride), draw(stride)),
-        # Up to more than any kernel needs.
-        padding=draw(st.tuples(*[st.integers(0, 4)] * 4)),
-        dilation=(draw(dilation), draw(dilation)),
-    )
-    assume(workload.oh > 0 and workload.ow > 0 and workload.macs <= MOST_MACS)
-    return workload
-
-
-def narrowed(draw: st.DrawFn, configs: list[Config], field: str) -> list[Config]:
-    """Keep one value of a field: every value as often as any other, however many configs it has."""
-    value = draw(st.sampled_from(sorted({getattr(c, field) for c in configs})))
-    return [c for c in configs if getattr(c, field) == value]
-
-
-def has_one_exponential(steps: list[str]) -> bool:
-    """Whether at most one step is a sigmoid.
-
-    LLVM 22 takes minutes over sigmoids of sigmoids in vectors of 4 lanes or fewer (images of up to
-    6 pixels in a block). No model has them.
-    """
-    return sum(step in ("sigmoid", "silu") for step in steps) <= 1
+FIELDS = ("loop_order", "nr", "mr", "kc", "oh_block", "mc")
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Core, Conv2dWorkload, Config, int, list[str]]:
-    core = draw(st.sampled_from(RUNNABLE))
-    threads = draw(st.sampled_from([1, 2]))
-    workload = draw(workloads())
-    configs = list(IMPLEMENTATION.configs(workload, core, threads))
-    for field in ("loop_order", "nr", "mr", "kc", "oh_block", "mc"):
-        configs = narrowed(draw, configs, field)
-    steps = draw(st.lists(st.sampled_from(STEPS), max_size=4).filter(has_one_exponential))
-    return core, workload, configs[0], threads, steps
+    core, threads = draw(st.sampled_from(RUNNABLE)), draw(st.sampled_from([1, 2]))
+    workload = draw(convolutions(most_macs=4e6))
+    config = one_config(draw, IMPLEMENTATION, workload, core, threads, FIELDS)
+    return core, workload, config, threads, draw(epilogues(4))
 
 
 @examples(12)
@@ -126,70 +91,39 @@ def test_corners(name: str, threads: int) -> None:
     assert {c: e for c, e in errors.items() if not e < TOLERANCE} == {}
 
 
-def best(workload: Conv2dWorkload, core: Core, threads: int) -> Config:
-    configs = IMPLEMENTATION.configs(workload, core, threads)
-    return min(configs, key=lambda c: IMPLEMENTATION.estimate(workload, c, core, threads).seconds)
-
-
 @pytest.mark.parametrize("sets", ["one set", "sets"])
-@pytest.mark.parametrize("steps", [[step] for step in STEPS] + [
-    ["bias", "residual", "relu"],
-    ["residual_first", "bias", "silu"],
-    ["scale", "bias", "hard_swish", "residual_first", "clip"],
-], ids="+".join)  # fmt: skip
+@pytest.mark.parametrize("steps", EPILOGUES, ids="+".join)
 def test_epilogues_in_any_order(steps: list[str], sets: str) -> None:
     workload = Conv2dWorkload(2, 16, 10, 11, 57, 3, 3, padding=SAME)
-    config = best(workload, NATIVE, 2).with_fields(oh_block=5, kc=144 if sets == "one set" else 36)
+    config = best(IMPLEMENTATION, workload, threads=2)
+    config = config.with_fields(oh_block=5, kc=144 if sets == "one set" else 36)
     assert error(workload, config, NATIVE, 2, steps) < TOLERANCE
 
 
 def test_infinities_and_nan_stay_where_they_are() -> None:
-    """No pixel takes part in an output that does not read it, not even times zero."""
-    workload = Conv2dWorkload(1, 32, 9, 11, 48, 3, 3, padding=SAME)
-    config = best(workload, NATIVE, 1)
-    values = arrays(workload)
-    values[0][0, 5, 4, 6] = np.nan
-    values[0][0, 7, 0, 0] = np.inf
-    arguments = [runtime.tensor(a) for a in placed(workload, config, [], values)]
-    build(workload, config, NATIVE)["main"](*arguments)
-    finite = np.isfinite(arguments[-1].numpy()[0])
-    touched = np.zeros((9, 11), bool)
-    touched[3:6, 5:8] = touched[:2, :2] = True
-    np.testing.assert_array_equal(finite, np.broadcast_to(~touched, finite.shape))
+    assert_non_finite_pixels_stay_where_they_are(IMPLEMENTATION)
 
 
-def test_one_thread_and_two_give_the_same_bits() -> None:
+@pytest.mark.parametrize("mc, rows", [(24, 14), (48, 7)])
+def test_one_thread_and_two_give_the_same_bits(mc: int, rows: int) -> None:
     workload = Conv2dWorkload(1, 32, 14, 17, 48, 3, 3, padding=SAME)
-    for mc, rows in ((24, 14), (48, 7)):
-        config = best(workload, NATIVE, 1).with_fields(mr=8, nr=48, mc=mc, oh_block=rows)
-        results = []
-        for threads in (1, 2):
-            arguments = [runtime.tensor(a) for a in placed(workload, config, [], arrays(workload))]
-            build(workload, config, NATIVE, threads)["main"](*arguments)
-            results.append(arguments[-1].numpy())
-        np.testing.assert_array_equal(*results)
+    config = best(IMPLEMENTATION, workload).with_fields(mr=8, nr=48, mc=mc, oh_block=rows)
+    assert_threads_do_not_change_a_bit(workload, config)
 
 
 @pytest.mark.parametrize("name", ["prime sizes", "first layer, 7x7"])
 def test_weights_packed_at_run_time_are_those_packed_before(name: str) -> None:
     workload = CORNERS[name]
-    config = best(workload, NATIVE, 1)
-    weights = arrays(workload)[1]
-    operand = te.placeholder(weights.shape, name="weights")
-    packed = pack_weights_te(workload, config, operand)
-    library = tvm.compile(te.create_prim_func([operand, packed]), "llvm")
-    out = runtime.tensor(np.full(Im2colGeometry(workload, config).packed_shape, np.nan, "f4"))
-    library["main"](runtime.tensor(weights), out)
-    np.testing.assert_array_equal(out.numpy(), pack_weights(workload, config, weights))
+    config, weights = best(IMPLEMENTATION, workload), arrays(workload)[1]
+    found = packed_at_run_time(IMPLEMENTATION, workload, config, weights)
+    np.testing.assert_array_equal(found, pack_weights(workload, config, weights))
 
 
 def test_packed_panels_hold_every_weight_once_and_zeros() -> None:
     workload = CORNERS["prime sizes"]
-    config = best(workload, NATIVE, 1)
-    weights = np.abs(arrays(workload)[1]) + 1
-    packed = pack_weights(workload, config, weights)
-    assert packed.shape == Im2colGeometry(workload, config).packed_shape
-    assert sorted(packed[packed != 0]) == sorted(weights.ravel())
+    config = best(IMPLEMENTATION, workload)
+    shape = Im2colGeometry(workload, config).packed_shape
+    assert_every_weight_is_packed_once(IMPLEMENTATION, workload, config, shape)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +148,7 @@ PACKING = {
 @pytest.mark.parametrize("name", PACKING)
 def test_packing_is_vector_code(name: str) -> None:
     """No gather, no element by element copy: what is scalar belongs to the borders."""
-    module = lowered(primfunc(PACKING[name], best(PACKING[name], NATIVE, 1)), NATIVE)
+    module = lowered(primfunc(PACKING[name], best(IMPLEMENTATION, PACKING[name])), NATIVE)
     text = module.script()
     stores = re.findall(r"^\s*panels\[(.*?)\] = ", text, re.M)
     assert stores and all(re.search(r":|Ramp", index) for index in stores)
@@ -226,7 +160,7 @@ def test_packing_is_vector_code(name: str) -> None:
 def test_k_loop_stays_in_registers(name: str) -> None:
     """The loop with the most FMAs touches no stack."""
     workload = PACKING[name]
-    text = build(workload, best(workload, NATIVE, 1), NATIVE).mod.inspect_source("asm")
+    text = build(workload, best(IMPLEMENTATION, workload), NATIVE).mod.inspect_source("asm")
     blocks = re.split(r"^\.LBB\S*:", text, flags=re.M)
     inner = max(blocks, key=lambda block: block.count("vfmadd231ps"))
     assert inner.count("vfmadd231ps") >= 20
@@ -236,9 +170,7 @@ def test_k_loop_stays_in_registers(name: str) -> None:
 def test_result_is_expected_for_a_forced_config() -> None:
     """Small enough to compute by hand: one window, one filter of ones."""
     workload = Conv2dWorkload(1, 1, 2, 2, 1, 2, 2)
-    config = best(workload, NATIVE, 1)
+    config = best(IMPLEMENTATION, workload)
     data, weights = np.arange(4, dtype="f4").reshape(1, 1, 2, 2), np.ones((1, 1, 2, 2), "f4")
-    arguments = [runtime.tensor(a) for a in placed(workload, config, [], [data, weights])]
-    build(workload, config, NATIVE)["main"](*arguments)
-    assert arguments[-1].numpy().item() == 6.0
+    assert result(workload, config, [data, weights]).item() == 6.0
     assert expected(workload, [], [data, weights]).item() == 6.0

@@ -5,108 +5,45 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
-import tvm
 import tvm_ffi
-from conv_harness import (
-    STEPS,
-    arrays,
-    build,
-    compiled,
-    error,
-    expected,
-    lowered,
-    nchw,
-    placed,
-    primfunc,
+from conv_checks import (
+    EPILOGUES,
+    assert_result_may_be_broadcast,
+    assert_threads_do_not_change_a_bit,
+    epilogues,
+    packed_at_run_time,
 )
+from conv_harness import arrays, lowered, primfunc
+from conv_workloads import NATIVE, RUNNABLE, convolutions, one_config
 from effort import examples
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
-from tvm import runtime, te, tirx
+from tvm import tirx
+from winograd_checks import assert_right, blocking, kernel_of
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.winograd_geometry import CHANNELS, TILES, WinogradGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.layouts import blocked, shape_in
-from tvm_blislike.microkernels import Microkernel, kernels_for
-from tvm_blislike.schedules.conv2d_winograd import (
-    IMPLEMENTATION,
-    error_bound,
-    pack_weights,
-    pack_weights_te,
-)
+from tvm_blislike.microkernels import kernels_for
+from tvm_blislike.schedules.conv2d_winograd import IMPLEMENTATION, pack_weights
 from tvm_blislike.workload import Conv2dWorkload
 
-NATIVE = Core.native()
-# Cores whose kernels this machine runs.
-RUNNABLE = [NATIVE, *([Core.named("haswell")] if NATIVE.isa == "avx512" else [])]
 LANES = NATIVE.lanes()
 SAME = (1, 1, 1, 1)
 ORDERS = (TILES, CHANNELS)
 # Outputs of a tile along an axis, by the length of the kernel.
 TILE_SIZES = {1: (1,), 2: (2, 4, 6), 3: (2, 4, 6), 4: (2, 4), 5: (2, 4), 6: (2,), 7: (2,)}
-# As in the tests of direct convolution: compiling takes most of the time.
-MOST_MACS = 5_000_000
-
-
-def tolerance(workload: Conv2dWorkload, config: Config) -> float:
-    """Twice the error to expect of random data, and roundings of the epilogue."""
-    return 2 * error_bound(workload, config) + 1e-6
+forced = partial(blocking, IMPLEMENTATION.name)
 
 
 def tiles_of(workload: Conv2dWorkload) -> list[tuple[int, int]]:
     """All tile sizes that the kernel allows."""
     sizes = itertools.product(TILE_SIZES[workload.kh], TILE_SIZES[workload.kw])
     return [(h, w) for h, w in sizes if h == w or 1 in (workload.kh, workload.kw)]
-
-
-def kernel_of(core: Core, rows: int, columns: int) -> Microkernel:
-    """The highest micro-kernel of at most `rows`, among the widest that divide `columns`."""
-    fitting = [k for k in kernels_for(core.isa) if columns % k.nr == 0 and k.mr <= rows]
-    return max(fitting, key=lambda k: (k.nr <= 2 * core.lanes(), k.nr, k.mr))
-
-
-def forced(
-    workload: Conv2dWorkload,
-    tile: tuple[int, int],
-    block: tuple[int, int],
-    order: str = TILES,
-    chunk: int = 1,
-    kernel: Microkernel | None = None,
-    core: Core = NATIVE,
-) -> Config:
-    """Describe a blocking: tiles of a block (rows, columns), panels of a chunk."""
-    kernel = kernel or kernel_of(core, block[0] * block[1], workload.co)
-    layout = blocked(core.lanes())
-    return Config(
-        "conv2d_winograd",
-        mr=kernel.mr,
-        nr=kernel.nr,
-        mc=block[0] * block[1],
-        nc=chunk * kernel.nr,
-        kc=workload.ci,
-        loop_order=order,
-        data_layout=layout,
-        out_layout=layout,
-        tile_h=tile[0],
-        tile_w=tile[1],
-        oh_block=block[0],
-        prefetch=1,
-    )
-
-
-def assert_right(
-    workload: Conv2dWorkload,
-    config: Config,
-    threads: int = 1,
-    steps: tuple[str, ...] = (),
-    core: Core = NATIVE,
-) -> None:
-    assert IMPLEMENTATION.applies(workload, core) == ""
-    assert error(workload, config, core, threads, steps) < tolerance(workload, config)
 
 
 CORNERS = {
@@ -211,50 +148,22 @@ def test_vectors_of_every_width(order: str, core: Core) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("steps", [(step,) for step in STEPS] + [
-    ("bias", "residual", "relu"),
-    ("residual_first", "bias", "silu"),
-    ("scale", "bias", "hard_swish", "residual_first", "clip"),
-], ids="+".join)  # fmt: skip
-def test_epilogues_in_any_order(steps: tuple[str, ...], order: str) -> None:
+@pytest.mark.parametrize("steps", EPILOGUES, ids="+".join)
+def test_epilogues_in_any_order(steps: list[str], order: str) -> None:
     workload = Conv2dWorkload(2, LANES, 9, 11, 2 * LANES, 3, 3, padding=SAME)
     assert_right(workload, forced(workload, (4, 4), (2, 3), order), 2, steps)
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_result_broadcast_by_its_reader(order: str) -> None:
-    """What follows is larger, so the convolution is stored and read again."""
     workload = Conv2dWorkload(2, 32, 1, 1, 3 * LANES, 3, 3, padding=SAME)
-    config = forced(workload, (2, 2), (1, 1), order)
-    shape = shape_in(config.out_layout, 2, workload.co, 5, 6)
-
-    def scaled(gate: te.Tensor, image: te.Tensor) -> te.Tensor:
-        return te.compute(
-            shape, lambda n, c, y, x, i: image[n, c, y, x, i] * gate[n, c, 0, 0, i], name="scaled"
-        )
-
-    library = compiled(primfunc(workload, config, ["sigmoid"], (shape, scaled)), NATIVE, 2)
-    pixels = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
-    values = arrays(workload)
-    arguments = [*placed(workload, config, [], values)[:2], pixels, np.full(shape, np.nan, "f4")]
-    arguments = [runtime.tensor(a) for a in arguments]
-    library["main"](*arguments)
-    image, result = (
-        nchw(a, config.out_layout, workload.co) for a in (pixels, arguments[-1].numpy())
-    )
-    np.testing.assert_allclose(result, expected(workload, ["sigmoid"], values) * image, atol=1e-5)
+    assert_result_may_be_broadcast(workload, forced(workload, (2, 2), (1, 1), order))
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_one_thread_and_two_give_the_same_bits(order: str) -> None:
     workload = Conv2dWorkload(1, 32, 13, 17, 4 * LANES, 3, 3, padding=SAME)
-    config = forced(workload, (4, 4), (1, 5), order)
-    results = []
-    for threads in (1, 2):
-        arguments = [runtime.tensor(a) for a in placed(workload, config, [], arrays(workload))]
-        build(workload, config, NATIVE, threads)["main"](*arguments)
-        results.append(arguments[-1].numpy())
-    np.testing.assert_array_equal(*results)
+    assert_threads_do_not_change_a_bit(workload, forced(workload, (4, 4), (1, 5), order))
 
 
 def allocations(stmt: tirx.Stmt) -> list[tuple[str, int]]:
@@ -293,44 +202,23 @@ def test_workspace_is_what_the_function_allocates(
     assert max(size for name, size in total if name in others) <= 4 * config.mr * config.nr
 
 
-@st.composite
-def workloads(draw: st.DrawFn, lanes: int) -> Conv2dWorkload:
-    kernel, image = st.integers(1, 7), st.integers(1, 24)
-    channels, padding = st.integers(1, 4), st.tuples(*[st.integers(0, 4)] * 4)
-    workload = Conv2dWorkload(
-        n=draw(st.integers(1, 3)),
-        ci=lanes * draw(channels),
-        h=draw(image),
-        w=draw(image),
-        co=lanes * draw(channels),
-        kh=draw(kernel),
-        kw=draw(kernel),
-        padding=draw(padding),
-    )
-    assume(workload.oh > 0 and workload.ow > 0 and workload.macs <= MOST_MACS)
-    return workload
+FIELDS = ("loop_order", "tile_h", "tile_w", "nr", "mc", "oh_block", "mr", "nc")
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Core, Conv2dWorkload, Config, int, list[str]]:
-    core = draw(st.sampled_from(RUNNABLE))
-    threads = draw(st.sampled_from([1, 2]))
-    workload = draw(workloads(core.lanes()))
-    assume(IMPLEMENTATION.applies(workload, core) == "")
-    configs = list(IMPLEMENTATION.configs(workload, core, threads))
-    for field in ("loop_order", "tile_h", "tile_w", "nr", "mc", "oh_block", "mr", "nc"):
-        # Every value as often as any other, however many configs it has.
-        value = draw(st.sampled_from(sorted({getattr(c, field) for c in configs})))
-        configs = [c for c in configs if getattr(c, field) == value]
-    steps = draw(st.lists(st.sampled_from(STEPS), max_size=3))
-    return core, workload, configs[0], threads, steps
+    core, threads = draw(st.sampled_from(RUNNABLE)), draw(st.sampled_from([1, 2]))
+    channels = st.sampled_from([core.lanes() * count for count in range(1, 5)])
+    workload = draw(convolutions(channels=channels, stride=1, dilation=1))
+    config = one_config(draw, IMPLEMENTATION, workload, core, threads, FIELDS)
+    return core, workload, config, threads, draw(epilogues(3))
 
 
 @examples(60)
 @given(cases())
 def test_random_workloads_and_configs(case) -> None:
     core, workload, config, threads, steps = case
-    assert_right(workload, config, threads, tuple(steps), core)
+    assert_right(workload, config, threads, steps, core)
 
 
 @pytest.mark.parametrize("name", ["F(2,3), F(4,3), F(6,3)", "F(2,5), F(4,5)", "1x7", "3x1", "3x5"])
@@ -340,13 +228,9 @@ def test_weights_packed_at_run_time_are_those_packed_before(name: str) -> None:
     for tile in tiles_of(workload):
         config = forced(workload, tile, (1, 1))
         weights = arrays(workload)[1]
-        operand = te.placeholder(weights.shape, name="weights")
-        packed = pack_weights_te(workload, config, operand)
-        library = tvm.compile(te.create_prim_func([operand, packed]), "llvm")
-        out = runtime.tensor(np.full(WinogradGeometry(workload, config).packed_shape, np.nan, "f4"))
-        library["main"](runtime.tensor(weights), out)
+        found = packed_at_run_time(IMPLEMENTATION, workload, config, weights)
         wanted = pack_weights(workload, config, weights)
-        np.testing.assert_allclose(out.numpy(), wanted, atol=2e-6 * np.abs(wanted).max())
+        np.testing.assert_allclose(found, wanted, atol=2e-6 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 4])

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from conv_harness import STEPS, error
+from conv_harness import STEPS
+from conv_workloads import NATIVE, RUNNABLE
 from effort import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from winograd_checks import assert_right, blocking
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.winograd_geometry import Winograd1dGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.layouts import blocked
-from tvm_blislike.microkernels import Microkernel, kernels_for
-from tvm_blislike.schedules.conv2d_winograd_1d import IMPLEMENTATION, error_bound
+from tvm_blislike.schedules.conv2d_winograd_1d import IMPLEMENTATION
 from tvm_blislike.workload import Conv2dWorkload
 
-NATIVE = Core.native()
-RUNNABLE = [NATIVE, *([Core.named("haswell")] if NATIVE.isa == "avx512" else [])]
 SAME = (1, 1, 1, 1)
 MOST_MACS = 5_000_000
 
@@ -38,44 +36,9 @@ CORNERS = {
 }
 
 
-def assert_right(
-    workload: Conv2dWorkload,
-    config: Config,
-    threads: int = 1,
-    steps: tuple[str, ...] = (),
-    core: Core = NATIVE,
-) -> None:
-    assert IMPLEMENTATION.applies(workload, core) == ""
-    bound = 2 * error_bound(workload, config) + 1e-6
-    assert error(workload, config, core, threads, steps) < bound
-
-
-def kernel_of(core: Core, rows: int, columns: int) -> Microkernel:
-    fitting = [k for k in kernels_for(core.isa) if columns % k.nr == 0 and k.mr <= rows]
-    return max(fitting, key=lambda k: (k.nr <= 2 * core.lanes(), k.nr, k.mr))
-
-
-def forced(
-    workload: Conv2dWorkload, tile: int, block: tuple[int, int], chunk: int, core: Core
-) -> Config:
-    """Describe a blocking: rows and tiles per row of a block, panels of a chunk."""
-    kernel = kernel_of(core, block[0] * block[1], workload.co)
-    layout = blocked(core.lanes())
-    return Config(
-        "conv2d_winograd_1d",
-        mr=kernel.mr,
-        nr=kernel.nr,
-        mc=block[0] * block[1],
-        nc=chunk * kernel.nr,
-        kc=workload.ci,
-        loop_order="tiles",
-        data_layout=layout,
-        out_layout=layout,
-        tile_h=1,
-        tile_w=tile,
-        oh_block=block[0],
-        prefetch=1,
-    )
+def forced(workload: Conv2dWorkload, tile: int, block: tuple[int, int]) -> Config:
+    """Describe a blocking: rows and tiles per row of a block."""
+    return blocking(IMPLEMENTATION.name, workload, (1, tile), block)
 
 
 def sizes(kw: int) -> tuple[int, ...]:
@@ -89,13 +52,13 @@ def test_corners(name: str) -> None:
         in_row = -(-workload.ow // tile)
         # By turns blocks that do not divide the rows, and such as do not divide a row.
         block = (min(3, workload.oh), in_row) if i % 2 else (1, max(1, in_row - 1))
-        assert_right(workload, forced(workload, tile, block, 1, NATIVE), threads=1 + i % 2)
+        assert_right(workload, forced(workload, tile, block), threads=1 + i % 2)
 
 
 @pytest.mark.parametrize("steps", [(), tuple(STEPS)])
 def test_epilogues(steps: tuple[str, ...]) -> None:
     workload = CORNERS["asymmetric padding"]
-    assert_right(workload, forced(workload, 4, (2, 5), 1, NATIVE), 1, steps)
+    assert_right(workload, forced(workload, 4, (2, 5)), 1, steps)
 
 
 @given(st.data())
@@ -119,7 +82,7 @@ def test_random_workloads_and_configurations(data: st.DataObject) -> None:
 
 def test_products_are_half_of_those_of_direct_convolution() -> None:
     workload = Conv2dWorkload(1, 64, 56, 56, 64, 3, 3, padding=SAME)
-    geo = Winograd1dGeometry(workload, forced(workload, 4, (2, 14), 1, NATIVE))
+    geo = Winograd1dGeometry(workload, forced(workload, 4, (2, 14)))
     products = geo.blocks * geo.tiles * geo.points * geo.steps * workload.co
     assert 2 * products == workload.macs
 

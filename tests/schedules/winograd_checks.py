@@ -1,0 +1,66 @@
+"""Winograd configurations made by hand, and how exact their results must be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from conv_harness import error
+from conv_workloads import NATIVE
+
+from tvm_blislike.config import Config
+from tvm_blislike.cost_models.winograd_geometry import TILES
+from tvm_blislike.hardware import Core
+from tvm_blislike.layouts import blocked
+from tvm_blislike.microkernels import Microkernel, kernels_for
+from tvm_blislike.registry import get_implementation
+from tvm_blislike.workload import Conv2dWorkload
+
+
+def kernel_of(core: Core, rows: int, columns: int) -> Microkernel:
+    """The highest micro-kernel of at most `rows`, among the widest that divide `columns`."""
+    fitting = [k for k in kernels_for(core.isa) if columns % k.nr == 0 and k.mr <= rows]
+    return max(fitting, key=lambda k: (k.nr <= 2 * core.lanes(), k.nr, k.mr))
+
+
+def blocking(
+    implementation: str,
+    workload: Conv2dWorkload,
+    tile: tuple[int, int],
+    block: tuple[int, int],
+    order: str = TILES,
+    chunk: int = 1,
+    kernel: Microkernel | None = None,
+    core: Core = NATIVE,
+) -> Config:
+    """Describe a blocking: tiles of a block (rows, columns), panels of a chunk."""
+    kernel = kernel or kernel_of(core, block[0] * block[1], workload.co)
+    layout = blocked(core.lanes())
+    return Config(
+        implementation,
+        mr=kernel.mr,
+        nr=kernel.nr,
+        mc=block[0] * block[1],
+        nc=chunk * kernel.nr,
+        kc=workload.ci,
+        loop_order=order,
+        data_layout=layout,
+        out_layout=layout,
+        tile_h=tile[0],
+        tile_w=tile[1],
+        oh_block=block[0],
+        prefetch=1,
+    )
+
+
+def assert_right(
+    workload: Conv2dWorkload,
+    config: Config,
+    threads: int = 1,
+    steps: Sequence[str] = (),
+    core: Core = NATIVE,
+) -> None:
+    """Allow twice the error to expect of random data, and roundings of the epilogue."""
+    implementation = get_implementation(config.implementation)
+    assert implementation.applies(workload, core) == ""
+    bound = 2 * implementation.error_bound(workload, config) + 1e-6
+    assert error(workload, config, core, threads, steps) < bound
