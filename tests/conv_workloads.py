@@ -15,6 +15,17 @@ from tvm_blislike.workload import Conv2dWorkload
 NATIVE = Core.native()
 # Cores whose kernels this machine runs.
 RUNNABLE = [NATIVE, *([Core.named("x86-64-v3")] if NATIVE.isa == "avx512" else [])]
+# No size a multiple of anything, or everything; one pixel, few and many of everything.
+ODD_CONVOLUTIONS = [
+    Conv2dWorkload(1, 1, 1, 1, 1, 1, 1),
+    Conv2dWorkload(1, 3, 299, 299, 32, 3, 3, (2, 2)),
+    Conv2dWorkload(1, 3, 31, 33, 24, 7, 7, (2, 2), (3, 3, 3, 3)),
+    Conv2dWorkload(3, 37, 17, 19, 53, 3, 3, (1, 2), (0, 1, 2, 1), (2, 1)),
+    Conv2dWorkload(1, 512, 7, 7, 512, 3, 3, padding=(1, 1, 1, 1)),
+    Conv2dWorkload(1, 64, 224, 224, 64, 3, 3, padding=(1, 1, 1, 1)),
+    Conv2dWorkload(2, 24, 149, 1, 57, 5, 1, padding=(2, 0, 2, 0)),
+    Conv2dWorkload(1, 2048, 1, 1, 1000, 1, 1),
+]
 # For cost models, which compute nothing.
 LARGE_CHANNELS = st.one_of(st.sampled_from([3, 16, 24, 64, 256, 512]), st.integers(1, 300))
 _USUAL_CHANNELS = st.one_of(st.sampled_from([3, 8, 16, 24, 32, 48, 57, 64]), st.integers(1, 70))

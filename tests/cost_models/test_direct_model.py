@@ -6,7 +6,7 @@ import math
 from functools import partial
 
 import pytest
-from conv_workloads import LARGE_CHANNELS, convolutions
+from conv_workloads import LARGE_CHANNELS, ODD_CONVOLUTIONS, convolutions
 from estimates import (
     AVX512,
     CORES,
@@ -30,17 +30,7 @@ from tvm_blislike.schedules.conv2d_direct import IMPLEMENTATION
 from tvm_blislike.workload import Conv2dWorkload
 
 SAME = (1, 1, 1, 1)
-ODD = [
-    Conv2dWorkload(1, 1, 1, 1, 1, 1, 1),
-    Conv2dWorkload(1, 3, 299, 299, 32, 3, 3, (2, 2)),
-    Conv2dWorkload(1, 3, 31, 33, 24, 7, 7, (2, 2), (3, 3, 3, 3)),
-    Conv2dWorkload(3, 37, 17, 19, 53, 3, 3, (1, 2), (0, 1, 2, 1), (2, 1)),
-    Conv2dWorkload(1, 512, 7, 7, 512, 3, 3, padding=SAME),
-    Conv2dWorkload(1, 64, 224, 224, 64, 3, 3, padding=SAME),
-    Conv2dWorkload(2, 24, 149, 1, 57, 5, 1, padding=(2, 0, 2, 0)),
-    Conv2dWorkload(1, 240, 14, 14, 240, 1, 1, groups=3),
-    Conv2dWorkload(1, 2048, 1, 1, 1000, 1, 1),
-]
+ODD = [*ODD_CONVOLUTIONS, Conv2dWorkload(1, 240, 14, 14, 240, 1, 1, groups=3)]
 
 
 workloads = partial(

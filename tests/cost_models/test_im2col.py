@@ -6,7 +6,7 @@ import math
 from functools import partial
 
 import pytest
-from conv_workloads import LARGE_CHANNELS, convolutions
+from conv_workloads import LARGE_CHANNELS, ODD_CONVOLUTIONS, convolutions
 from estimates import (
     AVX512,
     CORES,
@@ -33,16 +33,7 @@ from tvm_blislike.workload import Conv2dWorkload
 
 SAME = (1, 1, 1, 1)
 LAYER = Conv2dWorkload(1, 64, 56, 56, 64, 3, 3, padding=SAME)
-ODD = [
-    Conv2dWorkload(1, 1, 1, 1, 1, 1, 1),
-    Conv2dWorkload(1, 3, 299, 299, 32, 3, 3, (2, 2)),
-    Conv2dWorkload(1, 3, 31, 33, 24, 7, 7, (2, 2), (3, 3, 3, 3)),
-    Conv2dWorkload(3, 37, 17, 19, 53, 3, 3, (1, 2), (0, 1, 2, 1), (2, 1)),
-    Conv2dWorkload(1, 512, 7, 7, 512, 3, 3, padding=SAME),
-    Conv2dWorkload(1, 64, 224, 224, 64, 3, 3, padding=SAME),
-    Conv2dWorkload(2, 24, 149, 1, 57, 5, 1, padding=(2, 0, 2, 0)),
-    Conv2dWorkload(1, 2048, 1, 1, 1000, 1, 1),
-]
+DEEP = Conv2dWorkload(1, 512, 7, 7, 512, 3, 3, padding=SAME)
 
 
 workloads = partial(convolutions, channels=LARGE_CHANNELS, image=80, stride=2, most_macs=math.inf)
@@ -62,7 +53,7 @@ def check_geometry(config: Config, workload: Conv2dWorkload, core: Core) -> None
 @pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
 def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
-    for workload, config in odd_shapes(IMPLEMENTATION, ODD, core, threads):
+    for workload, config in odd_shapes(IMPLEMENTATION, ODD_CONVOLUTIONS, core, threads):
         check_registers(config, core)
         check_geometry(config, workload, core)
 
@@ -126,6 +117,6 @@ def test_layers_between_blocked_layouts_stay_with_direct_convolution() -> None:
     """Faster kernels on NCHWc, and no image to move."""
     from tvm_blislike.schedules.conv2d_direct import IMPLEMENTATION as DIRECT
 
-    for workload in (LAYER, ODD[4], Conv2dWorkload(1, 256, 14, 14, 1024, 1, 1)):
+    for workload in (LAYER, DEEP, Conv2dWorkload(1, 256, 14, 14, 1024, 1, 1)):
         ours, direct = (fastest(i, workload, AVX512, 1).seconds for i in (IMPLEMENTATION, DIRECT))
         assert direct < ours

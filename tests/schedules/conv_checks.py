@@ -93,17 +93,16 @@ def packed_at_run_time(
     return out.numpy()
 
 
-def assert_every_weight_is_packed_once(
-    implementation: Implementation,
-    workload: Conv2dWorkload,
-    config: Config,
-    shape: tuple[int, ...],
-) -> None:
-    """Beside the weights there are only zeros."""
+def assert_packed_once_and_alike(
+    implementation: Implementation, workload: Conv2dWorkload, config: Config
+) -> np.ndarray:
+    """Beside every weight once there are zeros only, at run time too; return the packed array."""
     weights = np.abs(arrays(workload)[1]) + 1
     packed = implementation.pack(workload, config, weights)
-    assert packed.shape == shape
     assert sorted(packed[packed != 0]) == sorted(weights.ravel())
+    found = packed_at_run_time(implementation, workload, config, weights)
+    np.testing.assert_array_equal(found, packed)
+    return packed
 
 
 def assert_result_may_be_broadcast(workload: Conv2dWorkload, config: Config) -> None:

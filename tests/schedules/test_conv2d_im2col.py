@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 from conv_checks import (
     EPILOGUES,
-    assert_every_weight_is_packed_once,
     assert_non_finite_pixels_stay_where_they_are,
+    assert_packed_once_and_alike,
     assert_threads_do_not_change_a_bit,
     best,
     epilogues,
-    packed_at_run_time,
     result,
 )
-from conv_harness import arrays, build, error, expected, lowered, primfunc
+from conv_harness import build, error, expected, lowered, primfunc
 from conv_workloads import NATIVE, RUNNABLE, convolutions, one_config
 from effort import examples
 from hypothesis import given
@@ -26,7 +25,7 @@ from hypothesis import strategies as st
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.im2col_geometry import Im2colGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.schedules.conv2d_im2col import IMPLEMENTATION, pack_weights
+from tvm_blislike.schedules.conv2d_im2col import IMPLEMENTATION
 from tvm_blislike.workload import Conv2dWorkload
 
 TOLERANCE = 1e-5
@@ -112,18 +111,11 @@ def test_one_thread_and_two_give_the_same_bits(mc: int, rows: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["prime sizes", "first layer, 7x7"])
-def test_weights_packed_at_run_time_are_those_packed_before(name: str) -> None:
+def test_weights_are_packed_once_and_alike_at_run_time(name: str) -> None:
     workload = CORNERS[name]
-    config, weights = best(IMPLEMENTATION, workload), arrays(workload)[1]
-    found = packed_at_run_time(IMPLEMENTATION, workload, config, weights)
-    np.testing.assert_array_equal(found, pack_weights(workload, config, weights))
-
-
-def test_packed_panels_hold_every_weight_once_and_zeros() -> None:
-    workload = CORNERS["prime sizes"]
     config = best(IMPLEMENTATION, workload)
-    shape = Im2colGeometry(workload, config).packed_shape
-    assert_every_weight_is_packed_once(IMPLEMENTATION, workload, config, shape)
+    packed = assert_packed_once_and_alike(IMPLEMENTATION, workload, config)
+    assert packed.shape == Im2colGeometry(workload, config).packed_shape
 
 
 @pytest.mark.parametrize(
