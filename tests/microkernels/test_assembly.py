@@ -7,9 +7,9 @@ import re
 from textwrap import dedent
 
 import pytest
-from assembly import Instruction, k_loop
 from kernel_harness import Product, compile_all, primfunc
 
+from tvm_blislike.assembly import Instruction, count, k_loop
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import KERNELS, Microkernel, UpdateShape, kernels_for
 
@@ -43,12 +43,6 @@ def loop_of(kernel: Microkernel, core: str, in_memory: bool = False) -> list[Ins
     return k_loop(library.mod.inspect_source("asm"))
 
 
-def loads(loop: list[Instruction]) -> int:
-    """Registers filled from memory, folded operands included; a pair load counts twice."""
-    pairs = sum(i.name == "ldp" for i in loop)
-    return sum(i.reads_memory for i in loop) + pairs
-
-
 @pytest.mark.parametrize("kernel, core", ALL_CORES, ids=name_of)
 def test_k_loop_is_nothing_but_multiply_adds_and_their_loads(kernel: Microkernel, core: str):
     loop = loop_of(kernel, core)
@@ -60,7 +54,7 @@ def test_k_loop_is_nothing_but_multiply_adds_and_their_loads(kernel: Microkernel
     asked = 1 if kernel.a_by_lane and not kernel.loads_a_vectors else UNROLL
     assert steps in [asked * times for times in (1, 2, 4, 8)]
     assert steps == asked or len(fmas) <= MOST_REPEATED
-    assert loads(loop) == pytest.approx(kernel.loads_per_fma * len(fmas))
+    assert count(loop).loads == pytest.approx(kernel.loads_per_fma * len(fmas))
 
 
 @pytest.mark.parametrize("kernel", kernels_for("avx512"), ids=name_of)
@@ -127,6 +121,6 @@ def test_reader_finds_the_inner_loop_and_its_faults():
     assert [i.uses_stack for i in loop] == [True, False, False, False, False]
     assert [i.reads_memory for i in loop] == [True, True, False, False, False]
     assert [i.moves_register for i in loop] == [False, False, False, True, False]
-    assert loads(loop) == 3
+    assert count(loop).loads == 3
     with pytest.raises(ValueError, match="0 innermost loops"):
         k_loop("f:\n\tret\n")

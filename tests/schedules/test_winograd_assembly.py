@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 import tvm
-from assembly import Instruction, innermost_loops
 from conv_harness import lowered, primfunc
 
+from tvm_blislike.assembly import Instruction, innermost_loops
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import winograd
 from tvm_blislike.hardware import Core

@@ -1,4 +1,4 @@
-"""A small reader of LLVM's assembly: the innermost loop that holds the multiply-adds.
+"""A small reader of LLVM's assembly: functions, innermost loops, and what a k loop consists of.
 
 x86 in AT&T syntax (the destination is the last operand), AArch64 in its own (it is the first).
 """
@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 _LABEL = re.compile(r"^([.\w$]+):")
+_SYMBOL = re.compile(r"^([A-Za-z_][\w.$]*):", re.MULTILINE)
 _FMA = re.compile(r"v?f(n?m)(add|sub)|fml[as]")
 _BRANCH = re.compile(r"^(j\w+|b|b\.\w+|cbn?z|tbn?z)$")
 
@@ -58,6 +59,18 @@ class Instruction:
         return "(" in self.operands or "[" in _without_lanes(self.operands)
 
     @property
+    def is_store(self) -> bool:
+        """Whether it writes memory (AArch64)."""
+        return self.name.startswith("st")
+
+    @property
+    def registers_loaded(self) -> int:
+        """Registers or operands that it fills from memory."""
+        if not self.reads_memory or self.is_prefetch or self.is_store:
+            return 0
+        return 2 if self.name == "ldp" else 1
+
+    @property
     def target(self) -> str:
         """Label that a branch jumps to."""
         return self.operands.split(",")[-1].strip()
@@ -80,6 +93,13 @@ def instructions(text: str) -> list[Instruction | str]:
             name, _, operands = code.partition("\t")
             found.append(Instruction(name.strip(), operands.strip()))
     return found
+
+
+def functions(text: str) -> dict[str, str]:
+    """Return the text of each function by its name."""
+    starts = [(found.start(), found.group(1)) for found in _SYMBOL.finditer(text)]
+    ends = [start for start, _ in starts[1:]] + [len(text)]
+    return {name: text[start:end] for (start, name), end in zip(starts, ends, strict=True)}
 
 
 def innermost_loops(text: str) -> list[list[Instruction]]:
@@ -110,6 +130,40 @@ def k_loop(text: str) -> list[Instruction]:
     if len(loops) != 1:
         raise ValueError(f"{len(loops)} innermost loops with multiply-adds, expected one")
     return loops[0]
+
+
+@dataclass(frozen=True)
+class LoopCounts:
+    """What the instructions of a loop are.
+
+    Parameters
+    ----------
+    instructions, fmas : int
+        All of them, and the multiply-adds among them.
+    loads : int
+        Vector registers (or elements) filled from memory; a pair load counts twice.
+    spills : int
+        Accesses to the stack.
+    moves : int
+        Vector registers copied into others.
+    """
+
+    instructions: int
+    fmas: int
+    loads: int
+    spills: int
+    moves: int
+
+
+def count(loop: list[Instruction]) -> LoopCounts:
+    """Count what a loop consists of."""
+    return LoopCounts(
+        len(loop),
+        sum(i.is_fma for i in loop),
+        sum(i.registers_loaded for i in loop),
+        sum(i.uses_stack for i in loop),
+        sum(i.moves_register for i in loop),
+    )
 
 
 def _without_lanes(operands: str) -> str:
