@@ -17,6 +17,7 @@ from tvm_blislike.passes.reporting import Reporter
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.strategy import Override, Strategy
 from tvm_blislike.targets import core_of
+from tvm_blislike.tuning.book import RecordBook
 
 if TYPE_CHECKING:
     from tvm_blislike.report import Report
@@ -31,6 +32,7 @@ def blislike_pipeline(
     override: Override | None = None,
     reporter: Reporter | None = None,
     constraints: Constraints | None = None,
+    records: RecordBook | None = None,
 ) -> tvm.transform.Pass:
     """Return the pipeline; `relax.get_pipeline("blislike", ...)` takes the same arguments.
 
@@ -46,6 +48,8 @@ def blislike_pipeline(
         Collects what was decided.
     constraints : Constraints, optional
         Limits of the choice.
+    records : RecordBook, optional
+        What was measured; it overrules the cost model.
 
     Returns
     -------
@@ -59,7 +63,9 @@ def blislike_pipeline(
         chosen_core = core or core_of(target)
         target = target or tvm.target.Target(chosen_core.target_config(threads))
         count = threads or int(target.attrs.get("num-cores", 1))
-        strategy = Strategy(chosen_core, count, override, constraints or Constraints())
+        strategy = Strategy(
+            chosen_core, count, override, constraints or Constraints(), records or RecordBook()
+        )
         with target:
             return _passes(strategy, target, reporter)(mod)
 
@@ -101,6 +107,7 @@ def compile_module(
     threads: int,
     override: Override | None = None,
     constraints: Constraints | None = None,
+    records: RecordBook | None = None,
 ) -> tuple[tvm.runtime.Executable, Report]:
     """Compile an imported module for a core.
 
@@ -111,5 +118,5 @@ def compile_module(
     """
     reporter = Reporter()
     target = tvm.target.Target(core.target_config(threads))
-    pipeline = blislike_pipeline(core, threads, override, reporter, constraints)
+    pipeline = blislike_pipeline(core, threads, override, reporter, constraints, records)
     return tvm.compile(mod, target, relax_pipeline=pipeline), reporter.report

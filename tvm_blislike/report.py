@@ -81,6 +81,8 @@ class LayerReport:
         The predicted milliseconds by cause: fma, loads and edges, traffic, packing, ...
     candidates : tuple of CandidateReport
         All implementations for this kind of layer.
+    measured_ms : float or None
+        Time on record, None where the layer was never tuned.
     """
 
     name: str
@@ -96,6 +98,7 @@ class LayerReport:
     macs: int = 0
     breakdown: dict[str, float] = field(default_factory=dict)
     candidates: tuple[CandidateReport, ...] = ()
+    measured_ms: float | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ only. A measured record or a user's pin takes its place in `Strategy.choose`, no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from tvm_blislike.config import Config
@@ -15,6 +15,7 @@ from tvm_blislike.cost_models.roofline import Estimate
 from tvm_blislike.errors import ChoiceError
 from tvm_blislike.hardware import Core
 from tvm_blislike.registry import Implementation, implementations
+from tvm_blislike.tuning.book import RecordBook, fastest
 from tvm_blislike.workload import Workload
 
 # Ask a user's function first: it returns a config, or None to leave the choice to the model.
@@ -61,6 +62,8 @@ class Choice:
         Why it was chosen, or why nothing applies.
     candidates : tuple of Candidate
         Every implementation for this kind of workload, in order of registration.
+    measured_seconds : float or None
+        Its time on record.
     """
 
     workload: Workload
@@ -69,6 +72,7 @@ class Choice:
     estimate: Estimate | None
     reason: str
     candidates: tuple[Candidate, ...] = ()
+    measured_seconds: float | None = None
 
 
 @dataclass
@@ -85,12 +89,15 @@ class Strategy:
         A user's own strategy, asked before the cost model.
     constraints : Constraints, optional
         Limits of the choice.
+    records : RecordBook, optional
+        Measured configurations, which overrule the cost model.
     """
 
     core: Core
     threads: int
     override: Override | None = None
     constraints: Constraints = field(default_factory=Constraints)
+    records: RecordBook = field(default_factory=RecordBook)
     _made: dict[Workload, Choice] = field(default_factory=dict)
 
     def choose(self, workload: Workload) -> Choice:
@@ -103,7 +110,9 @@ class Strategy:
         """
         if workload not in self._made:
             self._made[workload] = (
-                self._overridden(workload) or self._pinned(workload) or self._fastest(workload)
+                self._overridden(workload)
+                or self._pinned(workload)
+                or self._measured(workload, self._fastest(workload))
             )
         return self._made[workload]
 
@@ -127,6 +136,35 @@ class Strategy:
         ]
         best = self._best(implementation, workload, matching)
         return replace(best, reason="pinned")
+
+    def _measured(self, workload: Workload, predicted: Choice) -> Choice:
+        """Return the fastest configuration on record, else what the model chose."""
+        able = {c.implementation for c in predicted.candidates if c.seconds is not None}
+        usable = self.records.usable(workload, self.core, self.threads)
+        offers = [
+            (self._best(implementation, workload, [record.config]), record)
+            for record in usable
+            for implementation in implementations(workload.kind)
+            if implementation.name == record.config.implementation and implementation.name in able
+            if self._allowed(implementation, workload, [record.config])
+        ]
+        if not offers:
+            return predicted
+        predictions = {choice.config: choice.estimate.seconds for choice, _ in offers}
+        record = fastest([record for _, record in offers], predictions.__getitem__)
+        return replace(
+            next(choice for choice, r in offers if r is record),
+            reason=f"fastest of {len(offers)} measured",
+            candidates=predicted.candidates,
+            measured_seconds=record.median_seconds,
+        )
+
+    def _allowed(
+        self, implementation: Implementation, workload: Workload, configs: list[Config]
+    ) -> list[Config]:
+        """Return the configurations within the limits of errors and temporary memory."""
+        exact = self._exact(implementation, workload, configs)
+        return self._small(implementation, workload, exact)
 
     def _able(self, name: str, workload: Workload, by: str) -> Implementation:
         """Return the implementation that a user named, if it can compute a workload."""
@@ -164,7 +202,8 @@ class Strategy:
         reason = reason or self.constraints.refuses(implementation, able)
         if reason:
             return None, Candidate(name, None, reason)
-        exact = self._exact(implementation, workload)
+        configs = list(implementation.configs(workload, self.core, self.threads))
+        exact = self._exact(implementation, workload, configs)
         if not exact:
             return None, Candidate(name, None, "errors above the limit")
         small = self._small(implementation, workload, exact)
@@ -179,7 +218,7 @@ class Strategy:
             (i.workspace_bytes(workload, c, self.threads), i, c)
             for i in able
             if not self.constraints.refuses(i, able)
-            for c in self._exact(i, workload)
+            for c in self._exact(i, workload, i.configs(workload, self.core, self.threads))
         ]
         if not bytes_of:
             reasons = [
@@ -192,13 +231,12 @@ class Strategy:
         best = self._best(implementation, workload, configs)
         return replace(best, reason=f"least workspace, {size} bytes: more than allowed")
 
-    def _exact(self, implementation: Implementation, workload: Workload) -> list[Config]:
+    def _exact(
+        self, implementation: Implementation, workload: Workload, configs: Iterable[Config]
+    ) -> list[Config]:
         """Return the configurations within the limit of errors."""
-        return [
-            c
-            for c in implementation.configs(workload, self.core, self.threads)
-            if implementation.error_bound(workload, c) <= self.constraints.max_error
-        ]
+        limit = self.constraints.max_error
+        return [c for c in configs if implementation.error_bound(workload, c) <= limit]
 
     def _small(
         self, implementation: Implementation, workload: Workload, configs: list[Config]

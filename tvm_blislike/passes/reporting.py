@@ -75,6 +75,7 @@ def _chosen(name: str, func: tirx.PrimFunc, strategy: Strategy) -> LayerReport:
         workload.macs,
         {cause: 1e3 * c / clock_hz(strategy.core) for cause, c in estimate.cycles.items()},
         tuple(_candidate(candidate) for candidate in choice.candidates),
+        None if choice.measured_seconds is None else choice.measured_seconds * 1e3,
     )
 
 

@@ -1,0 +1,1 @@
+"""Tuning: few measurements per layer, kept as records that later compilations follow."""

@@ -1,0 +1,108 @@
+"""What is on record for a workload, and which of it is fastest."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from tvm_blislike.config import Config
+from tvm_blislike.hardware import Core
+from tvm_blislike.tuning import files
+from tvm_blislike.tuning.record import Record, core_facts, is_compatible, versions
+from tvm_blislike.workload import Workload
+
+_SHOWN_LINES = 3
+
+
+class RecordBook:
+    """Records by core, threads and workload; those of other versions are left out.
+
+    Parameters
+    ----------
+    records : iterable of Record
+        In the order in which they were written.
+    """
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self._current = versions()
+        self._pages: dict[object, dict[Config, Record]] = defaultdict(dict)
+        self.add(records)
+
+    @staticmethod
+    def open(path: str | os.PathLike[str] | None) -> RecordBook:
+        """Return the records of a file; lines that are none are named in a warning.
+
+        Parameters
+        ----------
+        path : path or None
+            None stands for `files.default_path()`, which need not exist.
+
+        Raises
+        ------
+        InputError
+            When a file that was named is missing.
+        """
+        if path is None and not files.default_path().exists():
+            return RecordBook()
+        records, bad = files.read(path or files.default_path())
+        warn_of(bad)
+        return RecordBook(records)
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Take in more records: of each configuration the one of the latest date counts."""
+        for record in records:
+            if not is_compatible(record, self._current):
+                continue
+            page = self._pages[record.key]
+            known = page.get(record.config)
+            if known is None or known.date <= record.date:
+                page[record.config] = record
+
+    def of(self, workload: Workload, core: Core, threads: int) -> tuple[Record, ...]:
+        """Return the latest record of each configuration, whatever its status."""
+        return tuple(self._pages.get((core_facts(core), threads, workload), {}).values())
+
+    def usable(self, workload: Workload, core: Core, threads: int) -> tuple[Record, ...]:
+        """Return the records of configurations that were right and are not dropped."""
+        return tuple(r for r in self.of(workload, core, threads) if r.status == "ok" and r.seconds)
+
+
+def fastest(records: Sequence[Record], predicted: Callable[[Config], float]) -> Record:
+    """Return the record to follow: the model's favourite among those as fast as the fastest.
+
+    Two are as fast as each other when their medians differ by less than the spread of either.
+
+    Parameters
+    ----------
+    records : sequence of Record
+        At least one.
+    predicted : callable
+        Predicted seconds of a configuration.
+    """
+    best = min(records, key=lambda record: record.median_seconds)
+    ties = [record for record in records if are_tied(best, record)]
+    return min(ties, key=lambda record: (predicted(record.config), record.median_seconds))
+
+
+def are_tied(best: Record, other: Record) -> bool:
+    """Whether the difference of two medians is within the spread."""
+    spread = max(best.spread_seconds, other.spread_seconds)
+    return other.median_seconds - best.median_seconds <= spread / 2
+
+
+def warn_of(bad: Sequence[files.BadLine]) -> None:
+    """Name the lines of a file that were skipped."""
+    if not bad:
+        return
+    named = "; ".join(str(line) for line in bad[:_SHOWN_LINES])
+    more = f"; and {len(bad) - _SHOWN_LINES} more" if len(bad) > _SHOWN_LINES else ""
+    noun = "line" if len(bad) == 1 else "lines"
+    warnings.warn(f"skipped {len(bad)} {noun} of the records: {named}{more}", stacklevel=3)
+
+
+def resolve(path: str | os.PathLike[str] | None) -> Path:
+    """Return the file that an option means: None stands for the default one."""
+    return files.default_path() if path is None else Path(path)

@@ -1,0 +1,200 @@
+"""A record: what one configuration of one workload measured, as one line of JSON.
+
+A line carries a checksum of its other fields, so a torn or edited one is recognized.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from statistics import median, quantiles
+from typing import Any
+
+from tvm_blislike.config import Config
+from tvm_blislike.hardware import Core
+from tvm_blislike.workload import Workload
+
+FORMAT = 1
+# Usable; computes something else; crashed, hung or could not be built; slower in its model.
+STATUSES = ("ok", "wrong", "failed", "dropped")
+CACHES = ("cold", "warm")
+_CHECK = "check"
+
+
+class BadRecordError(ValueError):
+    """A line is no record of this format; the message says why."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measurement.
+
+    Parameters
+    ----------
+    workload : Workload
+        What was computed.
+    config : Config
+        How.
+    core : str
+        Name of the core.
+    facts : str
+        `core_facts` of the core: a record counts for cores with the same only.
+    target : mapping
+        Configuration of TVM's target it was built for.
+    threads : int
+        Threads it ran with.
+    seconds : tuple of float
+        Every repeat, in order of time. Empty unless `status` is "ok" or "dropped".
+    predicted_seconds : float
+        By the analytical model, before measuring.
+    error : float or None
+        Largest difference from the reference relative to its largest value; None if not known.
+    status : str
+        One of `STATUSES`.
+    reason : str
+        Why the status is not "ok".
+    cache : str
+        "cold" when the private caches were emptied before each repeat, else "warm".
+    model : str
+        Name of the model it was tuned for.
+    versions : mapping of str to str
+        Of this package and of TVM.
+    date : str
+        UTC, ISO 8601.
+    """
+
+    workload: Workload
+    config: Config
+    core: str
+    facts: str
+    target: Mapping[str, Any]
+    threads: int
+    seconds: tuple[float, ...]
+    predicted_seconds: float
+    error: float | None = None
+    status: str = "ok"
+    reason: str = ""
+    cache: str = "cold"
+    model: str = ""
+    versions: Mapping[str, str] = field(default_factory=lambda: versions())
+    date: str = field(default_factory=lambda: now())
+
+    @property
+    def median_seconds(self) -> float:
+        """Median of the repeats; infinity without any."""
+        return median(self.seconds) if self.seconds else float("inf")
+
+    @property
+    def spread_seconds(self) -> float:
+        """Distance of the quartiles of the repeats."""
+        if len(self.seconds) < 2:
+            return 0.0
+        low, _, high = quantiles(self.seconds, n=4, method="inclusive")
+        return high - low
+
+    @property
+    def key(self) -> tuple[str, int, Workload]:
+        """What it must have in common with a choice that follows it."""
+        return (self.facts, self.threads, self.workload)
+
+    def to_json(self) -> str:
+        """Return the record as one line of JSON, without the newline."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        fields |= {
+            "format": FORMAT,
+            "workload": json.loads(self.workload.to_json()),
+            "config": _changed_fields(self.config),
+            "target": dict(self.target),
+            "seconds": list(self.seconds),
+            "versions": dict(self.versions),
+        }
+        return _dump({**fields, _CHECK: _checksum(fields)})
+
+    @staticmethod
+    def from_json(line: str) -> Record:
+        """Return the record that `to_json` wrote.
+
+        Raises
+        ------
+        BadRecordError
+            When the line is torn, was edited, or has another format.
+        """
+        try:
+            fields = json.loads(line)
+            check = fields.pop(_CHECK)
+        except (ValueError, AttributeError, TypeError, KeyError) as error:
+            raise BadRecordError("torn, or no record") from error
+        if check != _checksum(fields):
+            raise BadRecordError("damaged or edited: its checksum differs")
+        if fields.pop("format", None) != FORMAT:
+            raise BadRecordError("written in another format")
+        try:
+            return Record(**_typed(fields))
+        except (ValueError, TypeError, KeyError) as error:
+            raise BadRecordError(f"of another version: {error}") from error
+
+
+def _typed(fields: dict[str, Any]) -> dict[str, Any]:
+    if fields["status"] not in STATUSES or fields["cache"] not in CACHES:
+        raise ValueError("unknown status or cache mode")
+    return fields | {
+        "workload": Workload.from_json(json.dumps(fields["workload"])),
+        "config": Config(**fields["config"]),
+        "seconds": tuple(float(s) for s in fields["seconds"]),
+    }
+
+
+def _changed_fields(config: Config) -> dict[str, Any]:
+    """Return the fields that differ from the defaults: later versions may have more of them."""
+    return {
+        f.name: getattr(config, f.name)
+        for f in dataclasses.fields(config)
+        if getattr(config, f.name) != f.default
+    }
+
+
+def _dump(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, sort_keys=True, allow_nan=False)
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(_dump(fields).encode()):08x}"
+
+
+def core_facts(core: Core) -> str:
+    """Return a digest of what makes kernels fast or slow on a core, not of its name or sources."""
+    caches = [(c.level, c.bytes, c.ways, c.line_bytes) for c in core.caches]
+    facts = (core.isa, core.vector_bits, core.vector_registers, core.fma_per_cycle, caches)
+    return f"{zlib.crc32(repr((*facts, core.mcpu, sorted(core.mattr))).encode()):08x}"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of this package and of TVM."""
+    return {name: _version(name) for name in ("tvm-blislike", "apache-tvm")}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def is_compatible(record: Record, current: Mapping[str, str] | None = None) -> bool:
+    """Whether a record's kernels are still what this version builds: major and minor are equal."""
+    current = current or versions()
+    return all(_minor(record.versions.get(name, "")) == _minor(v) for name, v in current.items())
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
+
+
+def now() -> str:
+    """Return the present time, UTC, ISO 8601."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
