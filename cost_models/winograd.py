@@ -298,7 +298,7 @@ def _input_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
     source = level_holding(core, w.n * w.ci * w.h * w.w * ITEM_BYTES, threads)
     image = w.n * w.ci * w.h * w.w * ITEM_BYTES / bytes_per_cycle(core, source)
     vectors = geo.blocks * w.ci / core.lanes(w.dtype)
-    work = vectors * geo.input_work * _transform_cycles(geo)
+    work = vectors * geo.input_work * _transform_cycles(geo, core)
     return work + (image if source not in (1, 2) else 0.0)
 
 
@@ -309,8 +309,10 @@ def _output_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
     size = w.n * w.co * w.oh * w.ow * ITEM_BYTES
     level = level_holding(core, size, threads)
     image = 0.0 if level in (1, 2) else size / bytes_per_cycle(core, level)
-    return vectors * geo.output_work * _transform_cycles(geo) + image
+    return vectors * geo.output_work * _transform_cycles(geo, core) + image
 
 
-def _transform_cycles(geo: WinogradGeometry) -> float:
-    return TRANSFORM_CYCLES * (SPILLING if geo.points > POINTS_IN_REGISTERS else 1.0)
+def _transform_cycles(geo: WinogradGeometry, core: Core) -> float:
+    # A flat transform holds the whole patch: in registers, or in memory again and again.
+    held = max(1.0, geo.points / core.vector_registers) if geo.flat else 1.0
+    return TRANSFORM_CYCLES * (SPILLING if geo.points > POINTS_IN_REGISTERS else 1.0) * held

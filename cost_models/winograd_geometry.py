@@ -12,6 +12,8 @@ from tvm_blislike.workload import Conv2dWorkload
 # Blocks of tiles outermost; or channels outermost, all tiles of the image transformed first.
 TILES = "tiles"
 CHANNELS = "channels"
+# Patches transformed in one pass; by default rows first, then columns.
+FLAT = "flat"
 
 ITEM_BYTES = 4
 ONE_D = "conv2d_winograd_1d"
@@ -105,6 +107,16 @@ class WinogradGeometry:
         return self.tiles
 
     @property
+    def flat(self) -> bool:
+        """Whether patches are transformed in one pass."""
+        return self.config.transform == FLAT
+
+    @property
+    def half_shape(self) -> tuple[int, int]:
+        """Rows and columns of a tile between the passes of the output transform."""
+        return self.config.tile_h, self.config.tile_w if self.flat else self.patch_w
+
+    @property
     def input_work(self) -> float:
         """Vectors that a block's input transform loads, stores or computes, per vector of ci."""
         return 4.0 * self.tiles * self.points
@@ -112,7 +124,7 @@ class WinogradGeometry:
     @property
     def output_work(self) -> float:
         """Vectors that a block's output transform loads, stores or computes, per vector of co."""
-        half = self.config.tile_h * self.patch_w
+        half = math.prod(self.half_shape)
         outputs = self.config.tile_h * self.config.tile_w
         return 1.5 * self.tiles * (self.points + 2 * half + outputs)
 

@@ -12,8 +12,7 @@ r x 1 are nestings with F(1, 1), the identity. Weights are transformed at compil
 Loops ("tiles" order):
 
     for n, yb, xb          parallel; a block of tiles
-      V[point, tile, ci]   input transform, rows first: every pass is one-dimensional (12 passes of
-                           14 additions for F(4, 3), where the flat form takes 269)
+      V[point, tile, ci]   input transform, rows first: every pass is one-dimensional
       for oc               a chunk of output channels
         P[point, tile, co] = micro-kernels over ci
         for tile, ob       output transform, columns first; epilogue; store
@@ -21,6 +20,12 @@ Loops ("tiles" order):
 V and P of a block stay in L2; the weights stream past them, from L2, L3 or memory, once per block.
 "channels" order transforms the whole image first and divides the chunks of output channels among
 the threads: for small images, whose few blocks would each read all weights.
+
+`Config.transform` = "flat" transforms a patch in one pass (`winograd_programs`): no more additions,
+but all points alive at once. One core with 32 vector registers, 64 channels of 56x56 and 128 of
+28x28: F(2, 3), 16 points, is 1 and 4 % faster than pass by pass, F(4, 3), 36 points, 1 and 3 %
+slower, F(6, 3), 64 points, 17 and 11 % slower; compiling takes up to four times as long. Hence the
+passes by default.
 
 Tiles at the border read zeros outside the image. The condition is tested per row of a patch, not
 per pixel (`lowering.UNSWITCH`, Winogen's unswitching, thesis section 6.10): a row outside is
@@ -41,7 +46,7 @@ from tvm_blislike.cost_models import winograd as model
 from tvm_blislike.cost_models.winograd_geometry import WinogradGeometry
 from tvm_blislike.registry import Template
 from tvm_blislike.schedules.common import stage
-from tvm_blislike.schedules.winograd_passes import one_pass, transform
+from tvm_blislike.schedules.winograd_passes import flat_pass, one_pass, select, transform
 from tvm_blislike.schedules.winograd_schedule import schedule
 from tvm_blislike.schedules.winograd_transforms import Transforms, transform_weights
 from tvm_blislike.schedules.winograd_transforms import error_bound as transforms_error
@@ -137,7 +142,11 @@ def compute(
 
 
 def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ...]) -> te.Tensor:
-    """Return V: (n, yb, xb, patch_h, patch_w, tiles, ci)."""
+    """Return V: (n, yb, xb, patch_h, patch_w, tiles, ci).
+
+    Flat transforms have a copy of the patch for their first stage, with zeros outside the image:
+    conditions then stay out of their long expressions.
+    """
     w, c, lanes = geo.workload, geo.config, geo.lanes
     rows, columns = _transforms(w, c)
 
@@ -149,15 +158,19 @@ def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ..
             inside = tirx.all(y >= 0, y < w.h, x + j >= 0, x + j < w.w)
             return tirx.if_then_else(inside, data[n, ib, y, x + j, lane], 0.0)
 
-        return one_pass(columns.bt, nu, [pixel(j) for j in range(geo.patch_w)])
+        pixels = [pixel(j) for j in range(geo.patch_w)]
+        return select(nu, pixels) if geo.flat else one_pass(columns.bt, nu, pixels)
 
     shape = (*grid, geo.block_h, geo.block_w, w.ci // lanes, geo.patch_h, geo.patch_w, lanes)
     patch = te.compute(shape, patch_row, name="patch_rows", attrs=stage("patch_rows"))
 
     def value(n: Any, yb: Any, xb: Any, xi: Any, nu: Any, t: Any, channel: Any) -> Any:
         at = (n, yb, xb, t // geo.block_w, t % geo.block_w, channel // lanes)
-        column = [patch[(*at, i, nu, channel % lanes)] for i in range(geo.patch_h)]
-        return one_pass(rows.bt, xi, column)
+        lane = channel % lanes
+        if geo.flat:
+            pixels = [patch[(*at, *pixel, lane)] for pixel in np.ndindex(geo.patch_h, geo.patch_w)]
+            return flat_pass(rows.bt, columns.bt, (xi, nu), pixels)
+        return one_pass(rows.bt, xi, [patch[(*at, i, nu, lane)] for i in range(geo.patch_h)])
 
     return te.compute(
         (*grid, geo.patch_h, geo.patch_w, geo.tiles, w.ci),
@@ -176,17 +189,20 @@ def _output_transform(geo: WinogradGeometry, products: te.Tensor, lanes: int) ->
         block = (n, yt // geo.block_h, xt // geo.block_w, chunk)
         t = yt % geo.block_h * geo.block_w + xt % geo.block_w
         place = (channel // c.nr, t, channel % c.nr + lane)
+        if geo.flat:
+            patch = [products[(*block, *p, *place)] for p in np.ndindex(geo.patch_h, geo.patch_w)]
+            return flat_pass(rows.at, columns.at, (a, nu), patch)
         column = [products[(*block, xi, nu, *place)] for xi in range(geo.patch_h)]
         return one_pass(rows.at, a, column)
 
-    shape = (w.n, w.co // lanes, geo.tiles_h, geo.tiles_w, c.tile_h, geo.patch_w, lanes)
+    shape = (w.n, w.co // lanes, geo.tiles_h, geo.tiles_w, *geo.half_shape, lanes)
     half = te.compute(shape, tile_column, name="tile_columns", attrs=stage("tile_columns"))
 
     def value(n: Any, ob: Any, y: Any, x: Any, lane: Any) -> Any:
         at = (n, ob, y // c.tile_h, x // c.tile_w, y % c.tile_h)
-        return one_pass(
-            columns.at, x % c.tile_w, [half[(*at, nu, lane)] for nu in range(geo.patch_w)]
-        )
+        values = [half[(*at, nu, lane)] for nu in range(geo.half_shape[1])]
+        b = x % c.tile_w
+        return select(b, values) if geo.flat else one_pass(columns.at, b, values)
 
     return te.compute(
         (w.n, w.co // lanes, w.oh, w.ow, lanes), value, name="unpack", attrs=stage("unpack")

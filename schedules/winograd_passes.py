@@ -1,4 +1,4 @@
-"""One-dimensional Winograd passes as tensor expressions, and which transforms they use."""
+"""Winograd passes as tensor expressions, and which transforms they use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import tirx
 
-from tvm_blislike.schedules.winograd_programs import program
+from tvm_blislike.schedules.winograd_programs import flat_program, program
 from tvm_blislike.schedules.winograd_transforms import ACCURATE_POINTS, Transforms, matrices
 
 
@@ -24,7 +24,27 @@ def one_pass(matrix: Sequence[Sequence[Fraction]], index: Any, inputs: Sequence[
 
     A loop over `index` with the annotation `lowering.UNROLL` leaves one branch in each copy.
     """
-    values = program(matrix).apply(inputs, constant=lambda c: tirx.const(float(c), "float32"))
+    return select(index, program(matrix).apply(inputs, constant=_float32))
+
+
+def flat_pass(
+    rows: Sequence[Sequence[Fraction]],
+    columns: Sequence[Sequence[Fraction]],
+    at: tuple[Any, Any],
+    inputs: Sequence[Any],
+) -> Any:
+    """Return element `at` of rows x inputs x columns^T, for the inputs of a patch row by row."""
+    values = flat_program(rows, columns).apply(inputs, constant=_float32)
+    width = len(columns)
+    return select(at[0], [select(at[1], values[i * width :][:width]) for i in range(len(rows))])
+
+
+def _float32(value: Fraction) -> Any:
+    return tirx.const(float(value), "float32")
+
+
+def select(index: Any, values: Sequence[Any]) -> Any:
+    """Return one of several values: a chain of selects, see `one_pass`."""
     result = values[-1]
     for i in reversed(range(len(values) - 1)):
         result = tirx.Select(index == i, values[i], result)

@@ -9,7 +9,7 @@ multiply-adds.
 
 A separable transform applies one such program to all rows and another to all columns. The flat
 form is one program for the whole n x n patch. It needs as many operations or more (input of
-F(4, 3): 144 either way; of F(6, 3): 468 against 384) but no patch in between.
+F(4, 3): 144 either way; of F(6, 3): 468 against 384) and no half transformed patch in between.
 """
 
 from __future__ import annotations

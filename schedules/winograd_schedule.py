@@ -143,6 +143,8 @@ def _schedule_input_transform(
     ib, lane = sch.split(channel, [None, geo.lanes])
     sch.reorder(r, q, ib, nu, xi, lane)
     annotate_step(sch, xi, UNROLL)
+    if geo.flat:
+        annotate_step(sch, nu, UNROLL)
     annotate_vector(sch, lane, kernel.lanes)
     if geo.config.loop_order == CHANNELS and threads > 1:
         sch.reorder(r, *outer[-3:], q)
@@ -159,11 +161,13 @@ def _schedule_input_transform(
 def _schedule_output_transform(
     sch: s_tir.Schedule, half: Any, place: Any, geo: WinogradGeometry, kernel: Microkernel
 ) -> None:
-    """Columns of a tile's products; the epilogue's expression does the rows."""
+    """Columns of a tile's products; the epilogue's expression does the rows (flat: both)."""
     sch.compute_at(half, place, preserve_unit_loops=True)
     a, nu, lane = sch.get_loops(half)[-3:]
     sch.reorder(nu, a, lane)
     annotate_step(sch, a, UNROLL)
+    if geo.flat:
+        annotate_step(sch, nu, UNROLL)
     annotate_vector(sch, lane, kernel.lanes)
 
 

@@ -31,6 +31,8 @@ class Config:
         Tiles (of `tile_h` rows) that share one padded slab of the input.
     prefetch : int
         1 to prefetch the next panel of the packed operand during the present one.
+    transform : str
+        `conv2d_winograd`: "flat" transforms patches in one pass, "" rows and columns one by one.
     """
 
     implementation: str
@@ -47,6 +49,7 @@ class Config:
     tile_w: int = 0
     oh_block: int = 0
     prefetch: int = 0
+    transform: str = ""
 
     def to_json(self) -> str:
         """Return this record as one line of JSON with sorted keys."""

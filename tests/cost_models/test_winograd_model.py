@@ -195,6 +195,14 @@ def fastest(workload: Conv2dWorkload, threads: int = 1) -> float:
     return min(winograd.estimate(workload, c, AVX512, threads).seconds for c in offered)
 
 
+@pytest.mark.parametrize("tile, wins", [(2, True), (4, False), (6, False)])
+def test_flat_transforms_pay_where_all_points_fit_into_registers(tile: int, wins: bool) -> None:
+    config = next(c for c in winograd.configs(LAYER, AVX512, 1) if c.tile_h == tile)
+    seconds = winograd.estimate(LAYER, config, AVX512, 1).seconds
+    flat = winograd.estimate(LAYER, config.with_fields(transform="flat"), AVX512, 1).seconds
+    assert (flat < seconds) == wins
+
+
 @pytest.mark.parametrize("sizes", [("ci",), ("co",), ("h", "w"), ("n",)])
 def test_more_work_takes_longer(sizes: tuple[str, ...]) -> None:
     more = dataclasses.replace(LAYER, **{size: 2 * getattr(LAYER, size) for size in sizes})

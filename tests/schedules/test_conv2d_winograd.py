@@ -26,7 +26,7 @@ from tvm import tirx
 from winograd_checks import assert_right, blocking, kernel_of
 
 from tvm_blislike.config import Config
-from tvm_blislike.cost_models.winograd_geometry import CHANNELS, TILES, WinogradGeometry
+from tvm_blislike.cost_models.winograd_geometry import CHANNELS, FLAT, TILES, WinogradGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernels_for
 from tvm_blislike.schedules.conv2d_winograd import IMPLEMENTATION, pack_weights
@@ -91,6 +91,24 @@ def test_corners(name: str) -> None:
     workload = CORNERS[name]
     for config, threads in variants(workload):
         assert_right(workload, config, threads, ("bias", "relu"))
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_corners_transformed_in_one_pass(name: str) -> None:
+    workload = CORNERS[name]
+    # Programs of 64 points take seconds to compile: once is enough (`test_every_flat_tile_size`).
+    small = [each for each in variants(workload) if max(each[0].tile_h, each[0].tile_w) <= 4]
+    config, threads = small[len(name) % len(small)]
+    assert_right(workload, config.with_fields(transform=FLAT), threads, ("bias", "relu"))
+
+
+@pytest.mark.parametrize("core", RUNNABLE, ids=lambda core: core.isa)
+@pytest.mark.parametrize("tile", [(2, 2), (4, 4), (6, 6)], ids=str)
+def test_every_flat_tile_size(tile: tuple[int, int], core: Core) -> None:
+    lanes = core.lanes()
+    workload = Conv2dWorkload(1, lanes, 10, 11, 3 * lanes, 3, 3, padding=(1, 0, 2, 1))
+    config = forced(workload, tile, (1, 2), ORDERS[tile[0] // 2 % 2], core=core)
+    assert_right(workload, config.with_fields(transform=FLAT), 2, ("residual", "clip"), core)
 
 
 BEFORE_AND_BEHIND = list(itertools.product((0, 1, 3), repeat=2))
@@ -179,12 +197,15 @@ def allocations(stmt: tirx.Stmt) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("tile, block", [((2, 2), (3, 7)), ((4, 4), (1, 2)), ((6, 6), (2, 2))])
+@pytest.mark.parametrize(
+    "tile, block, transform",
+    [((2, 2), (3, 7), ""), ((2, 2), (3, 7), FLAT), ((4, 4), (1, 2), ""), ((6, 6), (2, 2), "")],
+)
 def test_workspace_is_what_the_function_allocates(
-    tile: tuple[int, int], block: tuple[int, int], order: str, threads: int
+    tile: tuple[int, int], block: tuple[int, int], transform: str, order: str, threads: int
 ) -> None:
     # As many chunks and blocks as threads, at least.
-    config = forced(BLOCKED, tile, block, order)
+    config = forced(BLOCKED, tile, block, order).with_fields(transform=transform)
     geo = WinogradGeometry(BLOCKED, config)
     body = lowered(primfunc(BLOCKED, config, ["bias", "relu"]), NATIVE, threads)["main"].body
     parallel: list[tirx.For] = []

@@ -91,7 +91,10 @@ def _cut_on_all_sides(found, core):
     for config in best.values():
         heights = [k.mr for k in kernels_for(core.isa) if k.nr == config.nr and 10 % k.mr]
         mr = max((mr for mr in heights if mr < 10), default=config.mr)
-        yield config.with_fields(mr=mr, mc=10, oh_block=2)
+        cut = config.with_fields(mr=mr, mc=10, oh_block=2)
+        yield cut
+        if cut.implementation == "conv2d_winograd" and max(cut.tile_h, cut.tile_w) == 2:
+            yield cut.with_fields(transform="flat")
 
 
 def _compiled(implementation, workload, config, core):
