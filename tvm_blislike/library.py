@@ -96,7 +96,7 @@ def write(executable: Executable | Module, about: About, path: str | os.PathLike
     _describe(module, about)
     with atomic_path(path) as fresh, _without_scope_notices():
         try:
-            module.export_library(str(fresh), fcompile=partial(_link, compiler))
+            module.export_library(str(fresh), fcompile=partial(link, compiler))
         except (OSError, RuntimeError) as error:
             raise OutputError(f"cannot write {path}: {error}") from error
 
@@ -172,7 +172,7 @@ def find_compiler(target: Mapping[str, Any]) -> list[str]:
     )
 
 
-def _link(compiler: list[str], output: str, objects: list[str], **_: object) -> None:
+def link(compiler: list[str], output: str, objects: list[str], **_: object) -> None:
     """Link object files; the signature is that of `export_library`'s fcompile."""
     command = [*compiler, "-shared", "-fPIC", "-o", output, *objects]
     if sys.platform == "darwin":

@@ -1,0 +1,249 @@
+"""What happens in the processes that build and run candidates.
+
+The candidates of a bundle share one library, so that they take turns, repeat by repeat, in one
+process. The functions of candidate i are `candidate_i` and, where the second operand is not
+constant, `pack_i`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvm_blislike.bench.result import max_rel_error
+from tvm_blislike.config import Config
+from tvm_blislike.hardware import Core
+from tvm_blislike.tuning import operands
+from tvm_blislike.workload import Workload
+
+_BUNDLE = "blislike.bundle"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Candidates of one workload that are built into one library and measured in turns.
+
+    Parameters
+    ----------
+    workload : Workload
+        What all of them compute.
+    configs : tuple of Config
+        The candidates.
+    core : Core
+        What they are built for.
+    threads : int
+        Threads they run with.
+    """
+
+    workload: Workload
+    configs: tuple[Config, ...]
+    core: Core
+    threads: int
+
+    @property
+    def packs(self) -> bool:
+        """Whether packing the second operand is a part of each run."""
+        return not getattr(self.workload, "constant_b", True)
+
+    def only(self, config: Config) -> Bundle:
+        """Return the bundle of one of the candidates."""
+        return replace(self, configs=(config,))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How candidates are timed.
+
+    Parameters
+    ----------
+    cold_bytes : int
+        Bytes that are copied before each repeat, to empty the private caches; 0 leaves them warm.
+    repeats : int
+        Repeats of each candidate at least, one round of turns each.
+    round_seconds : float
+        Rounds go on until the candidates have been measured for this long.
+    most_repeats : int
+        Repeats at most.
+    """
+
+    cold_bytes: int = 0
+    repeats: int = 8
+    round_seconds: float = 0.6
+    most_repeats: int = 40
+
+
+def start_worker(parent: int) -> None:
+    """Prepare a worker process: Ctrl-C is its parent's business, and it ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def as_module(bundle: Bundle) -> Any:
+    """Return what a builder takes: a module without functions that names the candidates."""
+    import tvm
+
+    names = {
+        "workload": bundle.workload.to_json(),
+        "configs": [c.to_json() for c in bundle.configs],
+    }
+    return tvm.IRModule({}, attrs={_BUNDLE: json.dumps(names)})
+
+
+def build(core: Core, threads: int, mod: Any, target: Any, _params: Any) -> Any:
+    """Schedule and compile the candidates of `as_module` (a builder's `f_build`)."""
+    import tvm
+
+    from tvm_blislike.passes.schedule import schedule
+    from tvm_blislike.strategy import Strategy
+
+    names = json.loads(mod.attrs[_BUNDLE])
+    configs = tuple(Config.from_json(text) for text in names["configs"])
+    bundle = Bundle(Workload.from_json(names["workload"]), configs, core, threads)
+    functions = {}
+    for number, config in enumerate(bundle.configs):
+        functions |= _functions(bundle, number, config)
+    with target:
+        scheduled = schedule(Strategy(bundle.core, bundle.threads))(tvm.IRModule(functions))
+        return tvm.compile(scheduled, target)
+
+
+def _functions(bundle: Bundle, number: int, config: Config) -> dict[str, Any]:
+    from tvm import te
+
+    from tvm_blislike.passes.legalize import primfunc
+    from tvm_blislike.registry import get_implementation
+    from tvm_blislike.strategy import Choice
+
+    workload, implementation = bundle.workload, get_implementation(config.implementation)
+    data, weights = _shapes(workload, config)
+    operand = te.placeholder(weights, workload.dtype, name="operand")
+    packed = implementation.pack_te(workload, config, operand)
+    choice = Choice(workload, implementation, config, None, "")
+    shape = tuple(int(extent) for extent in packed.shape)
+    found = {f"candidate_{number}": primfunc(choice, data, shape)}
+    if bundle.packs:
+        found[f"pack_{number}"] = te.create_prim_func([operand, packed])
+    return {name: func.with_attr("global_symbol", name) for name, func in found.items()}
+
+
+def _shapes(workload: Workload, config: Config) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of the data operand in its layout and of the other one unpacked."""
+    from tvm_blislike.layouts import shape_in
+
+    data, weights = operands.operand_shapes(workload)
+    is_image = workload.kind == "conv2d"
+    return shape_in(config.data_layout, *data) if is_image else data, weights
+
+
+def export(folder: str, compiler: list[str], library: Any) -> str:
+    """Link what `build` returned into a fresh file of a folder (a builder's `f_export`)."""
+    from tvm_blislike.library import link
+
+    place = Path(tempfile.mkdtemp(dir=folder)) / "candidates.so"
+    library.export_library(str(place), fcompile=partial(link, compiler))
+    return str(place)
+
+
+def allocate(bundle: Bundle, device: Any, _args_info: Any, _repeat: int) -> list[list[Any]]:
+    """Return [data, packed or plain operand, ..., result] of each candidate, seeded."""
+    import tvm
+
+    from tvm_blislike.registry import get_implementation
+
+    workload = bundle.workload
+    data, weights = operands.operands(workload)
+    arguments = []
+    for config in bundle.configs:
+        implementation = get_implementation(config.implementation)
+        packed = implementation.pack(workload, config, weights)
+        values = [operands.in_layout(workload, config, data), packed]
+        values += [weights] if bundle.packs else []
+        out = np.full(operands.result_shape(workload, config), np.nan, workload.dtype)
+        arguments.append([tvm.runtime.tensor(value, device) for value in (*values, out)])
+    return arguments
+
+
+def run_here(
+    bundle: Bundle, plan: Plan, module: Any, device: Any, _config: Any, arguments: list[Any]
+) -> list[float]:
+    """Do as `run` with the threads of the bundle (a local runner's `f_run_evaluator`)."""
+    from tvm_blislike.threads import use_threads
+
+    use_threads(bundle.threads)
+    return run(bundle, plan, module, device, arguments)
+
+
+def run(
+    bundle: Bundle, plan: Plan, module: Any, device: Any, arguments: list[list[Any]]
+) -> list[float]:
+    """Compare each candidate with the reference, then time the candidates in turns.
+
+    Returns
+    -------
+    list of float
+        For each candidate its error (negative if not finite) and `repeats` seconds, flattened:
+        a runner's result is one list of numbers.
+    """
+    data, weights = operands.operands(bundle.workload)
+    expected = {"": operands.result(bundle.workload, data, weights)}
+    errors = []
+    for number, values in enumerate(arguments):
+        _call(module, number, values, bundle.packs)
+        found = operands.from_layout(bundle.workload, bundle.configs[number], values[-1].numpy())
+        error = max_rel_error({"": found}, expected)
+        errors.append(error if np.isfinite(error) else -1.0)
+    seconds = _take_turns(bundle, plan, module, device, arguments)
+    return [x for error, times in zip(errors, seconds, strict=True) for x in (error, *times)]
+
+
+def _call(module: Any, number: int, values: list[Any], packs: bool) -> None:
+    data, packed, *rest = values
+    if packs:
+        module[f"pack_{number}"](rest[0], packed)
+    module[f"candidate_{number}"](data, packed, rest[-1])
+
+
+def _take_turns(
+    bundle: Bundle, plan: Plan, module: Any, device: Any, arguments: list[list[Any]]
+) -> list[list[float]]:
+    turns = [_timers(bundle, plan, module, device, n, a) for n, a in enumerate(arguments)]
+    seconds: list[list[float]] = [[] for _ in turns]
+    end = time.perf_counter() + plan.round_seconds * len(turns) / 8
+    while len(seconds[0]) < plan.repeats or (
+        time.perf_counter() < end and len(seconds[0]) < plan.most_repeats
+    ):
+        for times, turn in zip(seconds, turns, strict=True):
+            times.append(sum(timer() for timer in turn))
+    return seconds
+
+
+def _timers(
+    bundle: Bundle, plan: Plan, module: Any, device: Any, number: int, values: list[Any]
+) -> list[Any]:
+    """Return functions that run the parts of one candidate once and return the seconds."""
+
+    def timer(name: str, *args: Any) -> Any:
+        evaluate = module.time_evaluator(
+            name, device, number=1, repeat=1, cache_flush_bytes=plan.cold_bytes
+        )
+        return lambda: float(evaluate(*args).results[0])
+
+    data, packed, *rest = values
+    parts = [timer(f"pack_{number}", rest[0], packed)] if bundle.packs else []
+    return [*parts, timer(f"candidate_{number}", data, packed, rest[-1])]
