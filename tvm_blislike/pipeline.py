@@ -80,8 +80,7 @@ def _passes(
     report = [reporter.collect(strategy)] if reporter is not None else []
     return tvm.transform.Sequential(
         [
-            *cpu.library_dispatch_passes(target),
-            Canonicalize(),
+            prepare(target),
             choose_layouts(strategy),
             legalize(strategy),
             NarrowIndices(),
@@ -99,6 +98,12 @@ def _passes(
             *cpu.finalize_passes(target),
         ]
     )
+
+
+def prepare(target: tvm.target.Target) -> tvm.transform.Pass:
+    """Return the passes before any choice: what they leave are the workloads of a model."""
+    dispatch = relax.backend.cpu_generic.pipeline.library_dispatch_passes(target)
+    return tvm.transform.Sequential([*dispatch, Canonicalize()])
 
 
 def compile_module(

@@ -116,6 +116,24 @@ class Strategy:
             )
         return self._made[workload]
 
+    def offers(self, workload: Workload) -> list[tuple[Config, float]]:
+        """Return every configuration that the constraints allow, with its predicted seconds."""
+        able = self._able_for(workload)
+        return [
+            (config, implementation.estimate(workload, config, self.core, self.threads).seconds)
+            for implementation in able
+            if not self.constraints.refuses(implementation, able)
+            for config in self._allowed(
+                implementation,
+                workload,
+                implementation.configs(workload, self.core, self.threads),
+            )
+        ]
+
+    def _able_for(self, workload: Workload) -> tuple[Implementation, ...]:
+        every = implementations(workload.kind)
+        return tuple(i for i in every if not i.applies(workload, self.core))
+
     def _overridden(self, workload: Workload) -> Choice | None:
         config = self.override(workload) if self.override else None
         if config is None:
@@ -160,7 +178,7 @@ class Strategy:
         )
 
     def _allowed(
-        self, implementation: Implementation, workload: Workload, configs: list[Config]
+        self, implementation: Implementation, workload: Workload, configs: Iterable[Config]
     ) -> list[Config]:
         """Return the configurations within the limits of errors and temporary memory."""
         exact = self._exact(implementation, workload, configs)
@@ -182,7 +200,7 @@ class Strategy:
     def _fastest(self, workload: Workload) -> Choice:
         """Return the fastest of the best that each implementation has to offer."""
         every = implementations(workload.kind)
-        able = tuple(i for i in every if not i.applies(workload, self.core))
+        able = self._able_for(workload)
         offers = [self._offer(i, workload, able) for i in every]
         candidates = tuple(candidate for _, candidate in offers)
         choices = [choice for choice, _ in offers if choice is not None]

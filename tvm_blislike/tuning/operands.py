@@ -72,9 +72,9 @@ def in_layout(workload: Workload, config: Config, data: np.ndarray) -> np.ndarra
         n, c, h, w = data.shape
         blocks = data.reshape(n, c // block, block, h, w)
         return np.ascontiguousarray(blocks.transpose(0, 1, 3, 4, 2))
-    return (
-        np.ascontiguousarray(data.transpose(0, 2, 3, 1)) if _is_nhwc(config.data_layout) else data
-    )
+    if config.data_layout == "NHWC":
+        return np.ascontiguousarray(data.transpose(0, 2, 3, 1))
+    return data
 
 
 def from_layout(workload: Workload, config: Config, out: np.ndarray) -> np.ndarray:

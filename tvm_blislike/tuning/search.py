@@ -1,0 +1,120 @@
+"""Which configurations of a workload to measure, and in which order.
+
+A search proposes configurations and is told what came of them. The default one follows the
+analytical model: the best of every implementation, then those that differ in algorithm or block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tvm_blislike.config import Config
+from tvm_blislike.errors import UsageError, suggest
+from tvm_blislike.strategy import Strategy
+from tvm_blislike.tuning.measure import Outcome
+from tvm_blislike.workload import Workload
+
+# An implementation whose best is predicted to be this many times slower is not worth a run.
+_HOPELESS = 3.0
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A configuration with its predicted time.
+
+    Parameters
+    ----------
+    config : Config
+        The configuration.
+    predicted_seconds : float
+        By the analytical model.
+    """
+
+    config: Config
+    predicted_seconds: float
+
+
+class Search(Protocol):
+    """Proposes configurations of one workload."""
+
+    def propose(self, most: int) -> list[Proposal]:
+        """Return up to `most` configurations that were not proposed before; none ends it."""
+
+    def tell(self, outcomes: Sequence[Outcome]) -> None:
+        """Take note of what came of proposals, in any order; earlier records are told first."""
+
+
+class InOrder:
+    """Proposes a list of configurations from its beginning.
+
+    Parameters
+    ----------
+    proposals : sequence of Proposal
+        What to measure, the most promising first.
+    """
+
+    def __init__(self, proposals: Sequence[Proposal]) -> None:
+        self._left = list(proposals)
+
+    def propose(self, most: int) -> list[Proposal]:
+        """Return the next ones."""
+        taken, self._left = self._left[:most], self._left[most:]
+        return taken
+
+    def tell(self, outcomes: Sequence[Outcome]) -> None:
+        """Leave out what is known; what was measured changes nothing else."""
+        known = {outcome.config for outcome in outcomes}
+        self._left = [p for p in self._left if p.config not in known]
+
+
+# Makes the search of one workload.
+SearchMaker = Callable[[Strategy, Workload], Search]
+
+
+def model_search(strategy: Strategy, workload: Workload) -> Search:
+    """Return the search in the order of the model, over everything the constraints allow."""
+    kinds = _best_of_kinds(strategy.offers(workload))
+    best = min(p.predicted_seconds for p in kinds)
+    firsts: dict[str, Proposal] = {}
+    for proposal in kinds:
+        if proposal.predicted_seconds <= _HOPELESS * best:
+            firsts.setdefault(proposal.config.implementation, proposal)
+    return InOrder([*firsts.values(), *(p for p in kinds if p not in firsts.values())])
+
+
+def exhaustive_search(strategy: Strategy, workload: Workload) -> Search:
+    """Return the search over the best configuration of every algorithm and mr x nr."""
+    return InOrder(_best_of_kinds(strategy.offers(workload)))
+
+
+SEARCHES: dict[str, SearchMaker] = {"model": model_search, "exhaustive": exhaustive_search}
+
+
+def search_named(name: str) -> SearchMaker:
+    """Return the search of that name.
+
+    Raises
+    ------
+    UsageError
+        When there is none.
+    """
+    if name not in SEARCHES:
+        raise UsageError(f"unknown search {name!r}", suggest(name, SEARCHES))
+    return SEARCHES[name]
+
+
+def kind_of(config: Config) -> tuple[str | int, ...]:
+    """Return what makes two configurations different kernels: algorithm, tile and block."""
+    c = config
+    return (c.implementation, c.mr, c.nr, c.tile_h, c.tile_w)
+
+
+def _best_of_kinds(offers: Sequence[tuple[Config, float]]) -> list[Proposal]:
+    """Return the best configuration of each kind by rising predicted time."""
+    ordered = sorted(offers, key=lambda offer: offer[1])
+    kinds: dict[tuple[str | int, ...], Proposal] = {}
+    for config, seconds in ordered:
+        kinds.setdefault(kind_of(config), Proposal(config, seconds))
+    return list(kinds.values())
