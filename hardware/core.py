@@ -101,6 +101,10 @@ class Core:
         Physical cores of this kind on the chip (for the present machine: usable ones).
     notes : tuple of str
         What was assumed rather than known.
+    issue_per_cycle : int or None
+        Instructions that start (in order) or are dispatched (out of order) per cycle.
+    in_order : bool
+        Whether an instruction waits for those before it to start.
     """
 
     name: str
@@ -120,6 +124,8 @@ class Core:
     mattr: tuple[str, ...]
     cores: int
     notes: tuple[str, ...] = ()
+    issue_per_cycle: int | None = None
+    in_order: bool = False
 
     def lanes(self, dtype: str = "float32") -> int:
         """Return the elements of `dtype` in one vector register."""

@@ -65,6 +65,8 @@ _CORE_FIELDS: dict[str, _Check] = {
     ),
     "cores": _COUNT,
     "notes": _NAMES,
+    "issue_per_cycle": _COUNT,
+    "in_order": (lambda v: isinstance(v, bool), "true or false"),
     "caches": (
         lambda v: isinstance(v, list) and all(isinstance(c, dict) for c in v),
         "tables, one [[caches]] per level",
@@ -83,6 +85,8 @@ _OPTIONAL = {
     "ghz": None,
     "mattr": (),
     "notes": (),
+    "issue_per_cycle": None,
+    "in_order": False,
     "caches": (),
     "shared_by": 1,
     "policy": "inclusive",
@@ -160,6 +164,8 @@ def _line(name: str, value: Any) -> str | None:
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, tuple):
         return "[" + "".join(f"\n    {_toml(v)}," for v in value) + ("\n]" if value else "]")
     if isinstance(value, str):

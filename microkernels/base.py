@@ -26,9 +26,14 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
+from tvm_blislike.microkernels import neon_in_order
+
 # Loop annotation: the block axis that a loop runs over, so that the edge of a tile can be
 # cut off after scheduling (schedules/lowering.py). Values: "mh", "mw", "nr" (in vectors).
 AXIS = "blislike.axis"
+# Loop of one iteration around the two forms of a k loop, [call of a function, plain loops]: the
+# first is for whole blocks, whose extents this holds as {"mh": ..., "mw": ..., "nr": ...}.
+WHOLE = "blislike.whole"
 # NEON, `rows` view: vectors of A for four k steps stay in registers beside the block and a row of
 # B. With more than this LLVM 22 spills on some core (30: none; 31: 7x12 on Cortex-A53).
 _MOST_WITH_VECTORS_OF_A = 30
@@ -122,6 +127,9 @@ class UpdateShape:
     in_memory : bool
         C lies in memory rather than in a register buffer: the call sums in registers and adds
         the sums to C at its end (LLVM would load and store C at every step of k).
+    in_order : bool
+        The core issues in order: the k loop of a whole block comes in the order that such a core
+        needs, where there is one (`neon_in_order`).
     """
 
     mh: int
@@ -133,6 +141,7 @@ class UpdateShape:
     sw: int = 1
     dw: int = 1
     in_memory: bool = False
+    in_order: bool = False
 
     @property
     def a_shape(self) -> tuple[int, ...]:
@@ -181,7 +190,7 @@ def _register(kernel: Microkernel, shape: UpdateShape) -> str:
     strides = f"s{shape.sh}_{shape.sw}_d{shape.dw}"
     name = (
         f"blislike_{kernel.name}_{shape.mh}x{shape.mw}_k{shape.kr}u{shape.unroll}"
-        f"_{shape.view}_{strides}{'_m' if shape.in_memory else ''}"
+        f"_{shape.view}_{strides}{'_m' if shape.in_memory else ''}{'_o' if shape.in_order else ''}"
     )
     desc = _build(kernel, shape, symbolic=False, body=_desc_body)
     impl = _build(kernel, shape, symbolic=True, body=_impl_body)
@@ -288,6 +297,27 @@ def _block(kernel: Microkernel, shape: UpdateShape) -> Iterator[tuple[Any, Any, 
 
 
 def _k_loop(kernel: Microkernel, shape: UpdateShape, a: _Operand, b: _Operand, c: _Operand) -> None:
+    """The loop over k, in both its forms where there are two."""
+    if not _is_pipelined(kernel, shape):
+        _plain_k_loop(kernel, shape, a, b, c)
+        return
+    extents = {"mh": shape.mh, "mw": shape.mw, "nr": kernel.vectors}
+    with T.serial(0, 1, annotations={WHOLE: extents}):
+        first = [(o.buffer, [0] * len(o.kept)) for o in (c, a, b)]
+        pointers = [T.address_of(T.BufferLoad(buffer, at)) for buffer, at in first]
+        name = neon_in_order.symbol(kernel.mr, kernel.nr)
+        T.evaluate(T.call_extern("void", name, *pointers, T.int64(shape.kr)))
+        _plain_k_loop(kernel, shape, a, b, c)
+
+
+def _is_pipelined(kernel: Microkernel, shape: UpdateShape) -> bool:
+    panels = shape.view == "panel" and kernel.isa == "neon" and kernel.dtype == "float32"
+    return shape.in_order and panels and neon_in_order.fits(kernel.mr, kernel.nr)
+
+
+def _plain_k_loop(
+    kernel: Microkernel, shape: UpdateShape, a: _Operand, b: _Operand, c: _Operand
+) -> None:
     """A k loop of `unroll` steps, everything inside unrolled, then its tail."""
     unroll = _unroll(kernel, shape)
     steps, tail = divmod(shape.kr, unroll)
