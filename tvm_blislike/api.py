@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from tvm_blislike import frontend
 from tvm_blislike.compiled import CompiledModel
 from tvm_blislike.errors import TargetError, suggest
-from tvm_blislike.threads import default_threads, use_threads
+from tvm_blislike.export.link import is_foreign
+from tvm_blislike.threads import available_cpus, default_threads, use_threads
 
 if TYPE_CHECKING:
     import onnx
@@ -39,7 +40,8 @@ def compile(
     shapes : mapping of str to sequence of int, optional
         Shapes of the inputs that the model leaves symbolic.
     threads : int, optional
-        Threads to schedule for and to run with; by default one per usable physical core.
+        Threads to schedule for and to run with; by default one per usable physical core, for
+        another architecture one per core of the target.
     override : callable, optional
         Own strategy: gets a workload, returns the config to use or None for the usual choice.
     constraints : Constraints, optional
@@ -64,9 +66,11 @@ def compile(
     from tvm_blislike.pipeline import compile_module
 
     core = resolve_core(target)
-    threads = default_threads() if threads is None else threads
+    foreign = is_foreign(core.target_config())
+    if threads is None:
+        threads = core.cores if foreign else default_threads()
     # Constants are folded by running kernels: start TVM's pool with all CPUs before that does.
-    use_threads(threads)
+    use_threads(min(threads, len(available_cpus())) if foreign else threads)
     loaded = frontend.load(model, shapes)
     executable, report = compile_module(loaded.module, core, threads, override, constraints)
     return CompiledModel(

@@ -22,6 +22,7 @@ from tvm_blislike.threads import use_threads
 if TYPE_CHECKING:
     from tvm.runtime import Executable, Module
 
+    from tvm_blislike.export.bundle import Bundle
     from tvm_blislike.report import Report
 
 Inputs = Mapping[str, np.ndarray] | Sequence[np.ndarray] | np.ndarray
@@ -93,6 +94,11 @@ class CompiledModel:
         """Name of the core it was compiled for."""
         return self._report.core
 
+    @property
+    def target(self) -> dict[str, Any]:
+        """Configuration of the `tvm.target.Target` it was compiled for."""
+        return dict(self._target)
+
     def run(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """Run the model once.
 
@@ -159,7 +165,7 @@ class CompiledModel:
         """Return what was chosen for each layer, and why."""
         return self._report
 
-    def export(self, path: str | os.PathLike[str]) -> None:
+    def export(self, path: str | os.PathLike[str], cc: str | None = None) -> None:
         """Write the model as one shared library that `load` and TVM can open.
 
         Names, shapes, thread count and the report travel inside it.
@@ -168,6 +174,9 @@ class CompiledModel:
         ----------
         path : path
             The library to write. An existing file is replaced only by a complete one.
+        cc : str, optional
+            Command of a compiler for the model's target, to link with; by default a system
+            compiler or, for other architectures too, the linker of the package ziglang.
 
         Raises
         ------
@@ -177,7 +186,28 @@ class CompiledModel:
             When there is no C compiler to link with, or it fails.
         """
         about = library.About(self.inputs, self.outputs, self._target, self._report.to_json())
-        library.write(self._executable, about, path)
+        library.write(self._executable, about, path, cc)
+
+    def bundle(self, folder: str | os.PathLike[str], cc: str | None = None) -> Bundle:
+        """Write a folder with all that a Linux board needs to run the model.
+
+        See `tvm_blislike.export.bundle.write`.
+
+        Parameters
+        ----------
+        folder : path
+            A new or empty folder, or an older bundle, which is replaced.
+        cc : str, optional
+            As of `export`.
+
+        Raises
+        ------
+        OutputError, TargetError, ToolchainError
+            As of `tvm_blislike.export.bundle.write`.
+        """
+        from tvm_blislike.export import bundle
+
+        return bundle.write(self, folder, cc)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> CompiledModel:

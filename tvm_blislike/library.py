@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import json
 import os
 import platform
 import re
-import shlex
-import shutil
 import struct
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tvm_blislike.errors import ModelError, OutputError, TargetError, ToolchainError
+from tvm_blislike.errors import ModelError, OutputError, TargetError
+from tvm_blislike.export.link import elf_machine, find_compiler, link, require_machine
 from tvm_blislike.files import atomic_path
 from tvm_blislike.frontend import TensorSpec
 from tvm_blislike.runnable import architecture
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
 
 _ABOUT = "tvm_blislike_about"
 _FORMAT = 1
-_ELF_MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
 _SCOPE_NOTICE = re.compile(rb"Warning: Scope (Saving|Loaded):")
 
 
@@ -79,8 +75,24 @@ class About:
         return About(**fields)
 
 
-def write(executable: Executable | Module, about: About, path: str | os.PathLike[str]) -> None:
+def write(
+    executable: Executable | Module,
+    about: About,
+    path: str | os.PathLike[str],
+    cc: str | None = None,
+) -> None:
     """Link `executable` and its description into the shared library `path`, all or nothing.
+
+    Parameters
+    ----------
+    executable : tvm.runtime.Executable or Module
+        What `tvm.compile` returned.
+    about : About
+        Its description.
+    path : path
+        The library.
+    cc : str, optional
+        Command of the compiler to link with; see `tvm_blislike.export.link.find_compiler`.
 
     Raises
     ------
@@ -92,13 +104,14 @@ def write(executable: Executable | Module, about: About, path: str | os.PathLike
     module = getattr(executable, "mod", executable)
     if module.kind != "relax.VMExecutable":
         raise OutputError(f"cannot write {path}: the model is itself a loaded library", "copy it")
-    compiler = find_compiler(about.target)
+    compiler = find_compiler(about.target, cc)
     _describe(module, about)
     with atomic_path(path) as fresh, _without_scope_notices():
         try:
             module.export_library(str(fresh), fcompile=partial(link, compiler))
         except (OSError, RuntimeError) as error:
             raise OutputError(f"cannot write {path}: {error}") from error
+        require_machine(fresh, about.target)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[Module, About]:
@@ -136,56 +149,6 @@ def read(path: str | os.PathLike[str]) -> tuple[Module, About]:
 def is_library(path: str | os.PathLike[str]) -> bool:
     """Return whether `path` is to be opened as a library rather than as an ONNX model."""
     return Path(path).suffix in {".so", ".dylib"}
-
-
-def find_compiler(target: Mapping[str, Any]) -> list[str]:
-    """Return the command that links a shared library for `target`.
-
-    That of the environment variable CXX or CC, else a system compiler, else that of ziglang.
-
-    Parameters
-    ----------
-    target : mapping
-        Configuration of TVM's target; its `mtriple` says for which architecture.
-
-    Raises
-    ------
-    ToolchainError
-        When there is none.
-    """
-    chosen = os.environ.get("CXX") or os.environ.get("CC")
-    if chosen:
-        return shlex.split(chosen)
-    machine = architecture(target["mtriple"].partition("-")[0])
-    foreign = machine != architecture(platform.machine())
-    prefix = f"{machine}-linux-gnu-" if foreign else ""
-    for name in ("gcc", "g++", "clang", "clang++", "cc"):
-        if shutil.which(prefix + name):
-            return [prefix + name]
-    if importlib.util.find_spec("ziglang"):
-        zig = [sys.executable, "-m", "ziglang", "cc"]
-        return [*zig, "-target", f"{machine}-linux-gnu"] if foreign else zig
-    wanted = f"{prefix}gcc" if foreign else "gcc or clang"
-    raise ToolchainError(
-        f"no C compiler found to link a shared library for {machine} with",
-        f"install {wanted}, or run: pip install ziglang",
-    )
-
-
-def link(compiler: list[str], output: str, objects: list[str], **_: object) -> None:
-    """Link object files; the signature is that of `export_library`'s fcompile."""
-    command = [*compiler, "-shared", "-fPIC", "-o", output, *objects]
-    if sys.platform == "darwin":
-        command += ["-undefined", "dynamic_lookup"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise ToolchainError(f"cannot run {compiler[0]}: {error.strerror}") from error
-    if done.returncode != 0:
-        raise ToolchainError(
-            f"{compiler[0]} could not link the library: {done.stderr.strip()[-500:]}",
-            "the environment variable CC chooses another compiler",
-        )
 
 
 def _describe(module: Module, about: About) -> None:
@@ -228,9 +191,12 @@ def _require_loadable(path: Path) -> None:
         return
     if len(head) < 64 or size < _elf_end(head):
         raise ModelError(f"{path} is truncated")
-    machine = _ELF_MACHINES.get(int.from_bytes(head[18:20], "little"), "another architecture")
-    if machine != architecture(platform.machine()):
-        raise TargetError(f"{path} was compiled for {machine}, this machine is not")
+    here = architecture(platform.machine())
+    if elf_machine(head) != here:
+        raise TargetError(
+            f"{path} was compiled for {elf_machine(head)}, this machine is {here}",
+            "run it on such a machine, or compile it again with another --target",
+        )
 
 
 def _elf_end(head: bytes) -> int:

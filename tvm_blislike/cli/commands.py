@@ -32,6 +32,8 @@ def compile(
         Path | None,
         typer.Option("-o", "--output", metavar="OUT.so", help="Library; default: MODEL.so."),
     ] = None,
+    bundle: options.BundleFolder = None,
+    cc: options.Compiler = None,
     max_error: options.MaxError = None,
     max_workspace: options.MaxWorkspace = None,
     only: options.Only = None,
@@ -39,23 +41,19 @@ def compile(
     pin: options.Pins = None,
     as_json: options.Json = False,
 ) -> None:
-    """Compile an ONNX model to a shared library."""
+    """Compile an ONNX model to a shared library, or to a bundle for a board."""
     from tvm_blislike.api import resolve_core
-    from tvm_blislike.files import require_writable
-    from tvm_blislike.library import find_compiler
 
-    output = output or Path(Path(model).stem + ".so")
-    require_writable(output)
     core = resolve_core(target)
-    find_compiler(core.target_config())
+    outputs = _outputs(Path(model).stem, core, output, bundle)
+    _require_possible(core, outputs, cc)
     started = time.perf_counter()
     limits = options.constraints(max_error, max_workspace, only, without, pin)
     compiled = _compile(model, core, shape, threads, limits)
-    with working(f"linking {output}"):
-        compiled.export(output)
+    written = [_write(compiled, kind, path, cc) for kind, path in outputs.items()]
     result = {
-        "output": str(output),
-        "bytes": output.stat().st_size,
+        "output": str(written[0][0]),
+        "bytes": written[0][1],
         "seconds": time.perf_counter() - started,
         "core": compiled.core,
         "threads": compiled.threads,
@@ -149,6 +147,39 @@ def targets(as_json: options.Json = False) -> None:
         print_json([asdict(core) for core in cores])
     else:
         tables.print_cores(stdout(), cores)
+
+
+def _outputs(stem: str, core: Core, library: Path | None, bundle: Path | None) -> dict[str, Path]:
+    """Return what is to be written, by kind; a library unless something else is asked for."""
+    from tvm_blislike.export.link import is_darwin
+
+    outputs = {"bundle": bundle, "library": library}
+    asked = {kind: path for kind, path in outputs.items() if path is not None}
+    suffix = ".dylib" if is_darwin(core.target_config()) else ".so"
+    return asked or {"library": Path(stem + suffix)}
+
+
+def _require_possible(core: Core, outputs: dict[str, Path], cc: str | None) -> None:
+    """Raise what would go wrong after compiling."""
+    from tvm_blislike.export.bundle import require_bundle
+    from tvm_blislike.files import require_writable
+    from tvm_blislike.library import find_compiler
+
+    for kind, path in outputs.items():
+        if kind == "bundle":
+            require_bundle(path, core.target_config())
+        else:
+            require_writable(path)
+    find_compiler(core.target_config(), cc)
+
+
+def _write(compiled: CompiledModel, kind: str, path: Path, cc: str | None) -> tuple[Path, int]:
+    """Write one output; return its path and size in bytes."""
+    with working(f"writing {path}"):
+        if kind == "bundle":
+            return path, compiled.bundle(path, cc).bytes
+        compiled.export(path, cc)
+        return path, path.stat().st_size
 
 
 def _compile(

@@ -34,6 +34,22 @@ Threads = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Threads; default: one per usable physical core."),
 ]
+Compiler = Annotated[
+    str | None,
+    typer.Option(
+        "--cc",
+        metavar="COMMAND",
+        help="Compiler for the target, to link with; default: a system compiler or ziglang.",
+    ),
+]
+BundleFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--bundle",
+        metavar="DIR",
+        help="Write a folder with all that a Linux board needs, instead of a library.",
+    ),
+]
 Inputs = Annotated[
     list[str] | None,
     typer.Option(

@@ -1,0 +1,1 @@
+"""What leaves this machine: linked libraries, bundles for boards, objects without a runtime."""

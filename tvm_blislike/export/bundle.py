@@ -1,0 +1,171 @@
+"""A folder with all that a board needs to run a model: copy it there and start `blis_run`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tvm_blislike.errors import BlislikeError, OutputError, TargetError, ToolchainError
+from tvm_blislike.export import manifest, runtime_wheel
+from tvm_blislike.export.link import find_builder, is_darwin, machine_of, run_tool
+
+if TYPE_CHECKING:
+    from tvm_blislike.compiled import CompiledModel
+
+_SOURCES = Path(__file__).parent / "runner"
+_PROGRAMS = ("blis_run", "blis_rpc")
+_LIBRARY = "model.so"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What was written.
+
+    Parameters
+    ----------
+    folder : Path
+        The bundle.
+    programs : tuple of str
+        The programs that were built; the others are to be built on the board.
+    bytes : int
+        Size of all its files.
+    """
+
+    folder: Path
+    programs: tuple[str, ...]
+    bytes: int
+
+
+def require_bundle(folder: str | os.PathLike[str], target: dict[str, Any]) -> None:
+    """Check that a bundle for `target` can be written to `folder`, before long work begins.
+
+    Raises
+    ------
+    TargetError
+        When there is no runtime for the target.
+    OutputError
+        When the folder cannot be written, or holds something else than a bundle.
+    """
+    if is_darwin(target) or "linux" not in target["mtriple"]:
+        raise TargetError(
+            f"a bundle is for Linux boards, not for {target['mtriple']}",
+            "write a library with -o, or an object with --standalone",
+        )
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"cannot write the bundle {folder}: it is a file")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / manifest.FILE).is_file():
+        raise OutputError(
+            f"cannot write the bundle {folder}: the folder holds other files",
+            "name a new or empty folder, or an older bundle",
+        )
+    with _fresh_folder(folder, keep=False):
+        pass
+
+
+def write(model: CompiledModel, folder: str | os.PathLike[str], cc: str | None = None) -> Bundle:
+    """Write the bundle of a model, all or nothing; an older bundle is replaced.
+
+    It holds the model's library, a manifest, TVM's runtime libraries, the sources of the programs
+    `blis_run` and `blis_rpc`, and the programs where there is a compiler to build them.
+
+    Parameters
+    ----------
+    model : CompiledModel
+        The model.
+    folder : path
+        The bundle.
+    cc : str, optional
+        Command of a compiler for the model's target.
+
+    Raises
+    ------
+    TargetError, OutputError
+        As of `require_bundle`, and when there is no space left.
+    ToolchainError
+        When there is nothing to link the library with, or TVM's runtime cannot be downloaded.
+    """
+    folder, target = Path(folder), model.target
+    require_bundle(folder, target)
+    libraries = runtime_wheel.runtime_libraries(machine_of(target))
+    with _fresh_folder(folder) as fresh:
+        model.export(fresh / _LIBRARY, cc)
+        _copy(libraries, fresh / "lib")
+        (fresh / "lib" / "LICENSES").write_text(runtime_wheel.licenses(), encoding="utf-8")
+        _copy_sources(fresh / "src")
+        programs = tuple(_build(fresh, target, cc))
+        fields = manifest.manifest(_LIBRARY, model.inputs, model.outputs, target, model.explain())
+        manifest.write(fresh, fields)
+        size = sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
+    return Bundle(folder, programs, size)
+
+
+def _copy(files: list[Path], folder: Path) -> None:
+    folder.mkdir()
+    for file in files:
+        shutil.copyfile(file, folder / file.name)
+
+
+def _copy_sources(folder: Path) -> None:
+    _copy([path for path in _SOURCES.iterdir() if path.is_file()], folder)
+    for name, header in runtime_wheel.headers().items():
+        place = folder / "include" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(header, place)
+
+
+def _build(folder: Path, target: dict[str, Any], cc: str | None) -> Iterator[str]:
+    """Build the programs; without a compiler that can, warn: they can be built on the board."""
+    sources, lib = folder / "src", folder / "lib"
+    for name in _PROGRAMS:
+        try:
+            command = [*find_builder(target, cc), "-std=c++17", "-O2", "-s"]
+            command += ["-fno-exceptions", "-fno-rtti", f"-I{sources / 'include'}"]
+            # The model's library finds the runtime in the program: it must not be dropped.
+            command += ["-Wl,--no-as-needed", "-Wl,--allow-shlib-undefined"]
+            command += [str(sources / f"{name}.cc"), *map(str, sorted(lib.glob("*.so")))]
+            run_tool(
+                [*command, "-Wl,-rpath,$ORIGIN/lib", "-o", str(folder / name)], f"build {name}"
+            )
+            yield name
+        except ToolchainError as error:
+            warnings.warn(
+                f"{name} was not built ({error.message}): build it on the board, "
+                "cmake -S src -B build && cmake --build build && cmake --install build",
+                stacklevel=2,
+            )
+
+
+@contextlib.contextmanager
+def _fresh_folder(folder: Path, keep: bool = True) -> Iterator[Path]:
+    """Yield a new folder that takes the place of `folder` when the block ends well."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+            fresh = Path(scratch) / "new"
+            fresh.mkdir()
+            yield fresh
+            if keep:
+                if folder.exists():
+                    folder.rename(Path(scratch) / "old")
+                fresh.rename(folder)
+    except BlislikeError:
+        raise
+    except OSError as error:
+        raise OutputError(*_explained(folder, error)) from error
+
+
+def _explained(folder: Path, error: OSError) -> tuple[str, str | None]:
+    message = f"cannot write the bundle {folder}: {error.strerror}"
+    if error.errno == errno.ENOSPC:
+        return message, f"free some space in {folder.parent.absolute()}"
+    if not folder.parent.is_dir():
+        return message, f"the directory {folder.parent} does not exist"
+    return message, None

@@ -1,0 +1,239 @@
+// Runs the model of a bundle: inputs and outputs as .npy files, repeats timed, per-layer times.
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "model.h"
+
+static const char kHelp[] =
+    "usage: blis_run [OPTIONS] [BUNDLE]\n"
+    "Runs the model of the folder BUNDLE (default: the one this program lies in).\n"
+    "  --input NAME=FILE.npy  value of an input; all of them, or none for pseudo-random values\n"
+    "  --output DIR           write each output to DIR/NAME.npy\n"
+    "  --repeat N             timed runs, after one that is not counted (default 1)\n"
+    "  --threads N            instead of those the model was compiled for\n"
+    "  --layers               print the time of each layer\n"
+    "  --json                 print the times as JSON\n";
+
+struct Options {
+  const char* bundle = nullptr;
+  Array<const char*> inputs;
+  const char* output = nullptr;
+  int repeat = 1;
+  int threads = 0;
+  bool layers = false;
+  bool json = false;
+};
+
+static int positive(const char* option, const char* text) {
+  char* end = nullptr;
+  long value = strtol(text, &end, 10);
+  if (*text == '\0' || *end != '\0' || value < 1 || value > 1000000) {
+    die(kUsage, "%s takes a number from 1, not %s", option, text);
+  }
+  return static_cast<int>(value);
+}
+
+static void parse(int argc, char** argv, Options* options) {
+  for (int i = 1; i < argc; i++) {
+    const char* option = argv[i];
+    auto value = [&] {
+      if (i + 1 == argc) die(kUsage, "%s needs a value", option);
+      return argv[++i];
+    };
+    if (strcmp(option, "--input") == 0) {
+      options->inputs.push(value());
+    } else if (strcmp(option, "--output") == 0) {
+      options->output = value();
+    } else if (strcmp(option, "--repeat") == 0) {
+      options->repeat = positive(option, value());
+    } else if (strcmp(option, "--threads") == 0) {
+      options->threads = positive(option, value());
+    } else if (strcmp(option, "--layers") == 0) {
+      options->layers = true;
+    } else if (strcmp(option, "--json") == 0) {
+      options->json = true;
+    } else if (strcmp(option, "--help") == 0) {
+      fputs(kHelp, stdout);
+      exit(0);
+    } else if (option[0] == '-') {
+      die(kUsage, "unknown option %s\n%s", option, kHelp);
+    } else if (options->bundle != nullptr) {
+      die(kUsage, "one bundle at a time");
+    } else {
+      options->bundle = option;
+    }
+  }
+}
+
+// The folder this program lies in.
+static const char* own_folder() {
+  static char path[4096];
+  ssize_t size = readlink("/proc/self/exe", path, sizeof path - 1);
+  if (size <= 0) return ".";
+  path[size] = '\0';
+  *strrchr(path, '/') = '\0';
+  return path;
+}
+
+static bool same_type(const Tensor& a, const Tensor& b) {
+  if (a.ndim != b.ndim || a.dtype.code != b.dtype.code || a.dtype.bits != b.dtype.bits) return false;
+  for (int i = 0; i < a.ndim; i++) {
+    if (a.shape[i] != b.shape[i]) return false;
+  }
+  return true;
+}
+
+// Values in [-1, 1) for floats, 0 for integers, the same in every run.
+static void fill(Tensor* tensor) {
+  tensor->data = allocate(tensor->bytes());
+  memset(tensor->data, 0, tensor->bytes());
+  if (tensor->dtype.code != kDLFloat || tensor->dtype.bits != 32) return;
+  uint32_t state = 1;
+  float* values = static_cast<float*>(tensor->data);
+  for (int64_t i = 0; i < tensor->elements(); i++) {
+    state = state * 1664525u + 1013904223u;
+    values[i] = static_cast<float>(state >> 8) / 8388608.0f - 1.0f;
+  }
+}
+
+static Spec* named(Array<Spec>* specs, const char* name, size_t size) {
+  for (Spec& spec : *specs) {
+    if (strlen(spec.name) == size && strncmp(spec.name, name, size) == 0) return &spec;
+  }
+  fputs("the model's inputs:", stderr);
+  char text[256];
+  for (Spec& spec : *specs) {
+    fprintf(stderr, " %s (%s)", spec.name, describe(spec.tensor, text, sizeof text));
+  }
+  fputc('\n', stderr);
+  die(kInput, "the model has no input named %.*s", static_cast<int>(size), name);
+}
+
+static void load_inputs(const Options& options, Manifest* manifest) {
+  for (size_t i = 0; i < options.inputs.size; i++) {
+    const char* option = options.inputs.items[i];
+    const char* equals = strrchr(option, '=');
+    if (equals == nullptr) die(kUsage, "%s is not of the form NAME=FILE.npy", option);
+    Spec* spec = named(&manifest->inputs, option, static_cast<size_t>(equals - option));
+    Tensor given = read_npy(equals + 1);
+    char has[256], wants[256];
+    if (!same_type(given, spec->tensor)) {
+      die(kInput, "%s holds %s; the input %s is %s", equals + 1, describe(given, has, sizeof has),
+          spec->name, describe(spec->tensor, wants, sizeof wants));
+    }
+    spec->tensor.data = given.data;
+  }
+  for (Spec& spec : manifest->inputs) {
+    if (spec.tensor.data != nullptr) continue;
+    if (options.inputs.size != 0) die(kInput, "missing input: %s", spec.name);
+    fill(&spec.tensor);
+  }
+}
+
+static void write_outputs(const char* folder, const Manifest& manifest, const Value& result) {
+  if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
+    die(kOutput, "cannot make the folder %s: %s", folder, strerror(errno));
+  }
+  for (size_t i = 0; i < manifest.outputs.size; i++) {
+    Value owner;
+    TVMFFIAny any = result.any;
+    if (result.is(kTVMFFIArray)) {
+      owner = item(result, static_cast<int64_t>(i), "an output");
+      any = owner.any;
+    }
+    if (any.type_index != kTVMFFITensor) die(kModel, "output %zu is no tensor", i);
+    const DLTensor* found = TVMFFITensorGetDLTensorPtr(any.v_obj);
+    Tensor tensor = manifest.outputs.items[i].tensor;
+    tensor.data = static_cast<char*>(found->data) + found->byte_offset;
+    char* name = strdup(manifest.outputs.items[i].name);
+    for (char* c = name; *c != '\0'; c++) {
+      bool plain = (*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') ||
+                   (*c >= 'A' && *c <= 'Z') || strchr("-_.", *c) != nullptr;
+      if (!plain) *c = '_';
+    }
+    char* file = joined(folder, name);
+    char* path = static_cast<char*>(malloc(strlen(file) + 5));
+    if (path == nullptr) die(kOutput, "out of memory");
+    sprintf(path, "%s.npy", file);
+    write_npy(path, tensor);
+  }
+}
+
+static const char* workload_of(const Manifest& manifest, const char* kernel) {
+  for (size_t i = 0; i < manifest.layers.size; i++) {
+    if (strcmp(manifest.layers.items[i].name, kernel) == 0) return manifest.layers.items[i].workload;
+  }
+  return "";
+}
+
+static void print_layers(const Manifest& manifest, KernelClock* clock, bool json) {
+  double total = 0;
+  for (KernelTime& kernel : clock->kernels) total += median(kernel.runs);
+  if (!json) printf("%10s %7s %5s  layer\n", "ms", "%", "calls");
+  for (size_t i = 0; i < clock->kernels.size; i++) {
+    KernelTime& kernel = clock->kernels[i];
+    double ms = median(kernel.runs);
+    const char* workload = workload_of(manifest, kernel.name);
+    if (json) {
+      printf("%s{\"name\": \"%s\", \"ms\": %.6f, \"calls\": %d}", i != 0 ? ", " : "", kernel.name, ms,
+             kernel.calls);
+    } else {
+      printf("%10.4f %7.2f %5d  %s  %s\n", ms, 100 * ms / total, kernel.calls, kernel.name, workload);
+    }
+  }
+}
+
+int main(int argc, char** argv) {
+  Options options;
+  parse(argc, argv, &options);
+  const char* bundle = options.bundle != nullptr ? options.bundle : own_folder();
+  Manifest manifest;
+  read_manifest(bundle, &manifest);
+  load_inputs(options, &manifest);
+
+  // TVM reads this when it starts its pool, on the first parallel loop.
+  char threads[16];
+  int asked = options.threads != 0 ? options.threads : manifest.threads;
+  snprintf(threads, sizeof threads, "%d", asked);
+  setenv("TVM_NUM_THREADS", threads, 1);
+  long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+  if (asked > cpus) {
+    fprintf(stderr, "warning: %d threads on %ld CPUs: waiting threads spin; try --threads %ld\n",
+            asked, cpus, cpus);
+  }
+
+  Model model(joined(bundle, manifest.library));
+  Array<TVMFFIAny> inputs;
+  for (Spec& spec : manifest.inputs) inputs.push(view_of(&spec.tensor));
+  Value result = model.run(inputs);
+  if (options.output != nullptr) write_outputs(options.output, manifest, result);
+
+  Array<double> times;
+  double least = 0;
+  for (int i = 0; i < options.repeat; i++) {
+    double started = now_ms();
+    result = model.run(inputs);
+    times.push(now_ms() - started);
+    if (i == 0 || times[times.size - 1] < least) least = times[times.size - 1];
+  }
+  double typical = median(&times);
+
+  // Layers are timed in runs of their own: the clock costs a little in every call.
+  KernelClock clock;
+  if (options.layers) {
+    model.set_clock(&clock);
+    for (clock.run = 0; clock.run < times.size; clock.run++) result = model.run(inputs);
+  }
+  if (options.json) {
+    printf("{\"median_ms\": %.6f, \"min_ms\": %.6f, \"repeat\": %d, \"threads\": %d, \"layers\": [",
+           typical, least, options.repeat, asked);
+    print_layers(manifest, &clock, true);
+    printf("]}\n");
+  } else {
+    if (options.layers) print_layers(manifest, &clock, false);
+    printf("%.3f ms (median of %d; minimum %.3f ms), %d threads, compiled for %s\n", typical,
+           options.repeat, least, asked, manifest.core);
+  }
+  return 0;
+}

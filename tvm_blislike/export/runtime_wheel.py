@@ -1,0 +1,136 @@
+"""TVM's runtime libraries for an architecture: from the installed wheels, or downloaded ones."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path, PurePosixPath
+
+import platformdirs
+
+from tvm_blislike.errors import OutputError, ToolchainError
+from tvm_blislike.files import atomic_path
+from tvm_blislike.runnable import architecture
+
+# By distribution: the file in its wheel. The runtime alone, without compiler, GPUs and RPC extras.
+LIBRARIES = {
+    "apache-tvm": "tvm/lib/libtvm_runtime.so",
+    "apache-tvm-ffi": "tvm_ffi/lib/libtvm_ffi.so",
+}
+# Tags of the wheels' platforms; pip takes the one that exists.
+_PLATFORMS = ("manylinux_2_28", "manylinux_2_24", "manylinux2014")
+
+
+def runtime_libraries(machine: str) -> list[Path]:
+    """Return the shared libraries that a compiled model needs on a Linux board.
+
+    Those for another architecture are downloaded once, of the versions installed here, into the
+    user's cache.
+
+    Parameters
+    ----------
+    machine : str
+        Architecture, such as aarch64.
+
+    Raises
+    ------
+    ToolchainError
+        When the wheels cannot be downloaded.
+    OutputError
+        When the cache cannot be written.
+    """
+    if sys.platform.startswith("linux") and machine == architecture(platform.machine()):
+        return [_installed(name, file) for name, file in LIBRARIES.items()]
+    cache = _cache(machine)
+    paths = {name: cache / PurePosixPath(file).name for name, file in LIBRARIES.items()}
+    if not all(path.is_file() for path in paths.values()):
+        _fill(cache, machine)
+    return list(paths.values())
+
+
+def licenses() -> str:
+    """Return the license texts of the runtime libraries and of what is linked into them."""
+    texts = []
+    for name, version in versions().items():
+        for file in importlib.metadata.files(name) or []:
+            if "dist-info/licenses" in file.as_posix():
+                inner = file.as_posix().partition("licenses/")[2]
+                texts.append(f"{name} {version}: {inner}\n\n{file.read_text(encoding='utf-8')}")
+    return f"\n{'=' * 79}\n".join(texts)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the distributions that the libraries come from."""
+    return {name: importlib.metadata.version(name) for name in LIBRARIES}
+
+
+def headers() -> dict[str, Path]:
+    """Return the headers that programs for a board include, by the name they include them with."""
+    import tvm_ffi
+
+    folders = (tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path())
+    names = ("tvm/ffi/c_api.h", "dlpack/dlpack.h")
+    return {n: next(Path(f) / n for f in folders if (Path(f) / n).is_file()) for n in names}
+
+
+def _installed(name: str, file: str) -> Path:
+    spec = importlib.util.find_spec(file.partition("/")[0])
+    path = Path(spec.origin).parents[1] / file if spec and spec.origin else None
+    if path is None or not path.is_file():
+        raise ToolchainError(f"the installed {name} has no {file}", f"install {name} from PyPI")
+    return path
+
+
+def _cache(machine: str) -> Path:
+    marks = "-".join(versions().values())
+    return platformdirs.user_cache_path("tvm-blislike") / f"runtime-{marks}-{machine}"
+
+
+def _fill(cache: Path, machine: str) -> None:
+    """Download the wheels and keep the libraries."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory() as folder:
+            _download(Path(folder), machine)
+            for wheel in Path(folder).glob("*.whl"):
+                _extract(wheel, cache)
+    except OSError as error:
+        raise OutputError(f"cannot keep TVM's runtime in {cache}: {error.strerror}") from error
+
+
+def _extract(wheel: Path, cache: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        for file in set(archive.namelist()) & set(LIBRARIES.values()):
+            with atomic_path(cache / PurePosixPath(file).name) as fresh:
+                fresh.write_bytes(archive.read(file))
+
+
+def _download(folder: Path, machine: str) -> None:
+    pins = [f"{name}=={version}" for name, version in versions().items()]
+    platforms = [word for tag in _PLATFORMS for word in ("--platform", f"{tag}_{machine}")]
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    command = [*_pip(), "download", "--quiet", "--no-deps", "--only-binary=:all:", *platforms]
+    command += ["--python-version", python, "--dest", str(folder), *pins]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ToolchainError(
+            f"cannot download TVM's runtime for {machine}: {done.stderr.strip()[-300:]}",
+            f"without a network, put the wheels of {' and '.join(pins)} for {machine} into a "
+            "folder and set PIP_NO_INDEX=1 and PIP_FIND_LINKS=FOLDER",
+        )
+
+
+def _pip() -> list[str]:
+    """Return the command of pip: this Python's, or any that is installed."""
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    for name in ("pip3", "pip"):
+        if shutil.which(name):
+            return [name]
+    raise ToolchainError("pip is needed to download TVM's runtime for a board", "install pip")
