@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tvm_blislike.frontend import TensorSpec
     from tvm_blislike.hardware import Core
     from tvm_blislike.registry import Implementation, register_implementation
+    from tvm_blislike.tuning.tune import tune
     from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
 
 __version__ = "0.1.0"
@@ -43,6 +44,7 @@ _LAZY = {
     "Workload": "tvm_blislike.workload",
     "compile": "tvm_blislike.api",
     "register_implementation": "tvm_blislike.registry",
+    "tune": "tvm_blislike.tuning.tune",
 }
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "Workload",
     "compile",
     "register_implementation",
+    "tune",
 ]
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tvm_blislike.constraints import Constraints
     from tvm_blislike.hardware import Core
     from tvm_blislike.strategy import Override
+    from tvm_blislike.tuning.book import RecordBook
 
 
 def compile(
@@ -28,6 +29,7 @@ def compile(
     threads: int | None = None,
     override: Override | None = None,
     constraints: Constraints | None = None,
+    records: str | os.PathLike[str] | RecordBook | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model.
 
@@ -46,6 +48,9 @@ def compile(
         Own strategy: gets a workload, returns the config to use or None for the usual choice.
     constraints : Constraints, optional
         Largest error and workspace, implementations to use or to leave out, pinned layers.
+    records : path or RecordBook, optional
+        What `tune` measured: records of the same core, threads and workload overrule the model.
+        By default the user's own file, if there is one; `RecordBook()` stands for none.
 
     Returns
     -------
@@ -64,6 +69,7 @@ def compile(
         When an override or a pin cannot compute its workload.
     """
     from tvm_blislike.pipeline import compile_module
+    from tvm_blislike.tuning.book import RecordBook
 
     core = resolve_core(target)
     foreign = is_foreign(core.target_config())
@@ -71,8 +77,9 @@ def compile(
         threads = core.cores if foreign else default_threads()
     # Constants are folded by running kernels: start TVM's pool with all CPUs before that does.
     use_threads(min(threads, len(available_cpus())) if foreign else threads)
+    book = records if isinstance(records, RecordBook) else RecordBook.open(records)
     loaded = frontend.load(model, shapes)
-    executable, report = compile_module(loaded.module, core, threads, override, constraints)
+    executable, report = compile_module(loaded.module, core, threads, override, constraints, book)
     return CompiledModel(
         executable, loaded.inputs, loaded.outputs, core.target_config(threads), report
     )

@@ -14,7 +14,7 @@ from tvm_blislike.constraints import Constraints, Pin
 from tvm_blislike.cost_models.roofline import Estimate
 from tvm_blislike.errors import ChoiceError
 from tvm_blislike.hardware import Core
-from tvm_blislike.registry import Implementation, implementations
+from tvm_blislike.registry import Implementation, get_implementation, implementations
 from tvm_blislike.tuning.book import RecordBook, fastest
 from tvm_blislike.workload import Workload
 
@@ -129,6 +129,11 @@ class Strategy:
                 implementation.configs(workload, self.core, self.threads),
             )
         ]
+
+    def seconds(self, workload: Workload, config: Config) -> float:
+        """Return the predicted time of any configuration, in seconds."""
+        implementation = get_implementation(config.implementation)
+        return implementation.estimate(workload, config, self.core, self.threads).seconds
 
     def _able_for(self, workload: Workload) -> tuple[Implementation, ...]:
         every = implementations(workload.kind)

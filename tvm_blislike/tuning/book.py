@@ -6,7 +6,6 @@ import os
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
@@ -101,8 +100,3 @@ def warn_of(bad: Sequence[files.BadLine]) -> None:
     more = f"; and {len(bad) - _SHOWN_LINES} more" if len(bad) > _SHOWN_LINES else ""
     noun = "line" if len(bad) == 1 else "lines"
     warnings.warn(f"skipped {len(bad)} {noun} of the records: {named}{more}", stacklevel=3)
-
-
-def resolve(path: str | os.PathLike[str] | None) -> Path:
-    """Return the file that an option means: None stands for the default one."""
-    return files.default_path() if path is None else Path(path)

@@ -7,6 +7,7 @@ constant, `pack_i`.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -179,13 +180,24 @@ def allocate(bundle: Bundle, device: Any, _args_info: Any, _repeat: int) -> list
     return arguments
 
 
+@functools.cache
+def _cpus() -> list[int]:
+    """CPUs of this process at its start."""
+    from tvm_blislike.threads import available_cpus
+
+    return available_cpus()
+
+
 def run_here(
     bundle: Bundle, plan: Plan, module: Any, device: Any, _config: Any, arguments: list[Any]
 ) -> list[float]:
     """Do as `run` with the threads of the bundle (a local runner's `f_run_evaluator`)."""
     from tvm_blislike.threads import use_threads
 
+    cpus = _cpus()
     use_threads(bundle.threads)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cpus[: bundle.threads])
     return run(bundle, plan, module, device, arguments)
 
 

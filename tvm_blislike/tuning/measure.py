@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -55,11 +55,17 @@ class Outcome:
     reason: str = ""
 
 
+Measured = Generator[tuple[Bundle, list[Outcome]], None, None]
+
+
 class Runner(Protocol):
     """Measures bundles of candidates, one after the other or many at once."""
 
-    def measure(self, bundles: Sequence[Bundle]) -> Iterator[tuple[Bundle, list[Outcome]]]:
-        """Yield each bundle with an outcome for each of its candidates, as they come in."""
+    def measure(self, bundles: Sequence[Bundle]) -> Measured:
+        """Yield each bundle with an outcome for each of its candidates, as they come in.
+
+        Closing the generator ends the measuring.
+        """
 
     def close(self) -> None:
         """End the processes and remove what was built."""
@@ -110,7 +116,7 @@ class LocalRunner:
         )
         self._runner = ms.runner.LocalRunner(timeout_sec=run_seconds, initializer=start)
 
-    def measure(self, bundles: Sequence[Bundle]) -> Iterator[tuple[Bundle, list[Outcome]]]:
+    def measure(self, bundles: Sequence[Bundle]) -> Measured:
         """Build all bundles, then yield each with an outcome for each of its candidates."""
         for bundle, outcomes in self._measure(bundles):
             several = len(bundle.configs) > 1
@@ -122,7 +128,7 @@ class LocalRunner:
         self._runner.pool.shutdown()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _measure(self, bundles: Sequence[Bundle]) -> Iterator[tuple[Bundle, list[Outcome]]]:
+    def _measure(self, bundles: Sequence[Bundle]) -> Measured:
         for bundle, built in zip(bundles, self._build(bundles), strict=True):
             if built.error_msg is not None:
                 yield bundle, _failed(bundle, "cannot be built", built.error_msg)

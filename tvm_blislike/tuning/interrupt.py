@@ -1,0 +1,48 @@
+"""Ctrl-C ends a sweep after the present measurement; a second one ends it at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+
+
+class Interrupt:
+    """Context in which the first SIGINT only sets a flag.
+
+    Parameters
+    ----------
+    notify : callable
+        Called once, when the flag is set.
+    """
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
+        self._asked = False
+
+    def asked(self) -> bool:
+        """Whether the user wants to stop."""
+        return self._asked
+
+    def __enter__(self) -> Interrupt:
+        # Only the main thread may, and gets the signal.
+        self._ours = threading.current_thread() is threading.main_thread()
+        if self._ours:
+            self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._ours:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        if self._asked:
+            raise KeyboardInterrupt
+        self._asked = True
+        self._notify()

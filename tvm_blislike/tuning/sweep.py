@@ -1,0 +1,228 @@
+"""The sweep over the tasks of a model: propose, build, measure, write down, task by task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tvm_blislike.strategy import Strategy
+from tvm_blislike.tuning.book import RecordBook, fastest
+from tvm_blislike.tuning.kernels import Bundle
+from tvm_blislike.tuning.measure import Outcome, Runner
+from tvm_blislike.tuning.record import Record, core_facts
+from tvm_blislike.tuning.search import Proposal, Search, SearchMaker
+from tvm_blislike.tuning.tasks import Task
+
+# Candidates that take turns in one process; more would push each other's operands out of L3.
+BUNDLE = 8
+# Bundles built at once, per CPU: workers start anew for each batch, which takes a second or two.
+BUNDLES_PER_CPU = 3
+# Measured again, side by side, when a search needed more than one bundle.
+_FINALISTS = 4
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop.
+
+    Parameters
+    ----------
+    per_task : int
+        Measurements of one workload at most, those on record included.
+    trials : int, optional
+        Measurements of this sweep at most.
+    end : float, optional
+        No measurement begins after this `time.monotonic()`.
+    """
+
+    per_task: int = 8
+    trials: int | None = None
+    end: float | None = None
+
+
+class Watcher(Protocol):
+    """Is told what the sweep does, between measurements; a context around all of it."""
+
+    def __enter__(self) -> Watcher: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def expect(self, tasks: int) -> None:
+        """There are so many tasks."""
+
+    def working(self, what: str) -> None:
+        """A step begins."""
+
+    def measured(
+        self,
+        task: Task,
+        outcomes: Sequence[Outcome],
+        best: Record | None,
+        untuned: Record | None,
+    ) -> None:
+        """Candidates were measured; `best` would be chosen now, `untuned` is the model's choice."""
+
+    def finished(self, task: Task) -> None:
+        """Nothing more will be measured for a task."""
+
+
+@dataclass
+class _Job:
+    """A task under measurement."""
+
+    task: Task
+    search: Search
+    left: int
+    bundles: int = 0
+    predicted: dict[object, float] = field(default_factory=dict)
+
+
+@dataclass
+class Sweep:
+    """Measures the tasks of one model.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        Without records: core, threads and constraints.
+    make_search : callable
+        Makes the search of a workload.
+    runner : Runner
+        Builds and runs.
+    book : RecordBook
+        What is known; measurements are added.
+    write : callable
+        Keeps records.
+    watcher : Watcher
+        Is told what happens.
+    limits : Limits
+        When to stop.
+    stopped : callable
+        Whether the user wants it to end; asked between measurements.
+    cache : str
+        "cold" or "warm", as the runner measures.
+    model : str
+        Name of the model, for the records.
+    batch : int
+        Bundles that are built at once.
+    """
+
+    strategy: Strategy
+    make_search: SearchMaker
+    runner: Runner
+    book: RecordBook
+    write: Callable[[Sequence[Record]], None]
+    watcher: Watcher
+    limits: Limits = field(default_factory=Limits)
+    stopped: Callable[[], bool] = lambda: False
+    cache: str = "cold"
+    model: str = ""
+    batch: int = BUNDLES_PER_CPU
+    measured: int = 0
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        """Measure until every search is done or a limit is reached."""
+        jobs = [self._job(task) for task in tasks]
+        waiting = self._with_work(jobs)
+        while waiting and not self._over():
+            batch, waiting = waiting[: self.batch], waiting[self.batch :]
+            self._measure(batch)
+            waiting += self._with_work([job for job, _ in batch])
+
+    def best(self, task: Task) -> Record | None:
+        """Return the record that would be followed for a task now."""
+        s = self.strategy
+        usable = self.book.usable(task.workload, s.core, s.threads)
+        return fastest(usable, lambda c: s.seconds(task.workload, c)) if usable else None
+
+    def untuned(self, task: Task) -> Record | None:
+        """Return the record of the model's choice."""
+        s = self.strategy
+        usable = self.book.usable(task.workload, s.core, s.threads)
+        return next((r for r in usable if r.config == task.choice.config), None)
+
+    def _job(self, task: Task) -> _Job:
+        s = self.strategy
+        known = self.book.of(task.workload, s.core, s.threads)
+        search = self.make_search(s, task.workload)
+        search.tell([Outcome(r.config, r.status, r.seconds, r.error, r.reason) for r in known])
+        return _Job(task, search, self.limits.per_task - len(known))
+
+    def _with_work(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Bundle]]:
+        found = [(job, self._next(job)) for job in jobs]
+        for job, bundle in found:
+            if bundle is None:
+                self.watcher.finished(job.task)
+        return [(job, bundle) for job, bundle in found if bundle is not None]
+
+    def _next(self, job: _Job) -> Bundle | None:
+        proposals = job.search.propose(min(BUNDLE, job.left)) if job.left > 0 else []
+        if not proposals:
+            return self._finale(job)
+        job.left -= len(proposals)
+        job.bundles += 1
+        return self._bundle(job, proposals)
+
+    def _finale(self, job: _Job) -> Bundle | None:
+        """Return the best few of several bundles, which were not measured side by side."""
+        bundles, job.bundles = job.bundles, 0
+        if bundles < 2:
+            return None
+        usable = self.book.usable(job.task.workload, self.strategy.core, self.strategy.threads)
+        ordered = sorted(usable, key=lambda record: record.median_seconds)[:_FINALISTS]
+        job.left = 0
+        return self._bundle(job, [Proposal(r.config, r.predicted_seconds) for r in ordered])
+
+    def _bundle(self, job: _Job, proposals: Sequence[Proposal]) -> Bundle:
+        job.predicted |= {p.config: p.predicted_seconds for p in proposals}
+        configs = tuple(p.config for p in proposals)
+        return Bundle(job.task.workload, configs, self.strategy.core, self.strategy.threads)
+
+    def _measure(self, batch: Sequence[tuple[_Job, Bundle]]) -> None:
+        jobs = {bundle.workload: job for job, bundle in batch}
+        self.watcher.working("building")
+        with closing(self.runner.measure([bundle for _, bundle in batch])) as results:
+            for bundle, outcomes in results:
+                # What a stop interrupted did not fail.
+                if self.stopped():
+                    return
+                self._note(jobs[bundle.workload], outcomes)
+                if self._over():
+                    return
+
+    def _note(self, job: _Job, outcomes: Sequence[Outcome]) -> None:
+        records = [self._record(job, outcome) for outcome in outcomes]
+        self.write(records)
+        self.book.add(records)
+        self.measured += len(outcomes)
+        job.search.tell(outcomes)
+        self.watcher.measured(job.task, outcomes, self.best(job.task), self.untuned(job.task))
+
+    def _record(self, job: _Job, outcome: Outcome) -> Record:
+        s = self.strategy
+        return Record(
+            job.task.workload,
+            outcome.config,
+            s.core.name,
+            core_facts(s.core),
+            s.core.target_config(s.threads),
+            s.threads,
+            outcome.seconds,
+            job.predicted[outcome.config],
+            outcome.error,
+            outcome.status,
+            outcome.reason,
+            self.cache,
+            self.model,
+        )
+
+    def _over(self) -> bool:
+        trials, end = self.limits.trials, self.limits.end
+        return (
+            self.stopped()
+            or (trials is not None and self.measured >= trials)
+            or (end is not None and time.monotonic() >= end)
+        )

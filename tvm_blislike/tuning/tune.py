@@ -1,0 +1,313 @@
+"""`tvm_blislike.tune`: few measurements for each layer of a model, kept as records."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from tvm.support.popen_pool import PopenPoolExecutor
+
+from tvm_blislike import frontend
+from tvm_blislike.api import resolve_core
+from tvm_blislike.constraints import Constraints
+from tvm_blislike.errors import UsageError
+from tvm_blislike.hardware import Core
+from tvm_blislike.runnable import require_runnable
+from tvm_blislike.strategy import Strategy
+from tvm_blislike.threads import available_cpus, default_threads
+from tvm_blislike.tuning import files, kernels
+from tvm_blislike.tuning.book import RecordBook
+from tvm_blislike.tuning.interrupt import Interrupt
+from tvm_blislike.tuning.kernels import Plan
+from tvm_blislike.tuning.measure import LocalRunner, Runner
+from tvm_blislike.tuning.progress import Progress
+from tvm_blislike.tuning.record import CACHES, now, versions
+from tvm_blislike.tuning.search import search_named
+from tvm_blislike.tuning.sweep import BUNDLES_PER_CPU, Limits, Sweep
+from tvm_blislike.tuning.tasks import Task, tasks_of
+from tvm_blislike.tuning.verdict import Trial, Verdict, compare
+
+if TYPE_CHECKING:
+    import onnx
+
+PER_TASK = 8
+# Share of a budget, and seconds at most, for compiling both models and letting them take turns.
+_VERDICT_SHARE = 0.3
+_VERDICT_SECONDS = 40.0
+_VERDICT_TIMEOUT = 900.0
+# Caches up to this size are emptied before a cold repeat; the weights of one model rarely fill
+# larger ones.
+_MOST_COLD_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class TunedLayer:
+    """What tuning found for one distinct workload.
+
+    Parameters
+    ----------
+    workload : str
+        As `explain` prints it.
+    count : int
+        Layers of the model that are this workload.
+    implementation : str
+        Of the fastest configuration.
+    block : str
+        Its mr x nr.
+    measured_ms, untuned_ms : float or None
+        By itself: of the fastest configuration, and of the model's choice.
+    predicted_ms : float
+        Of the fastest configuration.
+    measured : int
+        Configurations on record.
+    dropped : str
+        Why the model's choice stays although another configuration was faster by itself.
+    """
+
+    workload: str
+    count: int
+    implementation: str
+    block: str
+    measured_ms: float | None
+    untuned_ms: float | None
+    predicted_ms: float
+    measured: int
+    dropped: str = ""
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What a sweep did.
+
+    Parameters
+    ----------
+    records : Path
+        The file of records.
+    layers : tuple of TunedLayer
+        The most expensive first.
+    verdict : Verdict or None
+        The comparison end to end; None when the sweep was interrupted.
+    measured : int
+        Configurations measured in this sweep.
+    rejected : tuple of str
+        Those that were wrong, crashed or hung, with the reason.
+    seconds : float
+        Wall time.
+    interrupted : bool
+        Whether the user ended it.
+    """
+
+    records: Path
+    layers: tuple[TunedLayer, ...]
+    verdict: Verdict | None
+    measured: int
+    rejected: tuple[str, ...]
+    seconds: float
+    interrupted: bool = False
+
+
+def tune(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    target: str | os.PathLike[str] | Core = "native",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    threads: int | None = None,
+    budget: float | None = None,
+    trials: int | None = None,
+    records: str | os.PathLike[str] | None = None,
+    search: str = "model",
+    constraints: Constraints | None = None,
+    cache: str = "cold",
+    progress: Progress | None = None,
+    runner: Runner | None = None,
+) -> TuneResult:
+    """Measure a few configurations of each layer of a model and keep them as records.
+
+    What is on record already is not measured again, so an interrupted sweep can be resumed.
+
+    Parameters
+    ----------
+    model, target, shapes, threads
+        As for `tvm_blislike.compile`.
+    budget : float, optional
+        Seconds at most, including the comparison at the end.
+    trials : int, optional
+        Measurements at most; by default 8 per distinct workload.
+    records : path, optional
+        File of records; by default the user's own.
+    search : str
+        "model" follows the analytical model, "exhaustive" measures every algorithm and mr x nr.
+    constraints : Constraints, optional
+        Limits of what is measured.
+    cache : str
+        "cold": the private caches are emptied before each repeat, as the other layers of a model
+        do; "warm": they are not.
+    progress : Progress, optional
+        A live display.
+    runner : Runner, optional
+        Where to measure; by default this machine, and then the model is compared end to end.
+
+    Returns
+    -------
+    TuneResult
+        The layers, and the tuned model against the untuned one.
+
+    Raises
+    ------
+    ModelError, UnsupportedOperatorError, InputError
+        See `tvm_blislike.frontend.load`.
+    TargetError
+        When `target` is unknown, or is not this machine's and there is no `runner`.
+    OutputError
+        When records cannot be written; those written before stay.
+    ToolchainError
+        When there is no C compiler to link candidates with.
+    UsageError
+        When `search` or `cache` is unknown.
+    """
+    started = time.monotonic()
+    make_search, core = search_named(search), resolve_core(target)
+    if cache not in CACHES:
+        raise UsageError(f"unknown cache mode {cache!r}", f"known: {', '.join(CACHES)}")
+    threads = threads or default_threads()
+    if runner is None:
+        require_runnable(core.target_config(threads))
+    path = Path(records) if records is not None else files.default_path()
+    strategy = Strategy(core, threads, None, constraints or Constraints())
+    sweep = Sweep(
+        strategy,
+        make_search,
+        runner or LocalRunner(core, threads, plan_for(core, cache)),
+        RecordBook.open(path) if path.exists() else RecordBook(),
+        partial(files.append, path),
+        progress or Progress(Console(quiet=True)),
+        _limits(started, budget, trials, search),
+        cache=cache,
+        model=_name(model),
+        batch=BUNDLES_PER_CPU * len(available_cpus()),
+    )
+    tasks = tasks_of(frontend.load(model, shapes).module, strategy)
+    try:
+        verdict, interrupted = _sweep(sweep, tasks, Subject(model, shapes) if not runner else None)
+    finally:
+        if runner is None:
+            sweep.runner.close()
+    layers = tuple(_layer(sweep, task, verdict) for task in tasks)
+    seconds = time.monotonic() - started
+    rejected = tuple(_rejected(sweep, tasks))
+    return TuneResult(path, layers, verdict, sweep.measured, rejected, seconds, interrupted)
+
+
+def plan_for(core: Core, cache: str = "cold") -> Plan:
+    """Return how to time candidates: what empties the caches of one core, or nothing."""
+    if cache == "warm":
+        return Plan()
+    private = [c.bytes for c in core.caches if c.bytes <= _MOST_COLD_BYTES]
+    return Plan(cold_bytes=max(private, default=_MOST_COLD_BYTES))
+
+
+def _limits(started: float, budget: float | None, trials: int | None, search: str) -> Limits:
+    per_task = PER_TASK if search == "model" else sys.maxsize
+    if budget is None:
+        return Limits(per_task, trials)
+    reserve = min(_VERDICT_SHARE * budget, _VERDICT_SECONDS)
+    return Limits(per_task, trials, started + budget - reserve)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model to compare end to end, tuned and untuned; fields as for `tvm_blislike.compile`."""
+
+    model: str | os.PathLike[str] | onnx.ModelProto
+    shapes: Mapping[str, Sequence[int]] | None
+
+
+def _sweep(
+    sweep: Sweep, tasks: Sequence[Task], subject: Subject | None
+) -> tuple[Verdict | None, bool]:
+    """Run a sweep and judge what it found; return the verdict and whether the user ended it."""
+    watcher = sweep.watcher
+    watcher.expect(len(tasks))
+    with watcher, Interrupt(lambda: watcher.working("stopping")) as interrupt:
+        sweep.stopped = interrupt.asked
+        sweep.run(tasks)
+        if subject is None or interrupt.asked():
+            return None, interrupt.asked()
+        watcher.working("comparing the tuned model with the untuned one")
+        return _judge(sweep, tasks, subject), False
+
+
+def _judge(sweep: Sweep, tasks: Sequence[Task], subject: Subject) -> Verdict:
+    """Compare in a process of its own; write down what is not kept."""
+    s = sweep.strategy
+    records = tuple(
+        r for task in tasks for r in sweep.book.usable(task.workload, s.core, s.threads)
+    )
+    trial = Trial(subject.model, subject.shapes, s.core, s.threads, s.constraints, records)
+    verdict = _compare_apart(trial, tasks)
+    for task in tasks:
+        reason = verdict.dropped.get(str(task.workload))
+        if reason is not None:
+            _drop(sweep, task, reason)
+    return verdict
+
+
+def _compare_apart(trial: Trial, tasks: Sequence[Task]) -> Verdict:
+    pool = PopenPoolExecutor(1, _VERDICT_TIMEOUT, partial(kernels.start_worker, os.getpid()))
+    try:
+        return pool.submit(compare, trial).result()
+    except (ChildProcessError, TimeoutError) as error:
+        reason = f"the tuned model cannot be run: {type(error).__name__}"
+        return Verdict(nan, nan, {str(task.workload): reason for task in tasks})
+    finally:
+        pool.shutdown()
+
+
+def _drop(sweep: Sweep, task: Task, reason: str) -> None:
+    """Let the model's choice stay: put out of use every other configuration of a workload."""
+    s = sweep.strategy
+    others = [
+        replace(record, status="dropped", reason=reason, date=now(), versions=versions())
+        for record in sweep.book.usable(task.workload, s.core, s.threads)
+        if record.config != task.choice.config
+    ]
+    sweep.write(others)
+    sweep.book.add(others)
+
+
+def _layer(sweep: Sweep, task: Task, verdict: Verdict | None) -> TunedLayer:
+    s = sweep.strategy
+    best, untuned = sweep.best(task), sweep.untuned(task)
+    config = best.config if best else task.choice.config
+    return TunedLayer(
+        str(task.workload),
+        task.count,
+        config.implementation,
+        f"{config.mr}x{config.nr}",
+        best.median_seconds * 1e3 if best else None,
+        untuned.median_seconds * 1e3 if untuned else None,
+        s.seconds(task.workload, config) * 1e3,
+        len(sweep.book.of(task.workload, s.core, s.threads)),
+        verdict.dropped.get(str(task.workload), "") if verdict else "",
+    )
+
+
+def _rejected(sweep: Sweep, tasks: Sequence[Task]) -> Iterator[str]:
+    s = sweep.strategy
+    for task in tasks:
+        for record in sweep.book.of(task.workload, s.core, s.threads):
+            if record.status in ("wrong", "failed"):
+                c = record.config
+                kernel = f"{c.implementation} {c.mr}x{c.nr}"
+                yield f"{task.workload}: {kernel} {record.status}: {record.reason}"
+
+
+def _name(model: object) -> str:
+    return Path(model).stem if isinstance(model, str | os.PathLike) else "onnx.ModelProto"
