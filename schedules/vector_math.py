@@ -335,24 +335,38 @@ def _has_loop(stmt: tirx.Stmt) -> bool:
 def _split_store(store: tirx.BufferStore, loop: tirx.For, buffers: list[tirx.Buffer]) -> tirx.Stmt:
     calls: list[ir.Call] = []
     tvm_ffi.structural_walk(store.value, [(ir.Call, calls.append)])
-    # What a condition guards must stay behind it.
-    is_lazy = any(isinstance(c.op, ir.Op) and c.op.name == "prim.if_then_else" for c in calls)
-    if sum(map(_is_replaced, calls)) < 2 or is_lazy:
+    # What a condition guards must stay behind it; a function of the choice need not.
+    guarded = _guarded(calls)
+    if sum(_is_replaced(call) and call not in guarded for call in calls) < 2:
         return store
-    parts: list[tirx.Stmt] = []
+    taken: list[tuple[ir.Call, tirx.Buffer]] = []
     lane = [loop.loop_var - loop.min]
 
     def take(call: ir.Call) -> Expr:
-        if not _is_replaced(call):
+        if not _is_replaced(call) or call in guarded:
             return call
-        buffer = tirx.decl_buffer((loop.extent,), "float32", "value")
-        buffers.append(buffer)
-        parts.append(tirx.BufferStore(buffer, call, lane))
+        # The sigmoid of x sigmoid(x) has x twice.
+        known = [buffer for old, buffer in taken if tvm_ffi.structural_equal(old, call)]
+        buffer = known[0] if known else tirx.decl_buffer((loop.extent,), "float32", "value")
+        if not known:
+            taken.append((call, buffer))
         return tirx.BufferLoad(buffer, lane)
 
     # Operands before the calls that use them.
     value = tvm_ffi.structural_map(store.value, [(ir.Call, take)], order="post")
+    buffers += [buffer for _, buffer in taken]
+    parts = [tirx.BufferStore(buffer, call, lane) for call, buffer in taken]
     return tirx.SeqStmt([*parts, tirx.BufferStore(store.buffer, value, store.indices)])
+
+
+def _guarded(calls: list[ir.Call]) -> set[ir.Call]:
+    """Return the calls inside a branch of an `if_then_else`."""
+    found: list[ir.Call] = []
+    for call in calls:
+        if isinstance(call.op, ir.Op) and call.op.name == "prim.if_then_else":
+            for branch in call.args[1:]:
+                tvm_ffi.structural_walk(branch, [(ir.Call, found.append)])
+    return set(found)
 
 
 _REWRITES: dict[str, Callable[..., Expr | None]] = {

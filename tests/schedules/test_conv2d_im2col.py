@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable
 
 import numpy as np
@@ -97,6 +98,15 @@ def test_epilogues_in_any_order(steps: list[str], sets: str) -> None:
     config = best(IMPLEMENTATION, workload, threads=2)
     config = config.with_fields(oh_block=5, kc=144 if sets == "one set" else 36)
     assert error(workload, config, NATIVE, 2, steps) < TOLERANCE
+
+
+def test_activations_of_activations_compile_quickly() -> None:
+    """One cut tile of pixels: the epilogue's index holds a condition until it is simplified."""
+    workload = Conv2dWorkload(1, 17, 5, 7, 24, 3, 3)
+    config = best(IMPLEMENTATION, workload).with_fields(mr=3, nr=48, mc=24, kc=9, oh_block=1)
+    started = time.perf_counter()
+    assert error(workload, config, NATIVE, 1, ["silu"] * 4) < TOLERANCE
+    assert time.perf_counter() - started < 20
 
 
 def test_infinities_and_nan_stay_where_they_are() -> None:

@@ -139,6 +139,25 @@ def test_functions_of_functions_compile_quickly():
     assert not re.search(LIBRARY_CALL, evaluate.assembly)
 
 
+def test_functions_of_a_choice_compile_quickly():
+    """Image pixels of the im2col convolution, some of them in another block, then silu of silu."""
+    x = np.linspace(-20, 20, 4 * LANES * 25, dtype="float32")
+
+    def function(v):
+        chosen = te.if_then_else(v > 1.0, v, v - 3.0)
+        for _ in range(3):
+            chosen = chosen * te.sigmoid(chosen)
+        return chosen
+
+    started = time.perf_counter()
+    evaluate = compiled(function, len(x))
+    assert time.perf_counter() - started < 10
+    expected = np.where(x > 1, x, x - 3).astype("float64")
+    for _ in range(3):
+        expected /= 1 + np.exp(-expected)
+    np.testing.assert_allclose(evaluate(x), expected, rtol=2e-5, atol=1e-6)
+
+
 def test_functions_behind_a_condition_stay_behind_it():
     def function(v):
         inner = te.exp(v)
