@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tvm_blislike.compiled import CompiledModel
     from tvm_blislike.constraints import Constraints
     from tvm_blislike.hardware import Core
+    from tvm_blislike.tuning.book import RecordBook
 
 
 class EngineUnavailableError(Exception):
@@ -45,6 +46,8 @@ class Job:
         What blislike and tvm compile for.
     constraints : Constraints, optional
         Limits of blislike's choice.
+    records : path or RecordBook, optional
+        What blislike's choice follows.
     """
 
     path: str
@@ -53,6 +56,7 @@ class Job:
     threads: int
     core: Core
     constraints: Constraints | None = None
+    records: str | os.PathLike[str] | RecordBook | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,12 @@ def _blislike(job: Job) -> Engine:
 
     shapes = {name: array.shape for name, array in job.inputs.items()}
     compiled = tvm_blislike.compile(
-        job.path, job.core, shapes, job.threads, constraints=job.constraints
+        job.path,
+        job.core,
+        shapes,
+        job.threads,
+        constraints=job.constraints,
+        records=job.records,
     )
     return Engine(lambda: compiled.run(job.inputs), tvm_blislike.__version__, compiled)
 

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from tvm_blislike.cli import commands, measure
+from tvm_blislike.cli import commands, measure, records, tune
 from tvm_blislike.cli.terminal import stderr
 from tvm_blislike.errors import BlislikeError, all_errors
 
@@ -52,8 +52,10 @@ for _command in (
     commands.compile,
     commands.run,
     commands.explain,
+    tune.tune,
     measure.bench,
     measure.probe,
     commands.targets,
 ):
     app.command(epilog=_exit_codes())(_command)
+app.add_typer(records.app, name="records")

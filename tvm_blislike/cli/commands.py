@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tvm_blislike.compiled import CompiledModel
     from tvm_blislike.constraints import Constraints
     from tvm_blislike.hardware import Core
+    from tvm_blislike.tuning.book import RecordBook
 
 
 def compile(
@@ -39,6 +40,7 @@ def compile(
     only: options.Only = None,
     without: options.Without = None,
     pin: options.Pins = None,
+    records: options.Records = None,
     as_json: options.Json = False,
 ) -> None:
     """Compile an ONNX model to a shared library, or to a bundle for a board."""
@@ -49,7 +51,8 @@ def compile(
     _require_possible(core, outputs, cc)
     started = time.perf_counter()
     limits = options.constraints(max_error, max_workspace, only, without, pin)
-    compiled = _compile(model, core, shape, threads, limits)
+    book = options.record_book(records)
+    compiled = _compile(model, core, shape, threads, limits, book)
     written = [_write(compiled, kind, path, cc) for kind, path in outputs.items()]
     result = {
         "output": str(written[0][0]),
@@ -84,6 +87,7 @@ def run(
     only: options.Only = None,
     without: options.Without = None,
     pin: options.Pins = None,
+    records: options.Records = None,
     as_json: options.Json = False,
 ) -> None:
     """Run a model once, or several times to time it."""
@@ -96,7 +100,7 @@ def run(
         _make_directory(output)
     require_runnable(resolve_core(target).target_config())
     limits = options.constraints(max_error, max_workspace, only, without, pin)
-    compiled = _open(model, target, shape, threads, limits)
+    compiled = _open(model, target, shape, threads, limits, records)
     arrays = arrays or random_inputs(compiled.inputs)
     compiled.check(arrays)
     results, times = _timed_runs(compiled, arrays, repeat)
@@ -127,11 +131,12 @@ def explain(
     only: options.Only = None,
     without: options.Without = None,
     pin: options.Pins = None,
+    records: options.Records = None,
     as_json: options.Json = False,
 ) -> None:
     """Show what was chosen for each layer, what it should cost, and why."""
     limits = options.constraints(max_error, max_workspace, only, without, pin)
-    report = _open(model, target, shape, threads, limits).explain()
+    report = _open(model, target, shape, threads, limits, records).explain()
     if as_json:
         print_json(json.loads(report.to_json()))
     else:
@@ -188,12 +193,13 @@ def _compile(
     shape: list[str] | None,
     threads: int | None,
     limits: Constraints,
+    book: RecordBook,
 ) -> CompiledModel:
     shapes = options.parse_shapes(shape)
     with working(f"compiling {Path(model).name}"):
         import tvm_blislike
 
-        return tvm_blislike.compile(model, target, shapes, threads, constraints=limits)
+        return tvm_blislike.compile(model, target, shapes, threads, None, limits, book)
 
 
 def _open(
@@ -202,6 +208,7 @@ def _open(
     shape: list[str] | None,
     threads: int | None,
     limits: Constraints,
+    records: Path | None,
 ) -> CompiledModel:
     """Compile an ONNX model or load a library, which then runs with `threads`."""
     from tvm_blislike.compiled import CompiledModel
@@ -209,10 +216,10 @@ def _open(
     from tvm_blislike.library import is_library
 
     if not is_library(model):
-        return _compile(model, target, shape, threads, limits)
+        return _compile(model, target, shape, threads, limits, options.record_book(records))
     if shape or target != "native":
         raise typer.BadParameter("--shape and --target are fixed in a compiled library")
-    if limits != Constraints():
+    if limits != Constraints() or records is not None:
         raise typer.BadParameter("the choice of implementations is fixed in a compiled library")
     loaded = CompiledModel.load(model)
     if threads and threads != loaded.threads:

@@ -45,6 +45,7 @@ def bench(
     only: options.Only = None,
     without: options.Without = None,
     pin: options.Pins = None,
+    records: options.Records = None,
 ) -> None:
     """Measure engines side by side: interleaved, pinned, outputs compared."""
     from tvm_blislike.bench import bench as measure
@@ -56,8 +57,9 @@ def bench(
     names = [name.strip() for name in engines.split(",") if name.strip()]
     shapes = options.parse_shapes(shape)
     limits = options.constraints(max_error, max_workspace, only, without, pin)
+    book = options.record_book(records)
     with _progress() as show:
-        result = measure(model, names, threads, repeat, target, shapes, profile, limits, show)
+        result = measure(model, names, threads, repeat, target, shapes, profile, limits, show, book)
     if to_stdout:
         print(result.to_json())
     else:

@@ -13,6 +13,7 @@ from tvm_blislike.errors import InputError
 
 if TYPE_CHECKING:
     from tvm_blislike.constraints import Constraints
+    from tvm_blislike.tuning.book import RecordBook
 
 Model = Annotated[str, typer.Argument(metavar="MODEL.onnx", help="ONNX model.")]
 Runnable = Annotated[
@@ -104,6 +105,14 @@ Pins = Annotated[
         "'conv 1x64x56x56 3x3*=conv2d_direct,nr=32'; repeatable.",
     ),
 ]
+Records = Annotated[
+    Path | None,
+    typer.Option(
+        "--records",
+        metavar="FILE|none",
+        help="What `tune` measured; default: the user's own file, see `records show`.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -132,6 +141,19 @@ def constraints(
         tuple(without or ()),
         tuple(parse_pin(pin) for pin in pins or ()),
     )
+
+
+def record_book(path: Path | None) -> RecordBook:
+    """Return the records of a file, of the user's own without one, or none at all.
+
+    Raises
+    ------
+    InputError
+        When the file is missing.
+    """
+    from tvm_blislike.tuning.book import RecordBook
+
+    return RecordBook() if str(path) == "none" else RecordBook.open(path)
 
 
 def parse_bytes(text: str) -> int:

@@ -67,7 +67,7 @@ def print_report(console: Console, report: Report) -> None:
     table = Table(title=title, title_justify="left")
     for heading in ("layer", "workload", "implementation", "blocking", "footprint"):
         table.add_column(heading, overflow="fold")
-    for heading in ("predicted ms", "% of peak"):
+    for heading in ("predicted ms", "measured ms", "% of peak"):
         table.add_column(heading, justify="right")
     table.add_column("of which", overflow="fold")
     table.add_column("other candidates", overflow="fold")
@@ -180,6 +180,7 @@ def _layer_cells(layer: LayerReport) -> list[str]:
         escape(blocking),
         footprint,
         "" if layer.predicted_ms is None else f"{layer.predicted_ms:.3f}",
+        "" if layer.measured_ms is None else f"{layer.measured_ms:.3f}",
         "" if layer.peak_fraction is None else f"{100 * layer.peak_fraction:.0f}",
         _breakdown(layer),
         _candidates(layer),

@@ -66,7 +66,12 @@ class RecordBook:
 
     def usable(self, workload: Workload, core: Core, threads: int) -> tuple[Record, ...]:
         """Return the records of configurations that were right and are not dropped."""
-        return tuple(r for r in self.of(workload, core, threads) if r.status == "ok" and r.seconds)
+        return self.usable_of((core_facts(core), threads, workload))
+
+    def usable_of(self, key: tuple[str, int, Workload]) -> tuple[Record, ...]:
+        """Return the usable records of a `Record.key`."""
+        page = self._pages.get(key, {}).values()
+        return tuple(r for r in page if r.status == "ok" and r.seconds)
 
 
 def fastest(records: Sequence[Record], predicted: Callable[[Config], float]) -> Record:

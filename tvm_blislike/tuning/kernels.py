@@ -116,15 +116,16 @@ def build(core: Core, threads: int, mod: Any, target: Any, _params: Any) -> Any:
     names = json.loads(mod.attrs[_BUNDLE])
     configs = tuple(Config.from_json(text) for text in names["configs"])
     bundle = Bundle(Workload.from_json(names["workload"]), configs, core, threads)
-    functions = {}
+    found: dict[str, Any] = {}
     for number, config in enumerate(bundle.configs):
-        functions |= _functions(bundle, number, config)
+        found |= functions(bundle, number, config)
     with target:
-        scheduled = schedule(Strategy(bundle.core, bundle.threads))(tvm.IRModule(functions))
+        scheduled = schedule(Strategy(bundle.core, bundle.threads))(tvm.IRModule(found))
         return tvm.compile(scheduled, target)
 
 
-def _functions(bundle: Bundle, number: int, config: Config) -> dict[str, Any]:
+def functions(bundle: Bundle, number: int, config: Config) -> dict[str, Any]:
+    """Return the unscheduled PrimFuncs of one candidate by name."""
     from tvm import te
 
     from tvm_blislike.passes.legalize import primfunc

@@ -1,0 +1,144 @@
+"""The commands records show, best, merge, prune, export and import."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from tvm_blislike.cli import options
+from tvm_blislike.cli.terminal import print_json, stderr, stdout
+
+if TYPE_CHECKING:
+    from tvm_blislike.tuning.files import BadLine
+    from tvm_blislike.tuning.record import Record
+
+File = Annotated[
+    Path | None,
+    typer.Option("--records", metavar="FILE", help="File of records; default: the user's own."),
+]
+Folder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Folder of MetaSchedule's JSON database.")
+]
+
+app = typer.Typer(
+    help="Show and maintain what `tune` measured.", no_args_is_help=True, add_completion=False
+)
+
+
+@app.command()
+def show(records: File = None, as_json: options.Json = False) -> None:
+    """Print every record, in the order in which they were written."""
+    _print(_read(_path(records)), as_json)
+
+
+@app.command()
+def best(records: File = None, as_json: options.Json = False) -> None:
+    """Print what compilations follow: one record for each core, threads and workload."""
+    from tvm_blislike.tuning import maintain
+
+    _print(maintain.best(_read(_path(records))), as_json)
+
+
+@app.command()
+def merge(
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="File to add to.")],
+    sources: Annotated[list[Path], typer.Argument(metavar="SOURCE...", help="Files to read.")],
+) -> None:
+    """Add the records of other files to a file, each once."""
+    from tvm_blislike.tuning import maintain
+
+    added, bad = maintain.merge(target, sources)
+    _name_bad(bad)
+    stderr().print(f"added {added} records to {escape(str(target))}", soft_wrap=True)
+
+
+@app.command()
+def prune(
+    records: File = None,
+    keep: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Keep only the N fastest of each workload."),
+    ] = None,
+) -> None:
+    """Remove bad lines, superseded records and those of other versions."""
+    from tvm_blislike.tuning import maintain
+
+    stay, gone = maintain.prune(_path(records), keep)
+    stderr().print(f"{stay} records stay, {gone} lines went")
+
+
+@app.command("export")
+def export_(folder: Folder, records: File = None) -> None:
+    """Write the usable records as MetaSchedule's JSON database."""
+    from tvm_blislike.tuning import database
+
+    count = database.export(_read(_path(records)), folder)
+    stderr().print(f"wrote {count} records to {escape(str(folder))}", soft_wrap=True)
+
+
+@app.command("import")
+def import_(folder: Folder, records: File = None) -> None:
+    """Add the records of MetaSchedule's JSON database that are of this library's kernels."""
+    from tvm_blislike.tuning import database, files
+
+    found, foreign = database.read(folder)
+    files.append(_path(records), found)
+    stderr().print(f"added {len(found)} records; {foreign} are of other schedules")
+
+
+def _path(records: Path | None) -> Path:
+    from tvm_blislike.tuning import files
+
+    return files.default_path() if records is None else records
+
+
+def _read(path: Path) -> list[Record]:
+    from tvm_blislike.tuning import files
+
+    records, bad = files.read(path)
+    _name_bad(bad)
+    return records
+
+
+def _name_bad(bad: Sequence[BadLine]) -> None:
+    for line in bad:
+        stderr().print(f"skipped {escape(str(line))}", soft_wrap=True)
+
+
+def _print(records: Sequence[Record], as_json: bool) -> None:
+    if as_json:
+        print_json([json.loads(record.to_json()) for record in records])
+        return
+    table = Table("core", "threads", "workload", "implementation", "block")
+    for heading in ("median ms", "spread ms", "repeats", "predicted ms", "error"):
+        table.add_column(heading, justify="right")
+    for heading in ("cache", "status", "date"):
+        table.add_column(heading)
+    for record in records:
+        table.add_row(*map(escape, _cells(record)))
+    stdout().print(table)
+
+
+def _cells(record: Record) -> list[str]:
+    config = record.config
+    return [
+        record.core,
+        str(record.threads),
+        str(record.workload),
+        config.implementation,
+        f"{config.mr}x{config.nr}",
+        f"{record.median_seconds * 1e3:.4f}" if record.seconds else "",
+        f"{record.spread_seconds * 1e3:.4f}" if record.seconds else "",
+        str(len(record.seconds)),
+        f"{record.predicted_seconds * 1e3:.4f}",
+        "" if record.error is None else f"{record.error:.1e}",
+        record.cache,
+        f"{record.status}: {record.reason}" if record.reason else record.status,
+        record.date[:16],
+    ]

@@ -1,0 +1,136 @@
+"""The command tune."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tvm_blislike.cli import options
+from tvm_blislike.cli.terminal import print_json, stderr, stdout
+
+if TYPE_CHECKING:
+    from tvm_blislike.tuning.tune import TunedLayer, TuneResult
+
+
+class Cache(str, Enum):
+    """State of the private caches before each repeat."""
+
+    cold = "cold"
+    warm = "warm"
+
+
+def tune(
+    model: options.Model,
+    target: options.Target = "native",
+    shape: options.Shapes = None,
+    threads: options.Threads = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(min=1.0, metavar="SECONDS", help="Time at most, the comparison included."),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Measurements at most; default: 8 per distinct layer."
+        ),
+    ] = None,
+    records: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File of records; default: the user's own."),
+    ] = None,
+    search: Annotated[
+        str,
+        typer.Option(
+            metavar="model|exhaustive",
+            help="What to measure: what the model expects most of, or every algorithm and block.",
+        ),
+    ] = "model",
+    cache: Annotated[
+        Cache,
+        typer.Option(help="Whether the caches of a core are emptied before each repeat."),
+    ] = Cache.cold,
+    max_error: options.MaxError = None,
+    max_workspace: options.MaxWorkspace = None,
+    only: options.Only = None,
+    without: options.Without = None,
+    as_json: options.Json = False,
+) -> None:
+    """Measure a few configurations of each layer; later commands follow the records.
+
+    Ctrl-C ends it after the present measurement; the next run goes on from there.
+    """
+    from tvm_blislike.tuning.progress import Progress
+    from tvm_blislike.tuning.tune import tune as sweep
+
+    limits = options.constraints(max_error, max_workspace, only, without, None)
+    shapes = options.parse_shapes(shape)
+    progress = Progress(stderr())
+    result = sweep(
+        model,
+        target,
+        shapes,
+        threads,
+        budget,
+        trials,
+        records,
+        search,
+        limits,
+        cache.value,
+        progress,
+    )
+    if as_json:
+        print_json(_plain(result))
+    else:
+        _print(stdout(), result)
+
+
+def _plain(result: TuneResult) -> dict[str, object]:
+    verdict = asdict(result.verdict) | {"gain": result.verdict.gain} if result.verdict else None
+    return asdict(result) | {"records": str(result.records), "verdict": verdict}
+
+
+def _print(console: Console, result: TuneResult) -> None:
+    table = Table("layer", "layers", "implementation", "block", title="by itself")
+    for heading in ("ms", "untuned ms", "gain", "predicted ms"):
+        table.add_column(heading, justify="right")
+    table.add_column("in the model")
+    for layer in result.layers:
+        table.add_row(*_cells(layer))
+    console.print(table)
+    for reason in result.rejected:
+        console.print(f"rejected: {escape(reason)}", soft_wrap=True)
+    console.print(_summary(result), soft_wrap=True, markup=False)
+
+
+def _cells(layer: TunedLayer) -> list[str]:
+    best, untuned = layer.measured_ms, layer.untuned_ms
+    return [
+        escape(layer.workload),
+        str(layer.count),
+        layer.implementation,
+        layer.block,
+        f"{best:.3f}" if best else "",
+        f"{untuned:.3f}" if untuned else "",
+        f"{untuned / best:.2f}x" if best and untuned else "",
+        f"{layer.predicted_ms:.3f}",
+        f"the model's choice stays: {layer.dropped}" if layer.dropped else "",
+    ]
+
+
+def _summary(result: TuneResult) -> str:
+    parts = [f"{result.measured} measurements in {result.seconds:.0f} s, kept in {result.records}"]
+    if result.interrupted:
+        parts.append("interrupted: the same command goes on")
+    if result.verdict:
+        v = result.verdict
+        parts.append(
+            f"whole model: {v.untuned_ms:.3f} ms untuned, {v.tuned_ms:.3f} ms tuned, {v.gain:.2f}x"
+        )
+    return "\n".join(parts)

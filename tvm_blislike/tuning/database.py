@@ -1,0 +1,113 @@
+"""Records as MetaSchedule's JSON database, and back.
+
+A workload of the database is the PrimFunc of one configuration, as TE defines it; the trace is
+what the template did to it. The PrimFunc's attribute holds the record, so nothing is lost on the
+way back, and databases may be merged by MetaSchedule's own tools.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.s_tir import meta_schedule as ms
+
+from tvm_blislike.errors import InputError, OutputError
+from tvm_blislike.hardware import Core, names
+from tvm_blislike.registry import get_implementation
+from tvm_blislike.tuning import kernels
+from tvm_blislike.tuning.kernels import Bundle
+from tvm_blislike.tuning.record import BadRecordError, Record, core_facts
+
+# PrimFunc attribute: the record as JSON, without its times.
+_RECORD = "blislike.record"
+_FILES = ("database_workload.json", "database_tuning_record.json")
+
+
+def export(records: Sequence[Record], folder: Path) -> int:
+    """Add the usable records of known cores to a database; return how many.
+
+    Raises
+    ------
+    OutputError
+        When the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        database = ms.database.JSONDatabase(work_dir=str(folder))
+    except (OSError, RuntimeError) as error:
+        raise OutputError(f"cannot write the database {folder}: {error}") from error
+    usable = [(r, core) for r in records if r.status == "ok" and (core := _core(r.facts))]
+    for record, core in usable:
+        _commit(database, record, core)
+    return len(usable)
+
+
+def read(folder: Path) -> tuple[list[Record], int]:
+    """Return the records of a database, and how many of its entries are other schedules.
+
+    Raises
+    ------
+    InputError
+        When the folder holds no database.
+    """
+    if not all((folder / name).is_file() for name in _FILES):
+        raise InputError(
+            f"{folder} holds no MetaSchedule database", f"wanted: {' and '.join(_FILES)}"
+        )
+    try:
+        database = ms.database.JSONDatabase(work_dir=str(folder), allow_missing=False)
+        entries = list(database.get_all_tuning_records())
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()
+        raise InputError(f"{folder} is no MetaSchedule database: {reason[0]}") from error
+    found = [record for entry in entries if (record := _record(entry)) is not None]
+    return found, len(entries) - len(found)
+
+
+def _commit(database: Any, record: Record, core: Core) -> None:
+    bundle = Bundle(record.workload, (record.config,), core, record.threads)
+    func = kernels.functions(bundle, 0, record.config)["candidate_0"]
+    func = func.with_attr({"global_symbol": "main", _RECORD: record.to_json()})
+    mod = tvm.IRModule({"main": func})
+    schedule = s_tir.Schedule(mod)
+    implementation = get_implementation(record.config.implementation)
+    implementation.schedule(schedule, record.workload, record.config, core, record.threads)
+    entry = ms.database.TuningRecord(
+        schedule.trace,
+        database.commit_workload(mod),
+        list(record.seconds),
+        tvm.target.Target(dict(record.target)),
+        ms.arg_info.ArgInfo.from_prim_func(func),
+    )
+    database.commit_tuning_record(entry)
+
+
+def _record(entry: Any) -> Record | None:
+    """Return the record of an entry, None for schedules that are not ours."""
+    func = entry.workload.mod["main"] if "main" in _functions(entry.workload.mod) else None
+    if not isinstance(func, tirx.PrimFunc) or _RECORD not in (func.attrs or {}):
+        return None
+    try:
+        return Record.from_json(str(func.attrs[_RECORD]))
+    except BadRecordError:
+        return None
+
+
+def _functions(mod: tvm.IRModule) -> list[str]:
+    return [gvar.name_hint for gvar in mod.get_global_vars()]
+
+
+@functools.cache
+def _cores() -> dict[str, Core]:
+    """Return every described core and the present one by its facts."""
+    cores = [*(Core.named(name) for name in names()), Core.native()]
+    return {core_facts(core): core for core in cores}
+
+
+def _core(facts: str) -> Core | None:
+    return _cores().get(facts)
