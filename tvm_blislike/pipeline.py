@@ -10,6 +10,7 @@ from tvm import relax
 from tvm_blislike.constraints import Constraints
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes.canonicalize import Canonicalize
+from tvm_blislike.passes.concat import concat_in_place
 from tvm_blislike.passes.indices import NarrowIndices
 from tvm_blislike.passes.layout import choose_layouts
 from tvm_blislike.passes.legalize import legalize
@@ -93,8 +94,9 @@ def _passes(
             # look at some functions fails.
             _VIEWS,
             schedule(strategy),
-            *report,
             *(p for p in cpu.dataflow_lower_passes(target) if p.info.name != _VIEWS.info.name),
+            concat_in_place,
+            *report,
             *cpu.finalize_passes(target),
         ]
     )

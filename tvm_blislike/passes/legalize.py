@@ -13,6 +13,7 @@ from tvm import relax, s_tir, te
 
 from tvm_blislike.adapter import constant_array, is_constant, static_shape
 from tvm_blislike.config import Config
+from tvm_blislike.passes.concat import lower_concat
 from tvm_blislike.passes.layout import Image, transformed
 from tvm_blislike.passes.moves import lower_interleave
 from tvm_blislike.passes.workloads import conv2d_workload, gemm_workload
@@ -58,9 +59,14 @@ def legalize(strategy: Strategy) -> tvm.transform.Pass:
         interleave = lower_interleave(builder, call)
         return call if interleave is None else interleave
 
+    def concat(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        in_place = lower_concat(builder, call)
+        return call if in_place is None else in_place
+
     own = {
         "relax.nn.conv2d": conv2d,
         "relax.matmul": matmul,
+        "relax.concat": concat,
         "relax.layout_transform": layout_transform,
     }
     return tvm.transform.Sequential(

@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 import tvm
-from tvm import tirx
+from tvm import relax, tirx
 
-from tvm_blislike.adapter import bindings, functions, op_name
+from tvm_blislike.adapter import bindings, functions
 from tvm_blislike.cost_models.roofline import clock_hz
 from tvm_blislike.microkernels import kernel_name
 from tvm_blislike.passes.legalize import CHOICE, read_choice
@@ -25,7 +25,7 @@ class Reporter:
         self.report = Report(layers=())
 
     def collect(self, strategy: Strategy) -> tvm.transform.Pass:
-        """Return a pass that reads the scheduled module and leaves it as it is."""
+        """Return a pass that reads the module after `CallTIRRewrite` and leaves it as it is."""
 
         @tvm.transform.module_pass(opt_level=0, name="blislike.Report")
         def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -40,12 +40,13 @@ class Reporter:
 
 def _calls(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
     """Return the kernels that the Relax functions call, in order."""
-    return [
-        binding.value.args[0]
-        for _, func in functions(mod)
-        for binding in bindings(func)
-        if op_name(binding.value) == "relax.call_tir"
-    ]
+    values = [binding.value for _, func in functions(mod) for binding in bindings(func)]
+    called = [value.op for value in values if isinstance(value, relax.Call)]
+    return [op for op in called if isinstance(op, tvm.ir.GlobalVar) and _is_kernel(mod[op])]
+
+
+def _is_kernel(func: tvm.ir.BaseFunc) -> bool:
+    return isinstance(func, tirx.PrimFunc)
 
 
 def _layer(gvar: tvm.ir.GlobalVar, mod: tvm.IRModule, strategy: Strategy) -> LayerReport:
