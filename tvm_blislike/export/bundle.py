@@ -95,17 +95,32 @@ def write(model: CompiledModel, folder: str | os.PathLike[str], cc: str | None =
     """
     folder, target = Path(folder), model.target
     require_bundle(folder, target)
-    libraries = runtime_wheel.runtime_libraries(machine_of(target))
     with _fresh_folder(folder) as fresh:
         model.export(fresh / _LIBRARY, cc)
-        _copy(libraries, fresh / "lib")
-        (fresh / "lib" / "LICENSES").write_text(runtime_wheel.licenses(), encoding="utf-8")
-        _copy_sources(fresh / "src")
-        programs = tuple(_build(fresh, target, cc))
+        programs = write_programs(fresh, target, cc)
         fields = manifest.manifest(_LIBRARY, model.inputs, model.outputs, target, model.explain())
         manifest.write(fresh, fields)
         size = sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
     return Bundle(folder, programs, size)
+
+
+def write_programs(folder: Path, target: dict[str, Any], cc: str | None = None) -> tuple[str, ...]:
+    """Write everything but the model: TVM's runtime, the programs' sources and the programs.
+
+    Returns
+    -------
+    tuple of str
+        The programs that were built.
+
+    Raises
+    ------
+    OutputError, ToolchainError
+        As of `write`.
+    """
+    _copy(runtime_wheel.runtime_libraries(machine_of(target)), folder / "lib")
+    (folder / "lib" / "LICENSES").write_text(runtime_wheel.licenses(), encoding="utf-8")
+    _copy_sources(folder / "src")
+    return tuple(_build(folder, target, cc))
 
 
 def _copy(files: list[Path], folder: Path) -> None:

@@ -56,13 +56,12 @@ def runtime_libraries(machine: str) -> list[Path]:
 
 def licenses() -> str:
     """Return the license texts of the runtime libraries and of what is linked into them."""
-    texts = []
+    texts = {}
     for name, version in versions().items():
         for file in importlib.metadata.files(name) or []:
-            if "dist-info/licenses" in file.as_posix():
-                inner = file.as_posix().partition("licenses/")[2]
-                texts.append(f"{name} {version}: {inner}\n\n{file.read_text(encoding='utf-8')}")
-    return f"\n{'=' * 79}\n".join(texts)
+            if file.name in ("LICENSE", "NOTICE"):
+                texts.setdefault(file.read_text(encoding="utf-8"), f"{name} {version}: {file}")
+    return f"\n{'=' * 79}\n".join(f"{name}\n\n{text}" for text, name in texts.items())
 
 
 def versions() -> dict[str, str]:

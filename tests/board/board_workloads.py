@@ -1,0 +1,157 @@
+"""Random workloads, one for each way an implementation can go, as kernels for the board."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import reference
+from board_kernels import Kernel
+from conv_harness import ACTIVATIONS, arrays, expected, nchw, placed
+from conv_harness import primfunc as conv_primfunc
+from tvm import s_tir, te
+
+from tvm_blislike.config import Config
+from tvm_blislike.hardware import Core
+from tvm_blislike.passes.legalize import CHOICE
+from tvm_blislike.registry import Implementation
+from tvm_blislike.schedules.common import stages
+from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
+
+# Enough for tiles, slabs and panels to be whole, cut and alone; little for the emulator.
+_MOST_MACS = 2e6
+_TRIES = 2000
+
+
+def random_kernel(
+    implementation: Implementation, core: Core, threads: int, steps: Sequence[str], seed: int
+) -> Kernel:
+    """Return a random workload in a random configuration of the implementation, with an epilogue.
+
+    Raises
+    ------
+    AssertionError
+        When the implementation applies to none of many random workloads.
+    """
+    rng = random.Random(seed)
+    for _ in range(_TRIES):
+        workload = _gemm(rng) if implementation.kind == "gemm" else _convolution(rng)
+        if workload is None or implementation.applies(workload, core):
+            continue
+        configs = list(implementation.configs(workload, core, threads))
+        if configs:
+            make = gemm_kernel if implementation.kind == "gemm" else conv_kernel
+            return make(implementation, workload, rng.choice(configs), steps)
+    raise AssertionError(f"{implementation.name} applies to nothing on {core.name}")
+
+
+def conv_kernel(
+    _implementation: Implementation, workload: Conv2dWorkload, config: Config, steps: Sequence[str]
+) -> Kernel:
+    """Return one convolution."""
+    values = arrays(workload, steps)
+    wanted = expected(workload, steps, values)
+    scale = max(np.abs(wanted).max(), 1.0)
+
+    def error(result: np.ndarray) -> float:
+        return np.abs(nchw(result, config.out_layout, workload.co) - wanted).max() / scale
+
+    func = conv_primfunc(workload, config, steps)
+    return Kernel(
+        _label(workload, config, steps), func, placed(workload, config, steps, values), error
+    )
+
+
+def gemm_kernel(
+    implementation: Implementation, workload: GemmWorkload, config: Config, steps: Sequence[str]
+) -> Kernel:
+    """Return one matrix product; a bias is one value per column."""
+    w, rng = workload, np.random.default_rng(7)
+    batch = (w.batch,) if w.batch > 1 else ()
+    a = rng.standard_normal((*batch, w.m, w.k), dtype=np.float32)
+    b = rng.standard_normal((w.k, w.n), dtype=np.float32) / np.float32(np.sqrt(w.k))
+    packed = implementation.pack(w, config, b)
+    data, constant = te.placeholder(a.shape, name="a"), te.placeholder(packed.shape, name="b")
+    params = [data, constant]
+    value = implementation.compute(w, config, data, constant)
+    wanted, operands = reference.gemm(a, b), []
+    for number, step in enumerate(steps):
+        operand = None
+        if step not in ACTIVATIONS:
+            operands.append(rng.standard_normal(_operand(step, wanted.shape), dtype=np.float32))
+            operand = te.placeholder(operands[-1].shape, name=f"operand_{number}")
+            params.append(operand)
+        value = _step(value, step, operand, f"step_{number}")
+        wanted = _reference_step(wanted, step, operands[-1] if operand is not None else None)
+    sch = s_tir.Schedule(te.create_prim_func([*params, value]))
+    note = json.dumps({"workload": w.to_json(), "config": config.to_json()})
+    sch.annotate(stages(sch)["unpack"], CHOICE, note)
+    func = sch.mod["main"].with_attr("tirx.noalias", True)
+    scale = max(np.abs(wanted).max(), 1.0)
+
+    def error(result: np.ndarray) -> float:
+        return np.abs(result - wanted).max() / scale
+
+    arguments = [a, packed, *operands, np.empty(wanted.shape, np.float32)]
+    return Kernel(_label(w, config, steps), func, arguments, error)
+
+
+def _operand(step: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (shape[-1],) if step in ("bias", "scale") else shape
+
+
+def _step(value: te.Tensor, step: str, operand: te.Tensor | None, name: str) -> te.Tensor:
+    if operand is None:
+        function = ACTIVATIONS[step][0]
+        return te.compute(value.shape, lambda *i: function(value(*i)), name=name)
+
+    def at(index: tuple[Any, ...]) -> Any:
+        return operand(*index[len(index) - len(operand.shape) :])
+
+    if step == "scale":
+        return te.compute(value.shape, lambda *i: value(*i) * at(i), name=name)
+    return te.compute(value.shape, lambda *i: value(*i) + at(i), name=name)
+
+
+def _reference_step(value: np.ndarray, step: str, operand: np.ndarray | None) -> np.ndarray:
+    if operand is None:
+        return ACTIVATIONS[step][1](value)
+    return value * operand if step == "scale" else value + operand
+
+
+def _gemm(rng: random.Random) -> GemmWorkload:
+    def size(most: int) -> int:
+        return rng.choice([1, rng.randint(1, 12), rng.randint(1, most)])
+
+    return GemmWorkload(size(70), size(130), size(200), rng.choice([1, 1, 3]))
+
+
+def _convolution(rng: random.Random) -> Conv2dWorkload | None:
+    """Return one of any kind: plain, depthwise, grouped; None where it has no output."""
+    per_group = rng.choice([1, 2, 3, 4, 8, rng.randint(1, 40)])
+    groups = rng.choice([1, 1, 1, 4, 8, 16, rng.randint(1, 40)])
+    out_per_group = per_group if groups > 1 else rng.choice([8, 16, rng.randint(1, 60)])
+    dilation = rng.choice([1, 1, 1, 2])
+    stride = rng.choice([1, 1, 2, 3])
+    workload = Conv2dWorkload(
+        n=rng.choice([1, 1, 2]),
+        ci=groups * per_group,
+        h=rng.randint(1, 20),
+        w=rng.randint(1, 24),
+        co=groups * out_per_group,
+        kh=rng.choice([1, 3, 5, rng.randint(1, 7)]),
+        kw=rng.choice([1, 3, 5, rng.randint(1, 7)]),
+        stride=rng.choice([(stride, stride), (1, 2), (2, 1)]),
+        padding=rng.choice([(0, 0, 0, 0), (1, 1, 1, 1), tuple(rng.choices(range(4), k=4))]),
+        dilation=(dilation, dilation),
+        groups=groups,
+    )
+    whole = workload.oh > 0 and workload.ow > 0 and workload.macs <= _MOST_MACS
+    return workload if whole else None
+
+
+def _label(workload: Workload, config: Config, steps: Sequence[str]) -> str:
+    return f"{workload} {'+'.join(steps)} {config}"
