@@ -32,7 +32,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from tvm_blislike.microkernels import AXIS
-from tvm_blislike.schedules import panels, pieces, prefetch, whole_blocks
+from tvm_blislike.schedules import fresh_registers, panels, pieces, prefetch, whole_blocks
 from tvm_blislike.schedules.accumulators import split_rows
 from tvm_blislike.schedules.gathers import shuffle_gathers
 from tvm_blislike.schedules.unswitch import hoist, unrolled
@@ -83,7 +83,7 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
     by_name = {g.name_hint: g for g in ours}
     for g, f in finished_mod.functions_items():
         joined = f.with_body(shuffle_gathers(f.body))
-        called = whole_blocks.with_sources(joined)
+        called = fresh_registers.with_sources(whole_blocks.with_sources(joined))
         in_rows = split_rows(called, int(f.attrs[REGISTER_BYTES]))
         result.update_func(by_name[g.name_hint], in_rows.without_attr(REGISTER_BYTES))
     return result
@@ -124,6 +124,7 @@ def _is_ours(func: Any) -> bool:
 
 def _finish(func: tirx.PrimFunc) -> tirx.Stmt:
     body = panels.insert(prefetch.insert(pieces.address_by_pixel(func)))
+    body = fresh_registers.insert(body)
     # From the outside in: the last block of tiles may have a cut last tile (`LAST_EDGE`).
     body = tvm_ffi.structural_map(body, [(tirx.For, _split_tiles)], order="pre")
     body = whole_blocks.choose(body)

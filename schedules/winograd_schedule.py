@@ -27,6 +27,7 @@ from tvm_blislike.schedules.common import (
     fuse_epilogue,
     stages,
 )
+from tvm_blislike.schedules.fresh_registers import FRESH
 from tvm_blislike.schedules.lowering import EDGE, UNROLL, UNSWITCH
 from tvm_blislike.schedules.panels import NEXT
 from tvm_blislike.workload import Conv2dWorkload
@@ -102,6 +103,7 @@ def schedule_products(
         size = geo.steps * config.nr
         note = {"operand": 1, "axis": -3, "step": 1, "elements": size, "calls": calls}
         sch.annotate(group, NEXT, note)
+    sch.annotate(group, FRESH, kernel.isa)
     sch.compute_at(acc, group, preserve_unit_loops=True)
 
 

@@ -1,7 +1,7 @@
 """What LLVM makes of the products of a Winograd convolution: accumulators stay in registers.
 
 Tested apart from the micro-kernels themselves, because transforms surround the k loop here: LLVM
-keeps their constants in registers across it, and spills accumulators where too few are left.
+would keep their constants in registers across it, and spill accumulators (`fresh_registers`).
 """
 
 from __future__ import annotations
@@ -56,3 +56,41 @@ def test_k_loops_leave_the_stack_alone(workload: Conv2dWorkload, core: str) -> N
         # Four steps of k: a multiply-add for each register of the block, or of a cut one.
         vectors = config.nr // Core.named(core).lanes()
         assert 4 * config.mr * vectors in [sum(i.is_fma for i in loop) for loop in loops]
+
+
+# Layers and widths in tiles where accumulators of F(6, 3) were on the stack in every step of k.
+SPILLED = {
+    "sapphirerapids": [
+        (Conv2dWorkload(1, 128, 28, 28, 128, 3, 3, padding=SAME), {"mr": 13, "nr": 32, "mc": 25}),
+        (Conv2dWorkload(1, 32, 35, 35, 64, 3, 3, padding=SAME), {"mr": 12, "nr": 32, "mc": 12}),
+        (Conv2dWorkload(1, 48, 13, 13, 48, 3, 3, padding=SAME), {"mr": 6, "nr": 48, "mc": 6}),
+    ],
+    "haswell": [
+        (Conv2dWorkload(1, 256, 14, 14, 256, 3, 3, padding=SAME), {"mr": 5, "nr": 16, "mc": 9}),
+        (Conv2dWorkload(1, 48, 13, 13, 48, 3, 3, padding=SAME), {"mr": 3, "nr": 24, "mc": 6}),
+        (Conv2dWorkload(1, 64, 35, 35, 96, 3, 3, padding=SAME), {"mr": 4, "nr": 16, "mc": 12}),
+    ],
+    "cortex-a76": [
+        (Conv2dWorkload(1, 48, 13, 13, 48, 3, 3, padding=SAME), {"nr": 12}),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "core, workload, fields",
+    [(core, *case) for core, cases in SPILLED.items() for case in cases],
+    ids=str,
+)
+def test_constants_of_the_largest_transform_leave_the_registers(
+    core: str, workload: Conv2dWorkload, fields: dict[str, int]
+) -> None:
+    matching = [
+        c
+        for c in winograd.configs(workload, Core.named(core), 1)
+        if c.tile_w == 6 and all(getattr(c, name) == value for name, value in fields.items())
+    ]
+    # The narrowest and the widest chunk of channels.
+    for config in {matching[0], matching[-1]}:
+        loops = k_loops(workload, config, Core.named(core))
+        assert loops, config
+        assert [str(i) for loop in loops for i in loop if i.uses_stack or i.is_call] == []

@@ -1,0 +1,82 @@
+"""Loops whose iterations start with empty vector registers, so that a k loop has all of them.
+
+LLVM moves what never changes out of loops as far as it can: the constants of a Winograd transform
+end up in registers in front of the whole nest, and stay there through the k loops of the products
+in between. F(6, 3) has six; a block of 13x32 needs 29 of 32 registers, so accumulators went to the
+stack in every step of k. An empty piece of assembly that claims to overwrite all vector registers
+makes LLVM load the constants again behind it, where the transforms use them, and costs nothing
+itself.
+"""
+
+from __future__ import annotations
+
+import tvm_ffi
+from tvm import ir, tirx
+
+# Loop: the instruction set whose vector registers every iteration finds empty.
+FRESH = "blislike.fresh_registers"
+# Name of the first register and number of them.
+_REGISTERS = {"avx2": ("xmm", 16), "avx512": ("xmm", 32), "neon": ("v", 32)}
+_PREFIX = "blislike_fresh_registers_"
+_IMPORT = "pragma_import_llvm"
+
+
+def source(isa: str) -> str:
+    """Return the LLVM function that empties the registers of an instruction set.
+
+    Raises
+    ------
+    KeyError
+        When the instruction set is not known.
+    """
+    name, count = _REGISTERS[isa]
+    # A clobbered part of a wider register clobbers all of it.
+    clobbers = ",".join(f"~{{{name}{i}}}" for i in range(count))
+    return (
+        f"define linkonce_odr void @{_PREFIX}{isa}() alwaysinline nounwind {{\n"
+        f'  call void asm sideeffect "", "{clobbers}"()\n'
+        "  ret void\n}\n"
+    )
+
+
+def insert(body: tirx.Stmt) -> tirx.Stmt:
+    """Start the iterations of `FRESH` loops with a call that empties the registers."""
+    return tvm_ffi.structural_map(body, [(tirx.For, _started)])
+
+
+def with_sources(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Attach the LLVM source of the calls that `insert` made."""
+    found: set[str] = set()
+
+    def called(call: ir.Call) -> None:
+        name = str(call.args[0].value) if _calls_by_name(call) else ""
+        if name.startswith(_PREFIX):
+            found.add(name.removeprefix(_PREFIX))
+
+    tvm_ffi.structural_walk(func.body, [(ir.Call, called)])
+    body = func.body
+    for isa in sorted(found):
+        text = ir.StringImm(source(isa))
+        body = tirx.AttrStmt(tirx.IntImm("int32", 0), _IMPORT, text, body)
+    return func.with_body(body) if found else func
+
+
+def _calls_by_name(call: ir.Call) -> bool:
+    return bool(call.args) and isinstance(call.args[0], ir.StringImm)
+
+
+def _started(loop: tirx.For) -> tirx.For:
+    isa = loop.annotations.get(FRESH) if loop.annotations else None
+    if isa is None:
+        return loop
+    start = tirx.Evaluate(tirx.call_extern("void", f"{_PREFIX}{isa}"))
+    kept = {key: note for key, note in loop.annotations.items() if key != FRESH}
+    return tirx.For(
+        loop.loop_var,
+        loop.min,
+        loop.extent,
+        loop.kind,
+        tirx.SeqStmt([start, loop.body]),
+        loop.thread_binding,
+        kept,
+    )
