@@ -149,6 +149,25 @@ class CompiledModel:
         InputError
             As for `run`.
         """
+        runs = self.profile_runs(inputs, repeat)
+        return [
+            LayerTime(name, median(sum(run[name]) for run in runs) * 1e3, len(runs[0][name]))
+            for name in runs[0]
+        ]
+
+    def profile_runs(self, inputs: Inputs, repeat: int = 10) -> list[dict[str, list[float]]]:
+        """Run the model and return, for each run, the seconds of each call of each kernel.
+
+        Parameters
+        ----------
+        inputs, repeat
+            As for `profile`.
+
+        Raises
+        ------
+        InputError
+            As for `run`.
+        """
         import tvm
 
         buffers = [tvm.runtime.tensor(array) for array in self._checked(inputs)]
@@ -159,7 +178,8 @@ class CompiledModel:
         for _ in range(repeat + 1):
             clock.start_run()
             machine["main"](*buffers)
-        return clock.medians()
+        # The first run allocates.
+        return clock.runs[1:]
 
     def explain(self) -> Report:
         """Return what was chosen for each layer, and why."""
@@ -265,27 +285,19 @@ class _KernelClock:
     """Instrument of TVM's virtual machine that times every call it makes."""
 
     def __init__(self) -> None:
-        self._runs: list[dict[str, list[float]]] = []
+        self.runs: list[dict[str, list[float]]] = []
         self._started = 0.0
 
     def start_run(self) -> None:
-        self._runs.append(defaultdict(list))
+        self.runs.append(defaultdict(list))
 
     def __call__(self, func: Any, name: str, before: bool, result: Any, *args: Any) -> int:
         now = time.perf_counter()
         if before:
             self._started = time.perf_counter()
         elif not name.startswith("vm.builtin"):
-            self._runs[-1][name].append(now - self._started)
+            self.runs[-1][name].append(now - self._started)
         return 0
-
-    def medians(self) -> list[LayerTime]:
-        """Return one line per kernel; the first run, which allocates, is left out."""
-        timed = self._runs[1:]
-        return [
-            LayerTime(name, median(sum(run[name]) for run in timed) * 1e3, len(timed[0][name]))
-            for name in timed[0]
-        ]
 
 
 def _fitting(spec: TensorSpec, array: np.ndarray) -> np.ndarray:

@@ -118,7 +118,7 @@ def _print(records: Sequence[Record], as_json: bool) -> None:
     table = Table("core", "threads", "workload", "implementation", "block")
     for heading in ("median ms", "spread ms", "repeats", "predicted ms", "error"):
         table.add_column(heading, justify="right")
-    for heading in ("cache", "status", "date"):
+    for heading in ("context", "status", "date"):
         table.add_column(heading)
     for record in records:
         table.add_row(*map(escape, _cells(record)))
@@ -138,7 +138,7 @@ def _cells(record: Record) -> list[str]:
         str(len(record.seconds)),
         f"{record.predicted_seconds * 1e3:.4f}",
         "" if record.error is None else f"{record.error:.1e}",
-        record.cache,
+        record.context,
         f"{record.status}: {record.reason}" if record.reason else record.status,
         record.date[:16],
     ]

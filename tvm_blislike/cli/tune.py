@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -92,15 +92,19 @@ def tune(
 
 
 def _plain(result: TuneResult) -> dict[str, object]:
-    verdict = asdict(result.verdict) | {"gain": result.verdict.gain} if result.verdict else None
-    return asdict(result) | {"records": str(result.records), "verdict": verdict}
+    verdict = None
+    if result.verdict:
+        kept = ("untuned_ms", "tuned_ms", "gain", "rejected", "rel_error")
+        verdict = {name: getattr(result.verdict, name) for name in kept}
+    plain = asdict(replace(result, verdict=None))
+    return plain | {"records": str(result.records), "verdict": verdict}
 
 
 def _print(console: Console, result: TuneResult) -> None:
-    table = Table("layer", "layers", "implementation", "block", title="by itself")
+    table = Table("layer", "layers", "implementation", "block")
     for heading in ("ms", "untuned ms", "gain", "predicted ms"):
         table.add_column(heading, justify="right")
-    table.add_column("in the model")
+    table.add_column("measured in")
     for layer in result.layers:
         table.add_row(*_cells(layer))
     console.print(table)
@@ -120,7 +124,7 @@ def _cells(layer: TunedLayer) -> list[str]:
         f"{untuned:.3f}" if untuned else "",
         f"{untuned / best:.2f}x" if best and untuned else "",
         f"{layer.predicted_ms:.3f}",
-        f"the model's choice stays: {layer.dropped}" if layer.dropped else "",
+        layer.context,
     ]
 
 

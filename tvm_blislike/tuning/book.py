@@ -6,14 +6,17 @@ import os
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from statistics import median
 
 from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
 from tvm_blislike.tuning import files
-from tvm_blislike.tuning.record import Record, core_facts, is_compatible, versions
+from tvm_blislike.tuning.record import Record, core_facts, is_compatible, spread, versions
 from tvm_blislike.workload import Workload
 
 _SHOWN_LINES = 3
+# Of `Record.key`: facts of the core, threads, workload.
+Key = tuple[str, int, Workload]
 
 
 class RecordBook:
@@ -27,7 +30,7 @@ class RecordBook:
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self._current = versions()
-        self._pages: dict[object, dict[Config, Record]] = defaultdict(dict)
+        self._pages: dict[Key, dict[tuple[Config, str], Record]] = defaultdict(dict)
         self.add(records)
 
     @staticmethod
@@ -51,50 +54,70 @@ class RecordBook:
         return RecordBook(records)
 
     def add(self, records: Iterable[Record]) -> None:
-        """Take in more records: of each configuration the one of the latest date counts."""
+        """Take in more records: of each configuration and context the latest date counts."""
         for record in records:
             if not is_compatible(record, self._current):
                 continue
             page = self._pages[record.key]
-            known = page.get(record.config)
+            known = page.get((record.config, record.context))
             if known is None or known.date <= record.date:
-                page[record.config] = record
+                page[record.config, record.context] = record
 
     def of(self, workload: Workload, core: Core, threads: int) -> tuple[Record, ...]:
-        """Return the latest record of each configuration, whatever its status."""
+        """Return the latest record of each configuration and context, whatever its status."""
         return tuple(self._pages.get((core_facts(core), threads, workload), {}).values())
 
     def usable(self, workload: Workload, core: Core, threads: int) -> tuple[Record, ...]:
         """Return the records of configurations that were right and are not dropped."""
         return self.usable_of((core_facts(core), threads, workload))
 
-    def usable_of(self, key: tuple[str, int, Workload]) -> tuple[Record, ...]:
+    def usable_of(self, key: Key) -> tuple[Record, ...]:
         """Return the usable records of a `Record.key`."""
         page = self._pages.get(key, {}).values()
-        return tuple(r for r in page if r.status == "ok" and r.seconds)
+        out = {r.config: r.date for r in page if r.status in ("dropped", "wrong")}
+        return tuple(
+            r for r in page if r.status == "ok" and r.seconds and r.date > out.get(r.config, "")
+        )
 
 
 def fastest(records: Sequence[Record], predicted: Callable[[Config], float]) -> Record:
     """Return the record to follow: the model's favourite among those as fast as the fastest.
 
-    Two are as fast as each other when their medians differ by less than the spread of either.
+    Times inside a model, where there are any, count instead of those of kernels by themselves.
 
     Parameters
     ----------
     records : sequence of Record
-        At least one.
+        At least one, with times.
     predicted : callable
         Predicted seconds of a configuration.
     """
-    best = min(records, key=lambda record: record.median_seconds)
-    ties = [record for record in records if are_tied(best, record)]
-    return min(ties, key=lambda record: (predicted(record.config), record.median_seconds))
+    records = [r for r in records if r.context == "model"] or records
+    times = [record.seconds for record in records]
+    return records[favourite(times, [predicted(record.config) for record in records])]
 
 
-def are_tied(best: Record, other: Record) -> bool:
-    """Whether the difference of two medians is within the spread."""
-    spread = max(best.spread_seconds, other.spread_seconds)
-    return other.median_seconds - best.median_seconds <= spread / 2
+def favourite(times: Sequence[Sequence[float]], predicted: Sequence[float]) -> int:
+    """Return the index of the least predicted among those as fast as the fastest.
+
+    Two are as fast as each other when their medians differ by less than half the spread of either.
+
+    Parameters
+    ----------
+    times : sequence of sequence of float
+        All repeats of each candidate, in seconds.
+    predicted : sequence of float
+        Predicted seconds of each.
+    """
+    medians = [median(seconds) for seconds in times]
+    spreads = [spread(seconds) for seconds in times]
+    best = min(range(len(times)), key=medians.__getitem__)
+    ties = [
+        i
+        for i in range(len(times))
+        if medians[i] - medians[best] <= max(spreads[i], spreads[best]) / 2
+    ]
+    return min(ties, key=lambda i: (predicted[i], medians[i]))
 
 
 def warn_of(bad: Sequence[files.BadLine]) -> None:

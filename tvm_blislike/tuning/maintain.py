@@ -87,9 +87,9 @@ def prune(path: Path, keep: int | None = None) -> tuple[int, int]:
 def _latest(records: Sequence[Record]) -> list[Record]:
     latest: dict[object, Record] = {}
     for record in records:
-        known = latest.get((record.key, record.config))
+        known = latest.get((record.key, record.config, record.context))
         if known is None or known.date <= record.date:
-            latest[record.key, record.config] = record
+            latest[record.key, record.config, record.context] = record
     return list(latest.values())
 
 
@@ -97,7 +97,7 @@ def _fastest(records: Sequence[Record], keep: int) -> list[Record]:
     pages: dict[object, list[Record]] = defaultdict(list)
     for record in records:
         if record.status == "ok":
-            pages[record.key].append(record)
+            pages[record.key, record.context].append(record)
     kept = {
         id(record)
         for page in pages.values()

@@ -9,7 +9,7 @@ import dataclasses
 import importlib.metadata
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from statistics import median, quantiles
@@ -22,7 +22,8 @@ from tvm_blislike.workload import Workload
 FORMAT = 1
 # Usable; computes something else; crashed, hung or could not be built; slower in its model.
 STATUSES = ("ok", "wrong", "failed", "dropped")
-CACHES = ("cold", "warm")
+# By itself with the caches of one core emptied before each repeat, or not; or inside a model.
+CONTEXTS = ("cold", "warm", "model")
 _CHECK = "check"
 
 
@@ -58,8 +59,8 @@ class Record:
         One of `STATUSES`.
     reason : str
         Why the status is not "ok".
-    cache : str
-        "cold" when the private caches were emptied before each repeat, else "warm".
+    context : str
+        One of `CONTEXTS`.
     model : str
         Name of the model it was tuned for.
     versions : mapping of str to str
@@ -79,7 +80,7 @@ class Record:
     error: float | None = None
     status: str = "ok"
     reason: str = ""
-    cache: str = "cold"
+    context: str = "cold"
     model: str = ""
     versions: Mapping[str, str] = field(default_factory=lambda: versions())
     date: str = field(default_factory=lambda: now())
@@ -92,10 +93,7 @@ class Record:
     @property
     def spread_seconds(self) -> float:
         """Distance of the quartiles of the repeats."""
-        if len(self.seconds) < 2:
-            return 0.0
-        low, _, high = quantiles(self.seconds, n=4, method="inclusive")
-        return high - low
+        return spread(self.seconds)
 
     @property
     def key(self) -> tuple[str, int, Workload]:
@@ -140,8 +138,8 @@ class Record:
 
 
 def _typed(fields: dict[str, Any]) -> dict[str, Any]:
-    if fields["status"] not in STATUSES or fields["cache"] not in CACHES:
-        raise ValueError("unknown status or cache mode")
+    if fields["status"] not in STATUSES or fields["context"] not in CONTEXTS:
+        raise ValueError("unknown status or context")
     return fields | {
         "workload": Workload.from_json(json.dumps(fields["workload"])),
         "config": Config(**fields["config"]),
@@ -164,6 +162,14 @@ def _dump(fields: Mapping[str, Any]) -> str:
 
 def _checksum(fields: Mapping[str, Any]) -> str:
     return f"{zlib.crc32(_dump(fields).encode()):08x}"
+
+
+def spread(seconds: Sequence[float]) -> float:
+    """Return the distance of the quartiles of several repeats, 0 for a single one."""
+    if len(seconds) < 2:
+        return 0.0
+    low, _, high = quantiles(seconds, n=4, method="inclusive")
+    return high - low
 
 
 def core_facts(core: Core) -> str:

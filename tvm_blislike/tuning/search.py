@@ -108,7 +108,7 @@ def search_named(name: str) -> SearchMaker:
 def kind_of(config: Config) -> tuple[str | int, ...]:
     """Return what makes two configurations different kernels: algorithm, tile and block."""
     c = config
-    return (c.implementation, c.mr, c.nr, c.tile_h, c.tile_w)
+    return (c.implementation, c.transform, c.mr, c.nr, c.tile_h, c.tile_w)
 
 
 def _best_of_kinds(offers: Sequence[tuple[Config, float]]) -> list[Proposal]:

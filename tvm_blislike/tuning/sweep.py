@@ -6,15 +6,18 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
+from tvm_blislike.config import Config
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning.book import RecordBook, fastest
 from tvm_blislike.tuning.kernels import Bundle
 from tvm_blislike.tuning.measure import Outcome, Runner
 from tvm_blislike.tuning.record import Record, core_facts
-from tvm_blislike.tuning.search import Proposal, Search, SearchMaker
+from tvm_blislike.tuning.search import Search, SearchMaker
 from tvm_blislike.tuning.tasks import Task
+from tvm_blislike.workload import Workload
 
 # Candidates that take turns in one process; more would push each other's operands out of L3.
 BUNDLE = 8
@@ -77,7 +80,6 @@ class _Job:
     search: Search
     left: int
     bundles: int = 0
-    predicted: dict[object, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -102,7 +104,7 @@ class Sweep:
         When to stop.
     stopped : callable
         Whether the user wants it to end; asked between measurements.
-    cache : str
+    context : str
         "cold" or "warm", as the runner measures.
     model : str
         Name of the model, for the records.
@@ -118,7 +120,7 @@ class Sweep:
     watcher: Watcher
     limits: Limits = field(default_factory=Limits)
     stopped: Callable[[], bool] = lambda: False
-    cache: str = "cold"
+    context: str = "cold"
     model: str = ""
     batch: int = BUNDLES_PER_CPU
     measured: int = 0
@@ -132,21 +134,26 @@ class Sweep:
             self._measure(batch)
             waiting += self._with_work([job for job, _ in batch])
 
-    def best(self, task: Task) -> Record | None:
-        """Return the record that would be followed for a task now."""
+    def usable(self, task: Task) -> list[Record]:
+        """Return the usable records of a task's kernels by themselves."""
         s = self.strategy
         usable = self.book.usable(task.workload, s.core, s.threads)
-        return fastest(usable, lambda c: s.seconds(task.workload, c)) if usable else None
+        return [record for record in usable if record.context == self.context]
+
+    def best(self, task: Task) -> Record | None:
+        """Return the fastest of them, or the model's favourite among those as fast."""
+        usable = self.usable(task)
+        predicted = partial(self.strategy.seconds, task.workload)
+        return fastest(usable, predicted) if usable else None
 
     def untuned(self, task: Task) -> Record | None:
         """Return the record of the model's choice."""
-        s = self.strategy
-        usable = self.book.usable(task.workload, s.core, s.threads)
-        return next((r for r in usable if r.config == task.choice.config), None)
+        return next((r for r in self.usable(task) if r.config == task.choice.config), None)
 
     def _job(self, task: Task) -> _Job:
         s = self.strategy
-        known = self.book.of(task.workload, s.core, s.threads)
+        every = self.book.of(task.workload, s.core, s.threads)
+        known = [record for record in every if record.context == self.context]
         search = self.make_search(s, task.workload)
         search.tell([Outcome(r.config, r.status, r.seconds, r.error, r.reason) for r in known])
         return _Job(task, search, self.limits.per_task - len(known))
@@ -164,22 +171,22 @@ class Sweep:
             return self._finale(job)
         job.left -= len(proposals)
         job.bundles += 1
-        return self._bundle(job, proposals)
+        return self._bundle(job, [proposal.config for proposal in proposals])
 
     def _finale(self, job: _Job) -> Bundle | None:
         """Return the best few of several bundles, which were not measured side by side."""
         bundles, job.bundles = job.bundles, 0
         if bundles < 2:
             return None
-        usable = self.book.usable(job.task.workload, self.strategy.core, self.strategy.threads)
-        ordered = sorted(usable, key=lambda record: record.median_seconds)[:_FINALISTS]
+        ordered = sorted(self.usable(job.task), key=lambda record: record.median_seconds)[
+            :_FINALISTS
+        ]
         job.left = 0
-        return self._bundle(job, [Proposal(r.config, r.predicted_seconds) for r in ordered])
+        return self._bundle(job, [record.config for record in ordered])
 
-    def _bundle(self, job: _Job, proposals: Sequence[Proposal]) -> Bundle:
-        job.predicted |= {p.config: p.predicted_seconds for p in proposals}
-        configs = tuple(p.config for p in proposals)
-        return Bundle(job.task.workload, configs, self.strategy.core, self.strategy.threads)
+    def _bundle(self, job: _Job, configs: Sequence[Config]) -> Bundle:
+        s = self.strategy
+        return Bundle(job.task.workload, tuple(configs), s.core, s.threads)
 
     def _measure(self, batch: Sequence[tuple[_Job, Bundle]]) -> None:
         jobs = {bundle.workload: job for job, bundle in batch}
@@ -194,28 +201,30 @@ class Sweep:
                     return
 
     def _note(self, job: _Job, outcomes: Sequence[Outcome]) -> None:
-        records = [self._record(job, outcome) for outcome in outcomes]
+        workload = job.task.workload
+        records = [self.record(workload, outcome, self.context) for outcome in outcomes]
         self.write(records)
         self.book.add(records)
         self.measured += len(outcomes)
         job.search.tell(outcomes)
         self.watcher.measured(job.task, outcomes, self.best(job.task), self.untuned(job.task))
 
-    def _record(self, job: _Job, outcome: Outcome) -> Record:
+    def record(self, workload: Workload, outcome: Outcome, context: str) -> Record:
+        """Return the record of an outcome."""
         s = self.strategy
         return Record(
-            job.task.workload,
+            workload,
             outcome.config,
             s.core.name,
             core_facts(s.core),
             s.core.target_config(s.threads),
             s.threads,
             outcome.seconds,
-            job.predicted[outcome.config],
+            s.seconds(workload, outcome.config),
             outcome.error,
             outcome.status,
             outcome.reason,
-            self.cache,
+            context,
             self.model,
         )
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from tvm.support.popen_pool import PopenPoolExecutor
 
 from tvm_blislike import frontend
 from tvm_blislike.api import resolve_core
+from tvm_blislike.config import Config
 from tvm_blislike.constraints import Constraints
 from tvm_blislike.errors import UsageError
 from tvm_blislike.hardware import Core
@@ -24,25 +25,30 @@ from tvm_blislike.runnable import require_runnable
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.threads import available_cpus, default_threads
 from tvm_blislike.tuning import files, kernels
-from tvm_blislike.tuning.book import RecordBook
+from tvm_blislike.tuning.book import RecordBook, fastest
+from tvm_blislike.tuning.finals import Contest, Verdict, decide
 from tvm_blislike.tuning.interrupt import Interrupt
 from tvm_blislike.tuning.kernels import Plan
-from tvm_blislike.tuning.measure import LocalRunner, Runner
+from tvm_blislike.tuning.measure import LocalRunner, Outcome, Runner
 from tvm_blislike.tuning.progress import Progress
-from tvm_blislike.tuning.record import CACHES, now, versions
+from tvm_blislike.tuning.record import Record, now, versions
 from tvm_blislike.tuning.search import search_named
 from tvm_blislike.tuning.sweep import BUNDLES_PER_CPU, Limits, Sweep
 from tvm_blislike.tuning.tasks import Task, tasks_of
-from tvm_blislike.tuning.verdict import Trial, Verdict, compare
 
 if TYPE_CHECKING:
     import onnx
 
 PER_TASK = 8
-# Share of a budget, and seconds at most, for compiling both models and letting them take turns.
-_VERDICT_SHARE = 0.3
-_VERDICT_SECONDS = 40.0
-_VERDICT_TIMEOUT = 900.0
+_CACHES = ("cold", "warm")
+# Candidates of a layer that meet the model's choice inside the model, and how much slower by
+# themselves they may be.
+_FINALISTS = 3
+_WORTH = 1.02
+# Share of a budget, and seconds at most, for the finals.
+_FINALS_SHARE = 0.5
+_FINALS_SECONDS = 60.0
+_FINALS_TIMEOUT = 1200.0
 # Caches up to this size are emptied before a cold repeat; the weights of one model rarely fill
 # larger ones.
 _MOST_COLD_BYTES = 8 << 20
@@ -59,17 +65,17 @@ class TunedLayer:
     count : int
         Layers of the model that are this workload.
     implementation : str
-        Of the fastest configuration.
+        Of the configuration that will be used.
     block : str
         Its mr x nr.
     measured_ms, untuned_ms : float or None
-        By itself: of the fastest configuration, and of the model's choice.
+        Of the configuration that will be used, and of the model's choice.
     predicted_ms : float
-        Of the fastest configuration.
+        Of the configuration that will be used.
     measured : int
         Configurations on record.
-    dropped : str
-        Why the model's choice stays although another configuration was faster by itself.
+    context : str
+        Where they were measured: "model" when inside the model, else by themselves.
     """
 
     workload: str
@@ -80,7 +86,7 @@ class TunedLayer:
     untuned_ms: float | None
     predicted_ms: float
     measured: int
-    dropped: str = ""
+    context: str = ""
 
 
 @dataclass(frozen=True)
@@ -174,8 +180,8 @@ def tune(
     """
     started = time.monotonic()
     make_search, core = search_named(search), resolve_core(target)
-    if cache not in CACHES:
-        raise UsageError(f"unknown cache mode {cache!r}", f"known: {', '.join(CACHES)}")
+    if cache not in _CACHES:
+        raise UsageError(f"unknown cache mode {cache!r}", f"known: {', '.join(_CACHES)}")
     threads = threads or default_threads()
     if runner is None:
         require_runnable(core.target_config(threads))
@@ -189,17 +195,19 @@ def tune(
         partial(files.append, path),
         progress or Progress(Console(quiet=True)),
         _limits(started, budget, trials, search),
-        cache=cache,
+        context=cache,
         model=_name(model),
         batch=BUNDLES_PER_CPU * len(available_cpus()),
     )
     tasks = tasks_of(frontend.load(model, shapes).module, strategy)
     try:
-        verdict, interrupted = _sweep(sweep, tasks, Subject(model, shapes) if not runner else None)
+        subject = None if runner else Subject(model, shapes)
+        end = None if budget is None else started + budget
+        verdict, interrupted = _sweep(sweep, tasks, subject, end)
     finally:
         if runner is None:
             sweep.runner.close()
-    layers = tuple(_layer(sweep, task, verdict) for task in tasks)
+    layers = tuple(_layer(sweep, task) for task in tasks)
     seconds = time.monotonic() - started
     rejected = tuple(_rejected(sweep, tasks))
     return TuneResult(path, layers, verdict, sweep.measured, rejected, seconds, interrupted)
@@ -217,7 +225,7 @@ def _limits(started: float, budget: float | None, trials: int | None, search: st
     per_task = PER_TASK if search == "model" else sys.maxsize
     if budget is None:
         return Limits(per_task, trials)
-    reserve = min(_VERDICT_SHARE * budget, _VERDICT_SECONDS)
+    reserve = min(_FINALS_SHARE * budget, _FINALS_SECONDS)
     return Limits(per_task, trials, started + budget - reserve)
 
 
@@ -230,7 +238,7 @@ class Subject:
 
 
 def _sweep(
-    sweep: Sweep, tasks: Sequence[Task], subject: Subject | None
+    sweep: Sweep, tasks: Sequence[Task], subject: Subject | None, end: float | None
 ) -> tuple[Verdict | None, bool]:
     """Run a sweep and judge what it found; return the verdict and whether the user ended it."""
     watcher = sweep.watcher
@@ -241,61 +249,92 @@ def _sweep(
         if subject is None or interrupt.asked():
             return None, interrupt.asked()
         watcher.working("comparing the tuned model with the untuned one")
-        return _judge(sweep, tasks, subject), False
+        return _judge(sweep, tasks, subject, end), False
 
 
-def _judge(sweep: Sweep, tasks: Sequence[Task], subject: Subject) -> Verdict:
-    """Compare in a process of its own; write down what is not kept."""
+def _judge(sweep: Sweep, tasks: Sequence[Task], subject: Subject, end: float | None) -> Verdict:
+    """Hold the finals in a process of their own and write down what they found."""
     s = sweep.strategy
-    records = tuple(
-        r for task in tasks for r in sweep.book.usable(task.workload, s.core, s.threads)
+    contest = Contest(
+        subject.model,
+        subject.shapes,
+        s.core,
+        s.threads,
+        s.constraints,
+        {task.workload: _finalists(sweep, task) for task in tasks},
+        allowed_seconds=inf if end is None else end - time.monotonic(),
     )
-    trial = Trial(subject.model, subject.shapes, s.core, s.threads, s.constraints, records)
-    verdict = _compare_apart(trial, tasks)
-    for task in tasks:
-        reason = verdict.dropped.get(str(task.workload))
-        if reason is not None:
-            _drop(sweep, task, reason)
+    verdict = _decide_apart(contest)
+    of = {task.workload: task for task in tasks}
+    records = [
+        _in_model(sweep, of[workload], config, tuple(seconds))
+        for (workload, config), seconds in verdict.layers.items()
+    ]
+    if verdict.rejected:
+        records = [r for task in tasks for r in _dropped(sweep, task, verdict.rejected)]
+    sweep.write(records)
+    sweep.book.add(records)
     return verdict
 
 
-def _compare_apart(trial: Trial, tasks: Sequence[Task]) -> Verdict:
-    pool = PopenPoolExecutor(1, _VERDICT_TIMEOUT, partial(kernels.start_worker, os.getpid()))
+def _finalists(sweep: Sweep, task: Task) -> tuple[Config, ...]:
+    """Return the model's choice, then what was about as fast or faster, in the same layouts."""
+    choice, untuned = task.choice.config, sweep.untuned(task)
+    limit = untuned.median_seconds * _WORTH if untuned else inf
+    others = [
+        record.config
+        for record in sorted(sweep.usable(task), key=lambda record: record.median_seconds)
+        if record.median_seconds <= limit and record.config != choice
+        if (record.config.data_layout, record.config.out_layout)
+        == (choice.data_layout, choice.out_layout)
+    ]
+    return (choice, *others[:_FINALISTS])
+
+
+def _decide_apart(contest: Contest) -> Verdict:
+    pool = PopenPoolExecutor(1, _FINALS_TIMEOUT, partial(kernels.start_worker, os.getpid()))
     try:
-        return pool.submit(compare, trial).result()
+        return pool.submit(decide, contest).result()
     except (ChildProcessError, TimeoutError) as error:
-        reason = f"the tuned model cannot be run: {type(error).__name__}"
-        return Verdict(nan, nan, {str(task.workload): reason for task in tasks})
+        return Verdict(nan, nan, {}, f"the tuned model cannot be run: {type(error).__name__}")
     finally:
         pool.shutdown()
 
 
-def _drop(sweep: Sweep, task: Task, reason: str) -> None:
-    """Let the model's choice stay: put out of use every other configuration of a workload."""
+def _in_model(sweep: Sweep, task: Task, config: Config, seconds: tuple[float, ...]) -> Record:
+    """Return the record of a layer in the model."""
+    alone = next((r for r in sweep.usable(task) if r.config == config), None)
+    error = alone.error if alone else None
+    return sweep.record(task.workload, Outcome(config, "ok", seconds, error), "model")
+
+
+def _dropped(sweep: Sweep, task: Task, reason: str) -> list[Record]:
+    """Return records that put everything but the model's choice out of use for a workload."""
     s = sweep.strategy
-    others = [
+    return [
         replace(record, status="dropped", reason=reason, date=now(), versions=versions())
         for record in sweep.book.usable(task.workload, s.core, s.threads)
         if record.config != task.choice.config
     ]
-    sweep.write(others)
-    sweep.book.add(others)
 
 
-def _layer(sweep: Sweep, task: Task, verdict: Verdict | None) -> TunedLayer:
+def _layer(sweep: Sweep, task: Task) -> TunedLayer:
     s = sweep.strategy
-    best, untuned = sweep.best(task), sweep.untuned(task)
+    usable = sweep.book.usable(task.workload, s.core, s.threads)
+    best = fastest(usable, partial(s.seconds, task.workload)) if usable else None
     config = best.config if best else task.choice.config
+    untuned = [r for r in usable if best and r.context == best.context]
+    untuned = [r for r in untuned if r.config == task.choice.config]
     return TunedLayer(
         str(task.workload),
         task.count,
         config.implementation,
         f"{config.mr}x{config.nr}",
         best.median_seconds * 1e3 if best else None,
-        untuned.median_seconds * 1e3 if untuned else None,
+        untuned[0].median_seconds * 1e3 if untuned else None,
         s.seconds(task.workload, config) * 1e3,
-        len(sweep.book.of(task.workload, s.core, s.threads)),
-        verdict.dropped.get(str(task.workload), "") if verdict else "",
+        len(sweep.usable(task)),
+        best.context if best else "",
     )
 
 

@@ -1,0 +1,231 @@
+"""The finals: the fastest candidates of each layer meet again inside the model.
+
+A layer's time in the model is not that by itself: other weights lie in the caches and in the
+pages' address buffers, and its epilogue is fused. So the model is compiled a few times, each time
+with the next best candidate of every layer; the layers of all these models are timed in turns, and
+each takes its fastest. Then the model made of these runs in turns with the untuned one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tvm_blislike.config import Config
+from tvm_blislike.constraints import Constraints
+from tvm_blislike.hardware import Core
+from tvm_blislike.strategy import Strategy
+from tvm_blislike.tuning.book import RecordBook, favourite
+from tvm_blislike.workload import Workload
+
+if TYPE_CHECKING:
+    from tvm_blislike.compiled import CompiledModel
+
+# Two fp32 models that sum in another order.
+_TOLERANCE = 1e-3
+_TURN_SECONDS = 0.15
+_ROUNDS = 6
+_RUNS_PER_ROUND = 5
+# Interference only adds time: a low quantile of many runs is steadier than their median.
+_QUANTILE = 0.25
+
+
+@dataclass(frozen=True)
+class Contest:
+    """A model and the candidates of its layers.
+
+    Parameters
+    ----------
+    model : path or onnx.ModelProto
+        The model.
+    shapes : mapping
+        As for `tvm_blislike.compile`.
+    core, threads, constraints
+        As for `Strategy`.
+    candidates : mapping of Workload to tuple of Config
+        For each layer the model's choice, then the others, the most promising first.
+    seconds : float
+        Time to let the tuned and the untuned model take turns.
+    allowed_seconds : float
+        No further model is compiled after this time.
+    """
+
+    model: Any
+    shapes: Mapping[str, Sequence[int]] | None
+    core: Core
+    threads: int
+    constraints: Constraints
+    candidates: Mapping[Workload, tuple[Config, ...]]
+    seconds: float = 3.0
+    allowed_seconds: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the finals found.
+
+    Parameters
+    ----------
+    untuned_ms, tuned_ms : float
+        Of the models in turns; not those of single layers added up.
+    layers : mapping of (Workload, Config) to list of float
+        Seconds of one layer in the model, all repeats, for each candidate that took part.
+    rejected : str
+        Why the untuned model stays, "" when the tuned one does.
+    rel_error : float
+        Largest difference of the outputs relative to the largest value.
+    """
+
+    untuned_ms: float
+    tuned_ms: float
+    layers: Mapping[tuple[Workload, Config], Sequence[float]] = field(default_factory=dict)
+    rejected: str = ""
+    rel_error: float = 0.0
+
+    @property
+    def gain(self) -> float:
+        """How many times faster the tuned model is; 1 when it is not kept."""
+        return 1.0 if self.rejected else self.untuned_ms / self.tuned_ms
+
+
+@dataclass
+class _Entrant:
+    """One compiled model; `seconds` are those of each layer, of all its runs."""
+
+    compiled: CompiledModel
+    configs: Mapping[Workload, Config]
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+
+def decide(contest: Contest) -> Verdict:
+    """Hold the finals in this process."""
+    entrants = _enter(contest)
+    if len(entrants) == 1:
+        ms = _take_turns(entrants, contest.seconds / 3)[0]
+        return Verdict(ms, ms)
+    _time_layers(entrants)
+    untuned = entrants[0]
+    layers = _layers(entrants)
+    best = _best(contest, layers)
+    if best == untuned.configs:
+        ms = _take_turns([untuned], contest.seconds / 3)[0]
+        return Verdict(ms, ms, layers)
+    tuned = next((e for e in entrants if e.configs == best), None) or _compile(contest, best)
+    before, after = _take_turns([untuned, tuned], contest.seconds)
+    error = _rel_error(untuned, tuned)
+    return Verdict(before, after, layers, _objection(before, after, error), error)
+
+
+def _objection(before: float, after: float, error: float) -> str:
+    if not error <= _TOLERANCE:
+        return f"outputs of the tuned model differ by {error:.1e}"
+    if after > before:
+        return f"the tuned model took {after:.3f} ms, the untuned one {before:.3f} ms"
+    return ""
+
+
+def _enter(contest: Contest) -> list[_Entrant]:
+    """Compile the untuned model and those with the next best candidates, while time allows."""
+    started = time.monotonic()
+    entrants: list[_Entrant] = []
+    for place in range(max(map(len, contest.candidates.values()), default=1)):
+        spent = time.monotonic() - started
+        # One more compilation like those before, and the last one.
+        if place > 1 and spent * (place + 2) / place > contest.allowed_seconds:
+            break
+        configs = {w: c[place] if place < len(c) else c[0] for w, c in contest.candidates.items()}
+        entrants.append(_compile(contest, configs))
+    return entrants
+
+
+def _compile(contest: Contest, configs: Mapping[Workload, Config]) -> _Entrant:
+    from tvm_blislike import api
+
+    compiled = api.compile(
+        contest.model,
+        contest.core,
+        contest.shapes,
+        contest.threads,
+        {w: c for w, c in configs.items() if c != contest.candidates[w][0]}.get,
+        contest.constraints,
+        RecordBook(),
+    )
+    return _Entrant(compiled, configs)
+
+
+def _time_layers(entrants: Sequence[_Entrant]) -> None:
+    """Profile the models in turns."""
+    inputs = _inputs(entrants[0])
+    for _ in range(_ROUNDS):
+        for entrant in entrants:
+            _profile(entrant, inputs)
+
+
+def _profile(entrant: _Entrant, inputs: Mapping[str, np.ndarray]) -> None:
+    """Add the runs of one turn: the mean time of the layers that are one workload."""
+    kinds = {x.name: x.workload for x in entrant.compiled.explain().layers if x.microkernel}
+    for run in entrant.compiled.profile_runs(inputs, _RUNS_PER_ROUND):
+        layers: dict[str, list[float]] = defaultdict(list)
+        for name, seconds in run.items():
+            layers[kinds.get(name, "")] += seconds
+        for workload, seconds in layers.items():
+            entrant.seconds[workload].append(sum(seconds) / len(seconds))
+
+
+def _layers(entrants: Sequence[_Entrant]) -> dict[tuple[Workload, Config], list[float]]:
+    """Return the seconds of each layer with each candidate."""
+    found: dict[tuple[Workload, Config], list[float]] = {}
+    for entrant in entrants:
+        for workload, config in entrant.configs.items():
+            samples = entrant.seconds.get(str(workload))
+            if samples:
+                found.setdefault((workload, config), samples)
+    return found
+
+
+def _best(
+    contest: Contest, layers: Mapping[tuple[Workload, Config], Sequence[float]]
+) -> dict[Workload, Config]:
+    """Return what a compilation that follows these times would choose."""
+    strategy = Strategy(contest.core, contest.threads)
+    best = {}
+    for workload, configs in contest.candidates.items():
+        timed = [config for config in configs if (workload, config) in layers] or [configs[0]]
+        times = [layers.get((workload, config), [0.0]) for config in timed]
+        predicted = [strategy.seconds(workload, config) for config in timed]
+        best[workload] = timed[favourite(times, predicted)]
+    return best
+
+
+def _take_turns(entrants: Sequence[_Entrant], seconds: float) -> list[float]:
+    """Return the milliseconds of one run of each model; the first of a turn is not counted."""
+    inputs = _inputs(entrants[0])
+    samples: list[list[float]] = [[] for _ in entrants]
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(samples[0]) < 5:
+        for entrant, found in zip(entrants, samples, strict=True):
+            entrant.compiled.run(inputs)
+            turn_end = time.perf_counter() + _TURN_SECONDS
+            while time.perf_counter() < turn_end:
+                started = time.perf_counter()
+                entrant.compiled.run(inputs)
+                found.append((time.perf_counter() - started) * 1e3)
+    return [float(np.quantile(found, _QUANTILE)) for found in samples]
+
+
+def _inputs(entrant: _Entrant) -> dict[str, np.ndarray]:
+    from tvm_blislike.inputs import random_inputs
+
+    return random_inputs(entrant.compiled.inputs)
+
+
+def _rel_error(one: _Entrant, other: _Entrant) -> float:
+    from tvm_blislike.bench.result import max_rel_error
+
+    inputs = _inputs(one)
+    return max_rel_error(other.compiled.run(inputs), one.compiled.run(inputs))
