@@ -9,6 +9,7 @@ from tvm_blislike.microkernels.base import (
     Microkernel,
     UpdateShape,
     kernel_name,
+    standalone,
     update_intrin,
 )
 
@@ -17,9 +18,16 @@ KERNELS: tuple[Microkernel, ...] = avx512_f32.KERNELS + avx2_f32.KERNELS + neon_
 _BY_NAME = {kernel.name: kernel for kernel in KERNELS}
 
 
-def kernels_for(isa: str, dtype: str = "float32") -> tuple[Microkernel, ...]:
-    """Return the micro-kernels offered for an instruction set and data type."""
-    return tuple(k for k in KERNELS if k.isa == isa and k.dtype == dtype)
+def kernels_for(isa: str, dtype: str = "float32", panels: bool = False) -> tuple[Microkernel, ...]:
+    """Return the micro-kernels offered for an instruction set and data type.
+
+    Parameters
+    ----------
+    panels : bool
+        A is packed into panels: those that can do with nothing else are offered too.
+    """
+    offered = (k for k in KERNELS if k.isa == isa and k.dtype == dtype)
+    return tuple(k for k in offered if panels or not k.panels_only)
 
 
 def get_kernel(name: str) -> Microkernel:
@@ -44,5 +52,6 @@ __all__ = [
     "get_kernel",
     "kernel_name",
     "kernels_for",
+    "standalone",
     "update_intrin",
 ]

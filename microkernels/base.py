@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm.s_tir import TensorIntrin
@@ -26,7 +26,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from tvm_blislike.microkernels import neon_in_order
+from tvm_blislike.microkernels import neon_in_order, neon_panels
 
 # Loop annotation: the block axis that a loop runs over, so that the edge of a tile can be
 # cut off after scheduling (schedules/lowering.py). Values: "mh", "mw", "nr" (in vectors).
@@ -37,6 +37,8 @@ WHOLE = "blislike.whole"
 # NEON, `rows` view: vectors of A for four k steps stay in registers beside the block and a row of
 # B. With more than this LLVM 22 spills on some core (30: none; 31: 7x12 on Cortex-A53).
 _MOST_WITH_VECTORS_OF_A = 30
+# NEON, `panel` view: with more LLVM 22 spills on Cortex-A53 and A55 (4x24), and everywhere with 36.
+_MOST_OF_A_LOOP_BY_LLVM = 30
 
 
 @dataclass(frozen=True)
@@ -86,16 +88,26 @@ class Microkernel:
         return self.mr * self.vectors + self.vectors + a
 
     @property
+    def panels_only(self) -> bool:
+        """Whether it takes more registers than there are, except on panels (`neon_panels`)."""
+        return self.a_by_lane and self.registers > neon_panels.REGISTERS
+
+    @property
     def loads_a_vectors(self) -> bool:
         """Whether the `rows` view loads A as vectors along k, not one element at a time."""
         block_and_operands = self.mr * (self.vectors + 1) + self.vectors
         return self.a_by_lane and block_and_operands <= _MOST_WITH_VECTORS_OF_A
 
-    @property
-    def loads_per_fma(self) -> float:
-        """Elements and vectors loaded in one k step over its FMAs (`rows` view)."""
-        a = self.mr / self.lanes if self.loads_a_vectors else self.mr
-        return (a + self.vectors) / (self.mr * self.vectors)
+    def a_loads(self, rows: int, view: str = "rows") -> float:
+        """Return the loads of A in one k step of a block of `rows` rows."""
+        if view == "panel" and self.a_by_lane:
+            return float(sum(1 for _ in _pieces(rows, self.lanes)))
+        return rows / self.lanes if self.loads_a_vectors else rows
+
+    def loads_per_fma(self, view: str = "rows") -> float:
+        """Return the elements and vectors loaded in one k step over its FMAs."""
+        loads = self.a_loads(self.mr, view) + self.vectors
+        return loads / (self.mr * self.vectors)
 
 
 def kernel_name(isa: str, mr: int, nr: int, dtype: str = "float32") -> str:
@@ -178,10 +190,9 @@ def update_intrin(kernel: Microkernel, shape: UpdateShape) -> str:
     Raises
     ------
     ValueError
-        When the rows of `shape` do not match the kernel's mr.
+        When the rows of `shape` do not match the kernel's mr, or the kernel is for panels only.
     """
-    if shape.mh * shape.mw != kernel.mr:
-        raise ValueError(f"{kernel.name} has {kernel.mr} rows, not {shape.mh} x {shape.mw}")
+    _check(kernel, shape)
     return _register(kernel, shape)
 
 
@@ -196,6 +207,25 @@ def _register(kernel: Microkernel, shape: UpdateShape) -> str:
     impl = _build(kernel, shape, symbolic=True, body=_impl_body)
     TensorIntrin.register(name, desc, impl, override=True)
     return name
+
+
+def standalone(kernel: Microkernel, shape: UpdateShape) -> PrimFunc:
+    """Return a micro-kernel as a function of its own, (A, B, C) in memory.
+
+    Raises
+    ------
+    ValueError
+        As for `update_intrin`.
+    """
+    _check(kernel, shape)
+    return _build(kernel, replace(shape, in_memory=True), symbolic=False, body=_impl_body)
+
+
+def _check(kernel: Microkernel, shape: UpdateShape) -> None:
+    if kernel.panels_only and shape.view != "panel":
+        raise ValueError(f"{kernel.name} has no register for A in place; use the view panel")
+    if shape.mh * shape.mw != kernel.mr:
+        raise ValueError(f"{kernel.name} has {kernel.mr} rows, not {shape.mh} x {shape.mw}")
 
 
 def _squeeze(shape: Sequence[int]) -> tuple[int, ...]:
@@ -298,21 +328,27 @@ def _block(kernel: Microkernel, shape: UpdateShape) -> Iterator[tuple[Any, Any, 
 
 def _k_loop(kernel: Microkernel, shape: UpdateShape, a: _Operand, b: _Operand, c: _Operand) -> None:
     """The loop over k, in both its forms where there are two."""
-    if not _is_pipelined(kernel, shape):
+    if not (_is_in_order(kernel, shape) or _is_streamed(kernel, shape)):
         _plain_k_loop(kernel, shape, a, b, c)
         return
+    in_order = _is_in_order(kernel, shape)
     extents = {"mh": shape.mh, "mw": shape.mw, "nr": kernel.vectors}
     with T.serial(0, 1, annotations={WHOLE: extents}):
         first = [(o.buffer, [0] * len(o.kept)) for o in (c, a, b)]
         pointers = [T.address_of(T.BufferLoad(buffer, at)) for buffer, at in first]
-        name = neon_in_order.symbol(kernel.mr, kernel.nr)
+        name = neon_panels.symbol(kernel.mr, kernel.nr, in_order)
         T.evaluate(T.call_extern("void", name, *pointers, T.int64(shape.kr)))
         _plain_k_loop(kernel, shape, a, b, c)
 
 
-def _is_pipelined(kernel: Microkernel, shape: UpdateShape) -> bool:
+def _is_in_order(kernel: Microkernel, shape: UpdateShape) -> bool:
     panels = shape.view == "panel" and kernel.isa == "neon" and kernel.dtype == "float32"
     return shape.in_order and panels and neon_in_order.fits(kernel.mr, kernel.nr)
+
+
+def _is_streamed(kernel: Microkernel, shape: UpdateShape) -> bool:
+    tight = kernel.registers > _MOST_OF_A_LOOP_BY_LLVM
+    return shape.view == "panel" and kernel.isa == "neon" and tight
 
 
 def _plain_k_loop(

@@ -1,4 +1,4 @@
-"""NEON k loops for cores that issue in order (Cortex-A53, A55): one piece of assembly per block.
+"""The order of a NEON k loop for cores that issue in order (Cortex-A53, A55).
 
 Such a core waits wherever an operand is not there yet, and its load path has 64 bits: a 128-bit
 load takes two cycles, and no multiply-add starts beside it. So the loop here is ordered by hand:
@@ -9,15 +9,13 @@ load takes two cycles, and no multiply-add starts beside it. So the loop here is
 - multiply-adds run column by column (mr rows per vector of B), and each operand is loaded again
   for the next step right after its last use, which leaves the rest of the step for it to arrive.
 
-A step takes mr * nr/4 + nr/4 cycles: 24 of 27 cycles multiply in 8x12, 24 of 26 in 12x8. LLVM's
-order of the same loop, with 128-bit loads, multiplies in 60 to 70 % of the cycles.
-
-Cores that reorder by themselves need none of this.
+A step takes mr * nr/4 + nr/4 cycles: 24 of 27 cycles multiply in 8x12, 24 of 26 in 12x8
+(`cost_models/in_order.py` counts them). LLVM's order of the same loop, with 128-bit loads,
+multiplies in less than two thirds of the cycles.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -25,7 +23,7 @@ from typing import NamedTuple
 # a load takes three to four cycles, and may stand one or two slots late.
 APART = 6
 # Registers for halves of B on their way; the others hold pointers and the counter.
-_HALVES = tuple(range(9, 16))
+HALVES = tuple(range(9, 16))
 
 
 def fits(mr: int, nr: int) -> bool:
@@ -35,58 +33,7 @@ def fits(mr: int, nr: int) -> bool:
     """
     vectors = nr // 4
     pairs = -(-mr // 2)
-    return mr >= 6 and 2 <= vectors <= len(_HALVES) and mr * vectors + pairs + vectors <= 32
-
-
-def symbol(mr: int, nr: int) -> str:
-    """Return the name of the function of a block."""
-    return f"blislike_neon_f32_{mr}x{nr}_in_order"
-
-
-@functools.cache
-def source(mr: int, nr: int) -> str:
-    """Return the LLVM function of a block: void (C in registers, A panel, B panel, steps of k).
-
-    C is (mr, nr), contiguous; A (k, mr) and B (k, nr) are packed panels; k >= 1. Nothing beyond
-    the panels is read.
-
-    Raises
-    ------
-    ValueError
-        When the block does not fit (`fits`).
-    """
-    if not fits(mr, nr):
-        raise ValueError(f"{mr}x{nr} cannot be pipelined")
-    count = mr * nr // 4
-    lines = [f"define linkonce_odr void @{symbol(mr, nr)}(ptr %c, ptr %a, ptr %b, i64 %k)"]
-    lines[0] += " alwaysinline nounwind {"
-    for i in range(count):
-        lines.append(f"  %p{i} = getelementptr i8, ptr %c, i64 {16 * i}")
-        lines.append(f"  %c{i} = load <4 x float>, ptr %p{i}, align 16")
-    lines.append(_call(mr, nr))
-    for i in range(count):
-        lines.append(f"  %r{i} = extractvalue {_result(count)} %r, {i}")
-        lines.append(f"  store <4 x float> %r{i}, ptr %p{i}, align 16")
-    return "\n".join([*lines, "  ret void", "}", ""])
-
-
-def _result(count: int) -> str:
-    return "{ " + ", ".join(["<4 x float>"] * count + ["ptr", "ptr", "i64"]) + " }"
-
-
-def _call(mr: int, nr: int) -> str:
-    """The call of the inline assembly, accumulators in v0 and up, each in and out."""
-    count = mr * nr // 4
-    registers = [f"{{v{i}}}" for i in range(count)]
-    outputs = [f"={r}" for r in registers] + ["=&r"] * 3
-    ties = [str(i) for i in range(count + 3)]
-    clobbers = [f"~{{v{i}}}" for i in range(count, 32)]
-    clobbers += [f"~{{x{x}}}" for x in _HALVES[: nr // 4]] + ["~{cc}", "~{memory}"]
-    values = [f"<4 x float> %c{i}" for i in range(count)] + ["ptr %a", "ptr %b", "i64 %k"]
-    text = "\\0A\\09".join(_loop(mr, nr))
-    constraints = ",".join([*outputs, *ties, *clobbers])
-    arguments = ", ".join(values)
-    return f'  %r = call {_result(count)} asm sideeffect "{text}", "{constraints}"({arguments})'
+    return mr >= 6 and 2 <= vectors <= len(HALVES) and mr * vectors + pairs + vectors <= 32
 
 
 class _Block:
@@ -121,7 +68,7 @@ class _Block:
 
     def load_b(self, vector: int) -> tuple[str, str, str]:
         """Return the loads of both halves of a vector of B, and what joins them."""
-        number, half = self.b(vector), f"x{_HALVES[vector]}"
+        number, half = self.b(vector), f"x{HALVES[vector]}"
         return (
             f"ldr d{number}, [{self.b_pointer}, #{16 * vector}]",
             f"ldr {half}, [{self.b_pointer}, #{16 * vector + 8}]",
@@ -189,8 +136,12 @@ class _Placed(NamedTuple):
     own: bool
 
 
-def _loop(mr: int, nr: int) -> list[str]:
-    """First operands; steps that load those of the next; the last step, which loads no more."""
+def loop(mr: int, nr: int) -> list[str]:
+    """Return the lines of the loop.
+
+    First operands; steps that load those of the next; the last step, which loads no more. Operand
+    number i of the assembly is accumulator i; behind them come the pointers to A and B, and k.
+    """
     block = _Block(mr, nr)
     joined = [part for vector in range(block.vectors) for part in block.load_b(vector)]
     return [

@@ -6,14 +6,13 @@ Once they have been split off, each copy keeps the form that its extents allow.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tvm_blislike.microkernels import AXIS, WHOLE, neon_in_order
+from tvm_blislike.microkernels import AXIS, WHOLE, neon_panels
 
 _IMPORT = "pragma_import_llvm"
 
@@ -32,17 +31,11 @@ def with_sources(func: tirx.PrimFunc) -> tirx.PrimFunc:
             names.add(str(call.args[0].value))
 
     tvm_ffi.structural_walk(func.body, [(tvm.ir.Call, called)])
-    sources = [neon_in_order.source(*shape) for shape in sorted(map(_shape, names)) if shape]
+    sources = [source for source in map(neon_panels.source_of, sorted(names)) if source]
     body = func.body
     for source in sources:
         body = tirx.AttrStmt(tirx.IntImm("int32", 0), _IMPORT, tvm.ir.StringImm(source), body)
     return func.with_body(body) if sources else func
-
-
-def _shape(name: str) -> tuple[int, ...]:
-    """Return mr and nr of a function of `neon_in_order`, nothing for any other name."""
-    found = re.fullmatch(neon_in_order.symbol(1, 1).replace("1x1", r"(\d+)x(\d+)"), name)
-    return tuple(map(int, found.groups())) if found else ()
 
 
 def _chosen(loop: tirx.For) -> tirx.Stmt:

@@ -11,7 +11,7 @@ from kernel_harness import Product, compile_all, primfunc
 
 from tvm_blislike.assembly import Instruction, count, k_loop
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import KERNELS, Microkernel, UpdateShape, kernels_for
+from tvm_blislike.microkernels import KERNELS, Microkernel, UpdateShape, kernels_for, neon_in_order
 
 UNROLL = 4
 # Cores whose schedules differ in LLVM: in order and out of order, loads early and late.
@@ -27,7 +27,15 @@ FMA = {
 }
 # Multiply-adds of a loop that LLVM may have unrolled of its own accord.
 MOST_REPEATED = 112
-ALL_CORES = [(k, core) for k in KERNELS for core in CORES[k.isa]]
+# How A may lie in memory, where the k loop is offered.
+VIEWS = {"avx512": ("rows",), "avx2": ("rows",), "neon": ("rows", "panel")}
+ALL_CORES = [
+    (kernel, core, view)
+    for kernel in KERNELS
+    for core in CORES[kernel.isa]
+    for view in VIEWS[kernel.isa]
+    if view == "panel" or not kernel.panels_only
+]
 
 
 def name_of(value: object) -> str:
@@ -35,26 +43,45 @@ def name_of(value: object) -> str:
 
 
 @functools.cache
-def loop_of(kernel: Microkernel, core: str, in_memory: bool = False) -> list[Instruction]:
+def loop_of(kernel: Microkernel, core: str, view: str = "") -> list[Instruction]:
     """The k loop of one block whose k is long."""
-    shape = UpdateShape(1, kernel.mr, 256, UNROLL, in_memory=in_memory)
+    view = view or ("panel" if kernel.panels_only else "rows")
+    described = Core.named(core)
+    shape = UpdateShape(1, kernel.mr, 256, UNROLL, view=view, in_order=described.in_order)
     product = Product(kernel, shape, 1, kernel.mr, kernel.nr, calls=1)
-    library = compile_all({"f": primfunc(product)}, Core.named(core).target_config(1))
+    library = compile_all({"f": primfunc(product)}, described.target_config(1))
     return k_loop(library.mod.inspect_source("asm"))
 
 
-@pytest.mark.parametrize("kernel, core", ALL_CORES, ids=name_of)
-def test_k_loop_is_nothing_but_multiply_adds_and_their_loads(kernel: Microkernel, core: str):
-    loop = loop_of(kernel, core)
+@pytest.mark.parametrize("kernel, core, view", ALL_CORES, ids=name_of)
+def test_k_loop_is_nothing_but_multiply_adds_and_their_loads(
+    kernel: Microkernel, core: str, view: str
+):
+    loop = loop_of(kernel, core, view)
     fmas = [i for i in loop if i.is_fma]
     assert not [str(i) for i in fmas if not FMA[kernel.isa].match(str(i))]
     steps, rest = divmod(len(fmas), kernel.mr * kernel.vectors)
     assert rest == 0
+    counted = count(loop)
+    assert (counted.spills, counted.moves) == (0, 0)
+    if view == "panel" and (kernel.registers > 30 or is_ordered(kernel, core)):
+        # Written in assembly (`neon_panels`): one step, halves of 128 bits in order.
+        halves = 4 * (kernel.mr + kernel.nr) / 8
+        loads = halves + kernel.mr % 2 / 2 if is_ordered(kernel, core) else None
+        assert steps == 1
+        assert counted.loads == (loads or kernel.loads_per_fma(view) * len(fmas))
+        return
     # One step where NEON has no register for more; LLVM itself repeats a short body.
-    asked = 1 if kernel.a_by_lane and not kernel.loads_a_vectors else UNROLL
+    no_vectors = kernel.a_by_lane and not kernel.loads_a_vectors and view == "rows"
+    asked = 1 if no_vectors else UNROLL
     assert steps in [asked * times for times in (1, 2, 4, 8)]
     assert steps == asked or len(fmas) <= MOST_REPEATED
-    assert count(loop).loads == pytest.approx(kernel.loads_per_fma * len(fmas))
+    assert counted.loads == pytest.approx(kernel.loads_per_fma(view) * len(fmas))
+
+
+def is_ordered(kernel: Microkernel, core: str) -> bool:
+    """Whether panels go through a loop ordered for the core."""
+    return Core.named(core).in_order and neon_in_order.fits(kernel.mr, kernel.nr)
 
 
 @pytest.mark.parametrize("kernel", kernels_for("avx512"), ids=name_of)
@@ -85,6 +112,9 @@ def test_stated_registers_are_those_the_loop_names(kernel: Microkernel):
     # Of one row, LLVM may take every vector of B from memory; elements of A share a register.
     one_by_one = kernel.mr == 1 or (kernel.a_by_lane and not kernel.loads_a_vectors)
     least = kernel.mr * kernel.vectors + 1 if one_by_one else kernel.registers
+    if kernel.panels_only:
+        assert len(named) == Core.named(core).vector_registers
+        return
     assert least <= len(named)
     assert kernel.registers <= Core.named(core).vector_registers
 
