@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from emulated_board import Board, prepare
 
@@ -9,3 +10,9 @@ from emulated_board import Board, prepare
 @pytest.fixture(scope="session")
 def board() -> Board:
     return prepare()
+
+
+@pytest.fixture(scope="session")
+def image() -> np.ndarray:
+    """An input of `small_network`."""
+    return np.random.default_rng(1).standard_normal((1, 3, 8, 8)).astype("float32")

@@ -43,6 +43,11 @@ struct KernelClock {
     (*found->runs)[run] += ms;
   }
 
+  // Whether a call is the virtual machine's own, such as making a view of a tensor.
+  static bool of_the_machine(const char* name) {
+    return strncmp(name, "vm.", 3) == 0 || strncmp(name, "runtime.", 8) == 0;
+  }
+
   static Array<double>* new_times() {
     void* memory = calloc(1, sizeof(Array<double>));
     if (memory == nullptr) die(kModel, "out of memory");
@@ -60,7 +65,7 @@ struct KernelClock {
     }
     double ms = now_ms() - clock->started;
     char* name = text_of(args[1]);
-    if (strncmp(name, "vm.builtin", 10) != 0) clock->add(name, ms);
+    if (!of_the_machine(name)) clock->add(name, ms);
     free(name);
     return 0;
   }
