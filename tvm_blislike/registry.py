@@ -123,6 +123,14 @@ def all_implementations() -> tuple[Implementation, ...]:
     return tuple(_IMPLEMENTATIONS.values())
 
 
+def user_implementations() -> tuple[Implementation, ...]:
+    """Return the implementations that were registered beside the library's own."""
+    _load_own()
+    from tvm_blislike.schedules import OWN
+
+    return tuple(i for i in _IMPLEMENTATIONS.values() if not any(i is own for own in OWN))
+
+
 def get_implementation(name: str) -> Implementation:
     """Return the implementation of that name.
 

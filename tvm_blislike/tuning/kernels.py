@@ -14,6 +14,7 @@ import signal
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ import numpy as np
 from tvm_blislike.bench.result import max_rel_error
 from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
+from tvm_blislike.registry import Implementation, register_implementation, user_implementations
 from tvm_blislike.tuning import operands
 from tvm_blislike.workload import Workload
 
@@ -83,9 +85,16 @@ class Plan:
     most_repeats: int = 40
 
 
-def start_worker(parent: int) -> None:
-    """Prepare a worker process: Ctrl-C is its parent's business, and it ends with its parent."""
+def worker_start() -> Callable[[], None]:
+    """Return what prepares a worker process of this one: an initializer of TVM's pools."""
+    return partial(_start_worker, os.getpid(), user_implementations())
+
+
+def _start_worker(parent: int, implementations: Sequence[Implementation]) -> None:
+    """Ctrl-C is the parent's business, and this process ends with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for implementation in implementations:
+        register_implementation(implementation, override=True)
 
     def watch() -> None:
         while os.getppid() == parent:

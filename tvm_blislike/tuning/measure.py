@@ -5,10 +5,10 @@ Building and running never overlap: what is measured has the machine for itself.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -106,15 +106,18 @@ class LocalRunner:
         self.target = tvm.target.Target(core.target_config(threads))
         compiler = find_compiler(core.target_config(threads))
         self._folder = tempfile.mkdtemp(prefix="tvm-blislike-")
-        start = partial(kernels.start_worker, os.getpid())
-        self._builder = ms.builder.LocalBuilder(
-            max_workers=len(available_cpus()),
-            timeout_sec=build_seconds,
-            f_build=partial(kernels.build, core, threads),
-            f_export=partial(kernels.export, self._folder, compiler),
-            initializer=start,
-        )
-        self._runner = ms.runner.LocalRunner(timeout_sec=run_seconds, initializer=start)
+        start = kernels.worker_start()
+        with ThreadPoolExecutor() as pool:  # each of them starts a process and waits for it
+            builder = pool.submit(
+                ms.builder.LocalBuilder,
+                max_workers=len(available_cpus()),
+                timeout_sec=build_seconds,
+                f_build=partial(kernels.build, core, threads),
+                f_export=partial(kernels.export, self._folder, compiler),
+                initializer=start,
+            )
+            runner = pool.submit(ms.runner.LocalRunner, run_seconds, initializer=start)
+        self._builder, self._runner = builder.result(), runner.result()
 
     def measure(self, bundles: Sequence[Bundle]) -> Measured:
         """Build all bundles, then yield each with an outcome for each of its candidates."""
@@ -156,7 +159,7 @@ class LocalRunner:
 
     def _one_by_one(self, bundle: Bundle) -> list[Outcome]:
         """Find the candidates that fail; measure the others once more, in turns."""
-        singles = [b.only(config) for b in (bundle,) for config in bundle.configs]
+        singles = [bundle.only(config) for config in bundle.configs]
         found = {o.config: o for _, outcomes in self._measure(singles) for o in outcomes}
         sound = tuple(c for c in bundle.configs if found[c].status != "failed")
         if len(sound) > 1:

@@ -75,13 +75,23 @@ SearchMaker = Callable[[Strategy, Workload], Search]
 
 def model_search(strategy: Strategy, workload: Workload) -> Search:
     """Return the search in the order of the model, over everything the constraints allow."""
-    kinds = _best_of_kinds(strategy.offers(workload))
-    best = min(p.predicted_seconds for p in kinds)
+    offers = strategy.offers(workload)
+    kinds = _best_of_kinds(offers)
     firsts: dict[str, Proposal] = {}
     for proposal in kinds:
-        if proposal.predicted_seconds <= _HOPELESS * best:
+        if proposal.predicted_seconds <= _HOPELESS * kinds[0].predicted_seconds:
             firsts.setdefault(proposal.config.implementation, proposal)
-    return InOrder([*firsts.values(), *(p for p in kinds if p not in firsts.values())])
+    ordered = [*firsts.values(), *_siblings(kinds[0].config, offers), *kinds]
+    return InOrder(list({proposal.config: proposal for proposal in ordered}.values()))
+
+
+def _siblings(best: Config, offers: Sequence[tuple[Config, float]]) -> list[Proposal]:
+    """Return the best configuration's like with another order of loops."""
+    same = [Proposal(c, t) for c, t in offers if kind_of(c) == kind_of(best)]
+    orders: dict[str, Proposal] = {}
+    for proposal in sorted(same, key=lambda p: p.predicted_seconds):
+        orders.setdefault(proposal.config.loop_order, proposal)
+    return [p for order, p in orders.items() if order != best.loop_order]
 
 
 def exhaustive_search(strategy: Strategy, workload: Workload) -> Search:

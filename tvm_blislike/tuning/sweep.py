@@ -22,7 +22,7 @@ from tvm_blislike.workload import Workload
 # Candidates that take turns in one process; more would push each other's operands out of L3.
 BUNDLE = 8
 # Bundles built at once, per CPU: workers start anew for each batch, which takes a second or two.
-BUNDLES_PER_CPU = 3
+BUNDLES_PER_CPU = 4
 # Measured again, side by side, when a search needed more than one bundle.
 _FINALISTS = 4
 

@@ -292,7 +292,7 @@ def _finalists(sweep: Sweep, task: Task) -> tuple[Config, ...]:
 
 
 def _decide_apart(contest: Contest) -> Verdict:
-    pool = PopenPoolExecutor(1, _FINALS_TIMEOUT, partial(kernels.start_worker, os.getpid()))
+    pool = PopenPoolExecutor(1, _FINALS_TIMEOUT, kernels.worker_start())
     try:
         return pool.submit(decide, contest).result()
     except (ChildProcessError, TimeoutError) as error:
