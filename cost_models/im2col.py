@@ -17,6 +17,7 @@ input and its output is a part of its price.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -24,6 +25,7 @@ from tvm_blislike.config import Config
 from tvm_blislike.cost_models.im2col_geometry import (
     FILTERS,
     ITEM_BYTES,
+    SHIFT,
     Im2colGeometry,
 )
 from tvm_blislike.cost_models.roofline import (
@@ -37,7 +39,12 @@ from tvm_blislike.cost_models.roofline import (
     share_bytes,
     step_cycles,
 )
-from tvm_blislike.cost_models.slicing import INPUT_STATIONARY, WEIGHT_STATIONARY, slicings
+from tvm_blislike.cost_models.slicing import (
+    INPUT_STATIONARY,
+    WEIGHT_STATIONARY,
+    line_bytes,
+    slicings,
+)
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name, kernels_for
 from tvm_blislike.workload import Conv2dWorkload
@@ -134,7 +141,7 @@ def _ordered(
     core: Core,
     threads: int,
 ) -> Iterator[Config]:
-    """Yield both orders, with the filters of a set: K2, or a thread's share."""
+    """Yield both orders and packings, with the filters of a set: K2, or a thread's share."""
     tiles = math.ceil(workload.co / kernel.mr)
     filters = kernel.mr * channels * workload.kh * workload.kw * ITEM_BYTES
     in_l2 = max(1, int(L2_PLANNED * _l2(core, threads) / 2 // filters))
@@ -142,7 +149,7 @@ def _ordered(
         blocks = {tiles, math.ceil(tiles / threads)}
         if order == INPUT_STATIONARY and in_l2 < tiles:
             blocks.add(math.ceil(tiles / math.ceil(tiles / in_l2)))
-        for block in sorted(blocks):
+        for block, packing in itertools.product(sorted(blocks), _packings(workload, kernel)):
             yield Config(
                 "conv2d_im2col",
                 mr=kernel.mr,
@@ -153,7 +160,15 @@ def _ordered(
                 data_layout="NCHW",
                 out_layout="NCHW",
                 oh_block=rows,
+                packing=packing,
             )
+
+
+def _packings(workload: Conv2dWorkload, kernel: Microkernel) -> tuple[str, ...]:
+    """Ways to pack: shifts where a row holds a vector, and two vectors hold a row of the kernel."""
+    reach = (workload.kw - 1) * workload.dilation[1]
+    shifts = workload.stride[1] == 1 and 0 < reach < kernel.lanes <= workload.ow
+    return ("", SHIFT) if shifts else ("",)
 
 
 def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> Estimate:
@@ -281,7 +296,7 @@ def _packing_cycles(geo: Im2colGeometry, core: Core, threads: int) -> float:
     kernel = get_kernel(kernel_name(core.isa, c.mr, c.nr, w.dtype))
     lines = geo.panels_bytes * geo.sets / 64
     beyond = geo.panels_bytes > L2_PLANNED * _l2(core, threads)
-    work = COPY_CYCLES * geo.k * _copies(w, kernel, geo.rows)
+    work = _copy_cycles(geo, kernel, core) * geo.k * _copies(w, kernel, geo.rows)
     work += LINE_CYCLES * lines * (4.0 if beyond else 1.0)
     if geo.has_slab:
         rows, phases, columns = geo.slab_size
@@ -291,6 +306,26 @@ def _packing_cycles(geo: Im2colGeometry, core: Core, threads: int) -> float:
     source = level_holding(core, image, threads)
     arrival = 0.0 if source in (1, 2) else EXPOSED * image / bytes_per_cycle(core, source)
     return blocks * work + arrival
+
+
+def _copy_cycles(geo: Im2colGeometry, kernel: Microkernel, core: Core) -> float:
+    """Cycles of a vector copied into a panel: what a shift saves are loads, not stores.
+
+    Golden Cove with 64-byte vectors, seven 3x3 and 5x5 layers from 14x14 to 224x224, the sides
+    taking turns: shifts took 0.98 to 1.02 of the layer's time with plain loads. It stores one
+    vector a cycle, and unaligned loads, which cross a line each, still come as fast as that. Where
+    a load takes two cycles (Cortex-A53 and A55), loads limit, and shifts are predicted to help.
+    """
+    if not geo.shifts:
+        return COPY_CYCLES
+    bytes_ = ITEM_BYTES * kernel.lanes
+    loads = (1 + bytes_ / line_bytes(core)) / core.loads_per_cycle
+    stores = 1 / core.stores_per_cycle
+    # Shifts of 32-byte vectors are two instructions; one of the x86 ports has them.
+    pipes = core.fma_per_cycle if core.isa == "neon" else 1 if bytes_ == 64 else 0.5
+    taps = geo.workload.kw
+    shifted = max(loads / taps, stores, (taps - 1) / taps / pipes)
+    return COPY_CYCLES * shifted / max(loads, stores)
 
 
 def _layout_cycles(workload: Conv2dWorkload, core: Core, threads: int) -> float:

@@ -12,6 +12,10 @@ ITEM_BYTES = 4
 PIXELS = "pixels"
 FILTERS = "filters"
 BATCH = "batch"
+# `Config.packing`: windows of stride 1 from two neighbouring vectors, shifted in registers.
+SHIFT = "shift"
+# Columns that a row of the slab has for the last vector's right-hand neighbour: the widest vector.
+_NEIGHBOUR = 16
 # Most bytes of padded rows to make before they are packed.
 SLAB_BYTES = 16384
 
@@ -91,8 +95,14 @@ class Im2colGeometry:
 
     @property
     def has_slab(self) -> bool:
-        """Whether rows are copied before they are packed: to pad them, or to part their columns."""
-        return any(self.workload.padding) or self.workload.stride[1] > 1
+        """Whether rows are copied first: to pad them, to part or to append columns."""
+        return any(self.workload.padding) or self.workload.stride[1] > 1 or self.shifts
+
+    @property
+    def shifts(self) -> bool:
+        """Whether windows are shifted in registers: the paper's vector-based packing."""
+        w = self.workload
+        return self.config.packing == SHIFT and w.stride[1] == 1 and w.kw > 1
 
     @property
     def phases(self) -> int:
@@ -109,7 +119,8 @@ class Im2colGeometry:
         """Rows, phases and columns of a channel of the slab."""
         w = self.workload
         rows = (self.rows - 1) * (w.stride[0] // self.row_step) + (w.kh - 1) * w.dilation[0] + 1
-        return rows, self.phases, w.ow + (w.kw - 1) * w.dilation[1] // w.stride[1]
+        columns = w.ow + (w.kw - 1) * w.dilation[1] // w.stride[1]
+        return rows, self.phases, columns + _NEIGHBOUR * self.shifts
 
     @property
     def slab_channels(self) -> int:

@@ -211,7 +211,7 @@ def _scheduled(
     k2 = _largest_even(passed.count, fits_l2)
     k3 = _largest_even(kept.count, fits_l3)
     lines = tuple(
-        math.ceil(tiles["repeats"] * tiles["channel_sets"] * size / _line_bytes(core))
+        math.ceil(tiles["repeats"] * tiles["channel_sets"] * size / line_bytes(core))
         for size in _loaded_bytes(kept, passed, k2, k3)
     )
     cycles = sum(n * line_cycles(core, at) for n, at in zip(lines, (0, 3, 2), strict=True))  # (6)
@@ -259,10 +259,11 @@ def _largest_even(limit: int, fits: Callable[[int], bool]) -> int:
 def line_cycles(core: Core, level: int) -> float:
     """Return the cycles that a line from a cache level (0: memory) takes to arrive in L1."""
     cache = _nearest(core, level) if level else None
-    return _line_bytes(core) / bytes_per_cycle(core, cache.level if cache else 0)
+    return line_bytes(core) / bytes_per_cycle(core, cache.level if cache else 0)
 
 
-def _line_bytes(core: Core) -> int:
+def line_bytes(core: Core) -> int:
+    """Return the bytes of a line of the nearest cache."""
     return core.caches[0].line_bytes if core.caches else _LINE_BYTES
 
 

@@ -139,12 +139,8 @@ def _place_packing(
 ) -> None:
     """Copy the windows of a block of rows and a set of channels, channel by channel.
 
-    Each tap's copy of a row is loaded by itself, at an unaligned address. The paper loads a row
-    once and shifts it in registers for kw copies (`valignd` on AVX-512), which saves loads only;
-    what limits is the stores. In C with intrinsics on Golden Cove, 3x3, 8 rows of 56, nine runs on
-    a machine with other load: the same 0.38 to 0.48 ns per vector for panels in L1; 1.2 to 3.1 ns
-    for panels in L2 (252 KB, 1 MB), where load moves both ways more than they differ and either
-    was ahead in some run. No gain that repeats: the simpler copy stays. NEON was not measured.
+    Each tap's copy of a row is loaded by itself, at an unaligned address, or (`Config.packing`) the
+    taps of a row of the kernel are shifted out of two vectors that are loaded once.
     """
     w, panels = geo.workload, marked["panels"]
     sch.compute_at(panels, place, preserve_unit_loops=True)
@@ -152,10 +148,13 @@ def _place_packing(
     c, ry, rx = sch.split(k, [None, w.kh, w.kw])
     sch.reorder(c, ry, rx, jt, j)
     f = sch.fuse(jt, j)
+    if geo.shifts:
+        sch.reorder(f, rx)
     cuts = {*range(0, geo.tiles_n * geo.config.nr, geo.config.nr), geo.pixels}
     if not geo.is_plain:
         cuts |= set(range(0, geo.pixels, w.ow))
-    sch.annotate(f, PIECES, {"width": kernel.lanes, "cuts": sorted(cuts)})
+    note = {"width": kernel.lanes, "cuts": sorted(cuts)}
+    sch.annotate(f, PIECES, {**note, "shifts": 1} if geo.shifts else note)
     sch.annotate(f, IMAGE, [w.oh, w.ow])
     if "slab" in marked:
         _place_slab(sch, marked["slab"], c, geo, kernel)

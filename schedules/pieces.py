@@ -7,6 +7,10 @@ and conditions that hold for a whole piece vanish.
 
 A piece that is no multiple of the vector's width ends with a vector that overlaps the one before
 it: 14 elements are two vectors of 8, not 8 + 4 + 2. A copy may write an element twice.
+
+Windows of stride 1 are copies of the same elements, shifted: `split` can make those of a row of the
+kernel from two neighbouring vectors, loaded once and shifted in registers (vector-based packing,
+Ferrari et al., TACO 2023, section 6.2).
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-# Loop over elements to copy: {"width": lanes of a vector, "cuts": places where a piece ends}.
+# Loop over elements to copy: {"width": lanes of a vector, "cuts": places where a piece ends}. With
+# "shifts", its body is a loop over copies that read as many elements further each.
 PIECES = "blislike.pieces"
 # Loop over the pixels of images of a size: [height, width]. NCHW images of that size are addressed
 # as [n, c, y * width + x], which is contiguous where y and x are quotient and rest of a pixel.
@@ -37,7 +42,8 @@ def split(loop: tirx.For) -> tirx.Stmt:
         for a, b in itertools.pairwise(cuts)
         for first, lanes in _vectors(a, b, width)
     ]
-    copies = [_vector(loop, first, lanes) for first, lanes in spans]
+    copy = _shifted if "shifts" in note else _vector
+    copies = [copy(loop, first, lanes) for first, lanes in spans]
     return copies[0] if len(copies) == 1 else tirx.SeqStmt(copies)
 
 
@@ -61,6 +67,62 @@ def _vector(loop: tirx.For, first: int, lanes: int) -> tirx.Stmt:
     body = tvm_ffi.structural_map(body, [(ir.Call, lambda call: _decided(call, analyzer))])
     kind = tirx.ForKind.VECTORIZED if lanes > 1 else tirx.ForKind.SERIAL
     return tirx.For(lane, tirx.IntImm("int32", 0), tirx.IntImm("int32", lanes), kind, body)
+
+
+def _shifted(loop: tirx.For, first: int, lanes: int) -> tirx.Stmt:
+    """Copy the elements of a vector and those at all distances from them."""
+    steps = loop.body
+    copies = []
+    for step in range(int(steps.extent)):
+        at = _remade(loop, _bound(steps.body, steps.loop_var, step))
+        # LLVM takes shifts of less than a register apart, into loads of one element.
+        is_whole = lanes == int(loop.annotations[PIECES]["width"])
+        shifted = _shift(loop, at, first, lanes) if is_whole else None
+        copies.append(shifted or _vector(at, first, lanes))
+    return tirx.SeqStmt(copies)
+
+
+def _shift(loop: tirx.For, step: tirx.For, first: int, lanes: int) -> tirx.Stmt | None:
+    """Return one of the copies, None where it does not copy a whole vector."""
+    at_start = _bound(_bound(loop.body.body, loop.body.loop_var, 0), loop.loop_var, first)
+    store, origin = (_element(stmt) for stmt in (_bound(step.body, step.loop_var, first), at_start))
+    if store is None or origin is None:
+        return None
+    *outer, x = origin.value.indices
+    distance = sym.Analyzer().simplify(store.value.indices[-1] - x)
+    vectors, rest = divmod(int(distance), lanes)
+
+    def load(number: int) -> Any:
+        start = sym.Analyzer().simplify(x + (vectors + number) * lanes)
+        return tirx.BufferLoad(store.value.source, [*outer, tirx.Ramp(start, 1, lanes)])
+
+    value = load(0)
+    if rest:
+        places = [tirx.IntImm("int32", rest + i) for i in range(lanes)]
+        value = tirx.Shuffle([value, load(1)], places)
+    *outer, column = store.indices
+    return tirx.BufferStore(store.buffer, value, [*outer, tirx.Ramp(column, 1, lanes)])
+
+
+def _element(stmt: tirx.Stmt) -> tirx.BufferStore | None:
+    """Return the copy of one element with conditions and indices worked out."""
+    analyzer = sym.Analyzer()
+    stmt = tvm_ffi.structural_map(stmt, [(ir.Call, lambda call: _decided(call, analyzer))])
+    if not (isinstance(stmt, tirx.BufferStore) and isinstance(stmt.value, ir.TensorLoad)):
+        return None
+    load = stmt.value
+    at = [analyzer.simplify(index) for index in load.indices]
+    to = [analyzer.simplify(index) for index in stmt.indices]
+    return tirx.BufferStore(stmt.buffer, tirx.BufferLoad(load.source, at), to)
+
+
+def _bound(stmt: tirx.Stmt, var: tirx.Var, value: int) -> tirx.Stmt:
+    number = tirx.IntImm("int32", value)
+    return tvm_ffi.structural_map(stmt, [(tirx.Var, lambda v: number if v.same_as(var) else v)])
+
+
+def _remade(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
+    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
 
 
 def _decided(call: ir.Call, analyzer: sym.Analyzer) -> Any:

@@ -23,6 +23,9 @@ class Config:
         Cache blocking of `gemm`.
     loop_order : str
         `gemm`: "B3A2C0" and its siblings; `conv2d_direct`: "rows" or "channels", the outer loop.
+    packing : str
+        `conv2d_im2col`: "shift" packs windows of stride 1 by shifts of vectors in registers, "" by
+        one unaligned load each. Without effect on other strides and on kernels one column wide.
     data_layout, out_layout : str
         Layouts of the input and output images (see `tvm_blislike.layouts`).
     tile_h, tile_w : int
@@ -43,6 +46,7 @@ class Config:
     nc: int = 0
     kc: int = 0
     loop_order: str = ""
+    packing: str = ""
     data_layout: str = ""
     out_layout: str = ""
     tile_h: int = 1

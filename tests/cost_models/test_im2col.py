@@ -28,6 +28,7 @@ from tvm_blislike.cost_models.im2col_geometry import Im2colGeometry
 from tvm_blislike.cost_models.roofline import FMA_EFFICIENCY
 from tvm_blislike.cost_models.slicing import slicings
 from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import kernels_for
 from tvm_blislike.schedules.conv2d_im2col import IMPLEMENTATION
 from tvm_blislike.workload import Conv2dWorkload
 
@@ -101,6 +102,42 @@ def test_one_layer_by_hand() -> None:
     assert cycles["packing"] == pytest.approx(vectors * (im2col.COPY_CYCLES + im2col.LINE_CYCLES))
     moved = (64 + 64) * 48 * 48 / 16
     assert cycles["layouts"] == pytest.approx(im2col.MOVE_CYCLES * moved)
+
+
+def test_shifts_are_chosen_where_loads_limit() -> None:
+    """Cortex-A53: a load in two cycles, and a quarter of the vectors cross a line; stores alike."""
+
+    def chosen(core: Core) -> Config:
+        offered = im2col.configs(LAYER, core, 1)
+        return min(offered, key=lambda c: im2col.estimate(LAYER, c, core, 1).seconds)
+
+    assert chosen(Core.named("cortex-a53")).packing == "shift"
+    assert chosen(AVX512).packing == ""
+
+
+@pytest.mark.parametrize("name, ratio", [("cortex-a53", 2.0 / 2.5), (AVX512.name, 1.0)])
+def test_a_shifted_vector_by_hand(name: str, ratio: float) -> None:
+    core = Core.named(name)
+    kernel = max(kernels_for(core.isa, "float32"), key=lambda k: k.nr)
+    config = Config("conv2d_im2col", mr=kernel.mr, nr=kernel.nr, oh_block=4, packing="shift")
+    cycles = im2col._copy_cycles(Im2colGeometry(LAYER, config), kernel, core)
+    assert cycles == pytest.approx(im2col.COPY_CYCLES * ratio)
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        Conv2dWorkload(1, 64, 56, 56, 64, 1, 1),
+        Conv2dWorkload(1, 64, 56, 56, 64, 3, 3, (2, 2), SAME),
+        Conv2dWorkload(1, 64, 56, 56, 64, 3, 1),
+        Conv2dWorkload(1, 64, 7, 7, 64, 3, 3, padding=SAME),
+        Conv2dWorkload(1, 64, 56, 56, 64, 3, 3, dilation=(8, 8)),
+    ],
+    ids=str,
+)
+def test_nothing_to_shift(workload: Conv2dWorkload) -> None:
+    """One column, a stride, rows narrower than a vector, taps a vector apart."""
+    assert {c.packing for c in im2col.configs(workload, AVX512, 1)} == {""}
 
 
 def test_workspace_is_panels_rows_and_sums() -> None:

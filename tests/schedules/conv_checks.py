@@ -44,11 +44,12 @@ def result(
     config: Config,
     values: Sequence[np.ndarray] | None = None,
     threads: int = 1,
+    core: Core = NATIVE,
 ) -> np.ndarray:
     """Compile and run here without an epilogue; return NCHW."""
     values = arrays(workload) if values is None else values
     arguments = [runtime.tensor(a) for a in placed(workload, config, [], values)]
-    build(workload, config, NATIVE, threads)["main"](*arguments)
+    build(workload, config, core, threads)["main"](*arguments)
     return nchw(arguments[-1].numpy(), config.out_layout, workload.co)
 
 

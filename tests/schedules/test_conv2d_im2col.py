@@ -17,7 +17,7 @@ from conv_checks import (
     epilogues,
     result,
 )
-from conv_harness import build, error, expected, lowered, primfunc
+from conv_harness import arrays, build, error, expected, lowered, primfunc
 from conv_workloads import NATIVE, RUNNABLE, convolutions, one_config
 from effort import examples
 from hypothesis import given
@@ -31,7 +31,7 @@ from tvm_blislike.workload import Conv2dWorkload
 
 TOLERANCE = 1e-5
 SAME = (1, 1, 1, 1)
-FIELDS = ("loop_order", "nr", "mr", "kc", "oh_block", "mc")
+FIELDS = ("loop_order", "nr", "mr", "kc", "oh_block", "mc", "packing")
 
 
 @st.composite
@@ -137,6 +137,53 @@ def test_weights_are_packed_once_and_alike_at_run_time(name: str) -> None:
 )
 def test_refuses_with_a_reason(workload: Conv2dWorkload, reason: str) -> None:
     assert IMPLEMENTATION.applies(workload, NATIVE) == reason
+
+
+SHIFTED = {
+    "rows of two vectors and a rest": Conv2dWorkload(1, 8, 9, 37, 16, 3, 3, padding=SAME),
+    "no padding": Conv2dWorkload(1, 5, 9, 21, 16, 3, 3),
+    "5x5, two images": Conv2dWorkload(2, 8, 9, 33, 16, 5, 5, padding=(2, 2, 2, 2)),
+    "row of one vector": Conv2dWorkload(1, 8, 5, 16, 16, 1, 7, padding=(0, 3, 0, 3)),
+    "taps 3 apart": Conv2dWorkload(1, 8, 20, 29, 16, 3, 3, (1, 1), (3, 3, 3, 3), (3, 3)),
+    "stride along the height": Conv2dWorkload(1, 8, 20, 29, 16, 3, 3, (2, 1), SAME),
+    "nothing to shift": Conv2dWorkload(1, 8, 20, 29, 16, 1, 1, (2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", SHIFTED)
+@pytest.mark.parametrize("core", RUNNABLE, ids=lambda core: core.name)
+def test_shifted_windows_are_those_loaded_one_by_one(core: Core, name: str) -> None:
+    workload = SHIFTED[name]
+    config = best(IMPLEMENTATION, workload, core)
+    values = arrays(workload)
+    plain, shifted = (
+        result(workload, config.with_fields(packing=packing), values, core=core)
+        for packing in ("", "shift")
+    )
+    np.testing.assert_array_equal(plain, shifted)
+
+
+# Two registers become one: `valignd` for integers, a permutation for floats, halves of AVX first.
+SHIFT_INSTRUCTIONS = {
+    "skylake-avx512": r"valignd|vpermt2ps|vpermt2pd|valignq",
+    "haswell": r"vpalignr|vshufps|vshufpd",
+    "cortex-a53": r"ext\s+v",
+}
+
+
+@pytest.mark.parametrize("name", SHIFT_INSTRUCTIONS)
+def test_packing_shifts_in_registers(name: str) -> None:
+    """Two of three windows come from a shift, and need no load."""
+    core = Core.named(name)
+    config = best(IMPLEMENTATION, PACKING["3x3"], core)
+    found = {}
+    for packing in ("", "shift"):
+        library = build(PACKING["3x3"], config.with_fields(packing=packing), core)
+        text = library.mod.inspect_source("asm")
+        found[packing] = len(re.findall(rf"^\s+(?:{SHIFT_INSTRUCTIONS[name]})", text, re.M))
+    lanes = core.lanes("float32")
+    vectors = config.oh_block * (28 // lanes)
+    assert found["shift"] - found[""] >= 2 * (vectors - config.oh_block)
 
 
 PACKING = {
