@@ -81,10 +81,18 @@ class Board:
         return done
 
     @contextlib.contextmanager
-    def rpc_server(self, *options: str, key: str = "emulated") -> Iterator[int]:
-        """Start `blis_rpc` on a free port of loopback; yield the port."""
+    def rpc_server(
+        self, *options: str, key: str = "emulated", folder: Path | None = None
+    ) -> Iterator[int]:
+        """Start `blis_rpc` on a free port of loopback; yield the port.
+
+        `folder` is where its sessions keep their files.
+        """
+        environment = {**os.environ, "TMPDIR": str(folder or tempfile.gettempdir())}
         command = self.command(self.programs / "blis_rpc", "127.0.0.1:0", "--key", key, *options)
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env=environment
+        ) as server:
             try:
                 assert server.stdout is not None
                 banner = server.stdout.readline()

@@ -19,7 +19,7 @@ static const char kHelp[] =
     "  --tracker HOST:PORT  offer this board to an RPC tracker; then one session at a time\n"
     "Who can reach the port can run code on this board.\n";
 
-static char session_folder[64];
+static char session_folder[256];
 
 static int return_text(const char* text, TVMFFIAny* result) {
   TVMFFIByteArray bytes = bytes_of(text);
@@ -129,7 +129,7 @@ static void remove_folder(const char* path) {
 
 struct Session {
   pid_t process;
-  char folder[64];
+  char folder[256];
 };
 
 static Array<Session> sessions;
@@ -151,9 +151,11 @@ static void collect(bool wait) {
 
 static void open_session(int listener, int connection, unsigned timeout) {
   Session session = {};
-  strcpy(session.folder, "/tmp/blis_rpc_XXXXXX");
+  const char* base = getenv("TMPDIR");
+  base = base != nullptr && strlen(base) < 200 ? base : "/tmp";
+  sprintf(session.folder, "%s/blis_rpc_XXXXXX", base);
   if (mkdtemp(session.folder) == nullptr) {
-    fprintf(stderr, "cannot make a folder in /tmp: %s\n", strerror(errno));
+    fprintf(stderr, "cannot make a folder in %s: %s\n", base, strerror(errno));
     return;
   }
   strcpy(session_folder, session.folder);
