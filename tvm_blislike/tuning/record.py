@@ -124,10 +124,10 @@ class Record:
         """
         try:
             fields = json.loads(line)
-            check = fields.pop(_CHECK)
+            is_whole = fields.pop(_CHECK) == _checksum(fields)
         except (ValueError, AttributeError, TypeError, KeyError) as error:
             raise BadRecordError("torn, or no record") from error
-        if check != _checksum(fields):
+        if not is_whole:
             raise BadRecordError("damaged or edited: its checksum differs")
         if fields.pop("format", None) != FORMAT:
             raise BadRecordError("written in another format")
