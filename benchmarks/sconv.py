@@ -46,7 +46,7 @@ from tvm_blislike.workload import Conv2dWorkload
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import zoo
 
-MODELS = ("googlenet", "resnet18", "resnet50_v1", "resnet152", "squeezenet1_0", "vgg16")
+MODELS = ("googlenet", "inception_v2", "resnet18", "resnet50_v1", "resnet152_v1", "squeezenet1_0", "vgg16")
 TURN_SECONDS = 0.004
 HEADER = "      ms   im2col  speedup  GFLOPS  /peak  config                      layer"
 

@@ -1,8 +1,24 @@
-"""Networks of many concatenated branches: DenseNet and Inception-v3."""
+"""Networks of many concatenated branches: DenseNet, Inception-v2 and Inception-v3."""
 
 from __future__ import annotations
 
 from .net import Net, Padding, Pair, Tensor
+
+# 1x1; 1x1 before 3x3, 3x3; 1x1 before the two 3x3, each of these; 1x1 after pooling (Ioffe and
+# Szegedy 2015, figure 5; 4c and 4d end in 128 channels as released, the figure has 96). Without the
+# first and the last: a module of stride 2.
+INCEPTION_V2 = {
+    "3a": (64, 64, 64, 64, 96, 32),
+    "3b": (64, 64, 96, 64, 96, 64),
+    "3c": (0, 128, 160, 64, 96, 0),
+    "4a": (224, 64, 96, 96, 128, 128),
+    "4b": (192, 96, 128, 96, 128, 128),
+    "4c": (160, 128, 160, 128, 160, 128),
+    "4d": (96, 128, 192, 160, 192, 128),
+    "4e": (0, 128, 192, 192, 256, 0),
+    "5a": (352, 192, 320, 160, 224, 128),
+    "5b": (352, 192, 320, 192, 224, 128),
+}
 
 
 def _dense_layer(net: Net, x: Tensor, growth: int) -> Tensor:
@@ -32,6 +48,31 @@ def _unit(
     net: Net, x: Tensor, channels: int, kernel: Pair, stride: int = 1, padding: Padding = 0
 ) -> Tensor:
     return net.relu(net.conv_bn(x, channels, kernel, stride=stride, padding=padding))
+
+
+def _inception_v2(net: Net, x: Tensor, widths: tuple[int, ...], pooled_by_maximum: bool) -> Tensor:
+    one, before_three, three, before_double, double, pooled = widths
+    stride = 1 if one else 2
+    twice = _unit(net, _unit(net, x, before_double, 1), double, 3, padding=1)
+    branches = [
+        _unit(net, _unit(net, x, before_three, 1), three, 3, stride, padding=1),
+        _unit(net, twice, double, 3, stride, padding=1),
+    ]
+    if stride == 2:
+        return net.concat([*branches, net.max_pool(x, 3, 2, ceil=True)])
+    pool = net.max_pool if pooled_by_maximum else net.average_pool
+    last = _unit(net, pool(x, 3, 1, padding=1), pooled, 1)
+    return net.concat([_unit(net, x, one, 1), *branches, last])
+
+
+def inception_v2(net: Net) -> Tensor:
+    """Append the GoogLeNet of the paper on batch normalisation: BN-Inception, no side heads."""
+    x = _unit(net, net.input, 64, 7, stride=2, padding=3)
+    x = _unit(net, net.max_pool(x, 3, 2, ceil=True), 64, 1)
+    x = net.max_pool(_unit(net, x, 192, 3, padding=1), 3, 2, ceil=True)
+    for module, widths in INCEPTION_V2.items():
+        x = _inception_v2(net, x, widths, pooled_by_maximum=module == "5b")
+    return net.classify(x)
 
 
 def _inception_a(net: Net, x: Tensor, pooled: int) -> Tensor:

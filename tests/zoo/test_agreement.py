@@ -20,7 +20,7 @@ IMAGES = {"inception_v3": 155}
 # Relatives of the others, by size or by block: one batch size is enough.
 RELATIVES = (
     "resnet34 resnet152 vgg11 vgg13 mobilenet_v3_large efficientnet_b0 mnasnet shufflenet "
-    "densenet121 inception_v3"
+    "densenet121 inception_v2 inception_v3 resnet152_v1"
 ).split()
 # Small enough to be compiled for any batch and any number of threads.
 FULLY = "squeezenet1_1"

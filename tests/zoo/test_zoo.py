@@ -12,14 +12,17 @@ import zoo
 from onnx import shape_inference
 
 # Published numbers of trainable parameters: torchvision's model pages; Keras for mobilenet_v1;
-# BVLC's Caffe model for googlenet with 5x5 branches. The ShuffleNet paper gives no exact number:
-# there the multiply-adds below are the check, and this one holds the number still.
+# BVLC's Caffe model for googlenet with 5x5 branches; for inception_v2 the 11,295,240 of PyTorch's
+# pretrained BN-Inception less the biases of 10,016 channels that are normalised anyway. The
+# ShuffleNet paper gives no exact number: there the multiply-adds below are the check, and this one
+# holds the number still.
 PARAMETERS = {
     "resnet18": 11_689_512,
     "resnet34": 21_797_672,
     "resnet50": 25_557_032,
     "resnet50_v1": 25_557_032,
     "resnet152": 60_192_808,
+    "resnet152_v1": 60_192_808,
     "vgg11": 132_863_336,
     "vgg13": 133_047_848,
     "vgg16": 138_357_544,
@@ -33,15 +36,18 @@ PARAMETERS = {
     "mnasnet": 4_383_312,
     "shufflenet": 1_865_728,
     "densenet121": 7_978_856,
+    "inception_v2": 11_285_224,
     "inception_v3": 23_834_568,
 }
 
 # Published multiply-adds of convolutions and linear layers, in millions, at the default image size:
-# torchvision's model pages; the papers for mobilenet_v1, shufflenet and resnet50_v1 ("3.8e9").
+# torchvision's model pages; the papers for mobilenet_v1, shufflenet, resnet50_v1 ("3.8e9") and
+# resnet152_v1 ("11.3e9").
 MEGA_MACS = {
     "resnet18": 1814,
     "resnet50": 4089,
     "resnet50_v1": 3858,
+    "resnet152_v1": 11282,
     "vgg16": 15470,
     "squeezenet1_1": 349,
     "mobilenet_v1": 569,
@@ -52,6 +58,17 @@ MEGA_MACS = {
     "shufflenet": 137,
     "densenet121": 2834,
     "inception_v3": 5713,
+}
+
+# The models of SConv's table 2 (TACO 2023): 393 convolutions, 219 of them pointwise with stride 1.
+SCONV_MODELS = {
+    "googlenet": (57, 37),
+    "inception_v2": (69, 37),
+    "resnet18": (20, 0),
+    "resnet50_v1": (53, 30),
+    "resnet152_v1": (155, 98),
+    "squeezenet1_0": (26, 17),
+    "vgg16": (13, 0),
 }
 
 SMALL_IMAGE = {"inception_v3": 107}  # others: 64; the reductions of inception_v3 need more
@@ -135,6 +152,18 @@ def test_seed_decides_the_weights() -> None:
     first, same, other = (zoo.build("squeezenet1_1", image=64, seed=seed) for seed in (0, 0, 1))
     assert first.SerializeToString() == same.SerializeToString()
     assert first.SerializeToString() != other.SerializeToString()
+
+
+def test_convolutions_are_as_many_as_sconv_counts() -> None:
+    def count(name: str) -> tuple[int, int]:
+        nodes = [node for node in zoo.build(name, image=64).graph.node if node.op_type == "Conv"]
+        notes = [{item.name: list(item.ints) for item in node.attribute} for node in nodes]
+        pointwise = [n for n in notes if n["kernel_shape"] == n["strides"] == [1, 1]]
+        return len(nodes), len(pointwise)
+
+    counts = {name: count(name) for name in SCONV_MODELS}
+    assert counts == SCONV_MODELS
+    assert tuple(map(sum, zip(*counts.values(), strict=True))) == (393, 219)
 
 
 def test_stride_position_tells_resnet50_versions_apart() -> None:
