@@ -82,6 +82,21 @@ class WinogradGeometry:
         return math.ceil(self.tiles_h / self.block_h)
 
     @property
+    def parts_h(self) -> int:
+        """Parts of the height that threads can compute independently."""
+        return self.blocks_h
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block that products keep apart."""
+        return 1
+
+    @property
+    def row_tiles(self) -> int:
+        """Tiles in such a row, cut into micro-kernel blocks."""
+        return self.tiles // self.rows
+
+    @property
     def blocks_w(self) -> int:
         """Blocks along the width."""
         return math.ceil(self.tiles_w / self.block_w)
@@ -165,7 +180,8 @@ class Winograd1dGeometry(WinogradGeometry):
     """Sizes where only the width is transformed: a tile is `tile_w` outputs of one row.
 
     A product sums over kernel rows and channels, so V holds kh - 1 rows of tiles more than the
-    block has.
+    block has. With `Config.ring`, that many blocks, one below the other, are a strip: their rows
+    of V lie in a ring, and each is transformed once per strip.
     """
 
     @property
@@ -174,19 +190,50 @@ class Winograd1dGeometry(WinogradGeometry):
         return 1
 
     @property
+    def ring(self) -> bool:
+        """Whether blocks find rows of V that the block above has transformed."""
+        return self.config.ring > 0
+
+    @property
+    def strip(self) -> int:
+        """Blocks in a strip."""
+        return max(1, self.config.ring)
+
+    @property
+    def strips(self) -> int:
+        """Strips along the height."""
+        return math.ceil(self.tiles_h / (self.block_h * self.strip))
+
+    @property
+    def blocks_h(self) -> int:
+        """Blocks along the height; strips are whole."""
+        return self.strips * self.strip
+
+    @property
+    def parts_h(self) -> int:
+        """Parts of the height that threads can compute independently."""
+        return self.strips
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block that products keep apart: in a ring, no block of C may cross its end."""
+        return self.block_h if self.ring else 1
+
+    @property
     def steps(self) -> int:
         """Steps of k in a product: kernel rows times channels."""
         return self.workload.kh * self.workload.ci
 
     @property
     def v_rows(self) -> int:
-        """Rows of the transformed input of a block."""
+        """Rows of the transformed input of a block, each `block_w` tiles, one per tile."""
         return (self.block_h + self.workload.kh - 1) * self.block_w
 
     @property
     def input_work(self) -> float:
         """Vectors that a block's input transform loads, stores or computes, per vector of ci."""
-        return 2.0 * self.v_rows * self.points
+        halo = (self.workload.kh - 1) / self.strip
+        return 2.0 * (self.block_h + halo) * self.block_w * self.points
 
     @property
     def output_work(self) -> float:

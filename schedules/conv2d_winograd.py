@@ -43,6 +43,7 @@ from tvm import te, tirx
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import winograd as model
+from tvm_blislike.cost_models import winograd_configs as choices
 from tvm_blislike.cost_models.winograd_geometry import WinogradGeometry
 from tvm_blislike.registry import Template
 from tvm_blislike.schedules.common import stage
@@ -212,8 +213,8 @@ def _output_transform(geo: WinogradGeometry, products: te.Tensor, lanes: int) ->
 IMPLEMENTATION = Template(
     name="conv2d_winograd",
     kind="conv2d",
-    applies=model.applies,
-    configs=model.configs,
+    applies=choices.applies,
+    configs=choices.configs,
     estimate=model.estimate,
     workspace_bytes=model.workspace_bytes,
     pack=pack_weights,

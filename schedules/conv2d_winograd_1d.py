@@ -10,10 +10,26 @@ twice the weights (four times), six points instead of 36 in the workspace, a thi
 It wins where the weights of the two-dimensional form take longer to arrive than its products.
 
 A row of the image is transformed once and used by all kernel rows: V[point, row and tile, ci] of a
-block has kh - 1 rows more than the block. A micro-kernel call of tiles t reads V at t + ry rows of
-tiles, k running over the channels; the sum over ry stays in registers. The thesis keeps the rows in
-a ring from block to block; here each block transforms its kh - 1 first rows again, one part in
-oh_block / (kh - 1) of the cheaper transform, so that blocks can run in parallel.
+block has kh - 1 rows more than the block. The sum over ry stays in registers. What becomes of the
+kh - 1 rows is `Config.ring`:
+
+- 0: each block transforms its first kh - 1 rows again. All rows of a block are one long row of
+  tiles, in which ry is a step of a row; micro-kernel blocks of mr tiles cross from row to row;
+- s > 0: blocks are strips of s, one below the other, and V is a ring of the rows of one block
+  (`schedules.rings`). Rows lie apart, since a micro-kernel block cannot go around the end.
+
+F(4, 3) on one core with 2 MiB of L2, ms (KiB of workspace): the fastest of each, and a ring of
+little workspace.
+
+    channels, size    no ring        ring           small ring
+    64, 112           2.82 (1093)    2.74 (757)     2.77 (169)
+    64, 56            0.67 (631)     0.67 (295)     0.69 (85)
+    128, 28           0.64 (226)     0.66 (410)     0.68 (95)
+    256, 56           9.73 (925)     9.89 (1009)    11.1 (358)
+
+Where micro-kernel blocks fill rows it is equal, elsewhere slower: transforming a fifth of the rows
+again is a hundredth of the time. But it takes a quarter of the workspace where the weights are
+few, so it wins under `--max-workspace` and on cores with small caches.
 """
 
 from __future__ import annotations
@@ -26,12 +42,14 @@ from tvm import s_tir, te, tirx
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import winograd as model
+from tvm_blislike.cost_models import winograd_configs as choices
 from tvm_blislike.cost_models.winograd_geometry import Winograd1dGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import get_kernel, kernel_name
 from tvm_blislike.registry import Template
 from tvm_blislike.schedules.common import annotate_vector, fuse_epilogue, stage, stages
 from tvm_blislike.schedules.lowering import UNROLL, UNSWITCH
+from tvm_blislike.schedules.rings import RING, RING_ROWS
 from tvm_blislike.schedules.winograd_passes import one_pass, transform
 from tvm_blislike.schedules.winograd_schedule import (
     annotate_step,
@@ -87,16 +105,21 @@ def compute(
     mr, nr = config.mr, config.nr
 
     def product(*index: Any) -> Any:
-        n, yb, xb, chunk, nu, panel, group, i, j = index
-        pixel = transformed[n, yb, xb, nu, group * mr + i + ry * geo.block_w, k]
+        n, yb, xb, chunk, nu, panel, row, group, i, j = index
+        t = group * mr + i
+        if geo.ring:
+            pixel = transformed[n, 0, xb, nu, yb * geo.block_h + row + ry, t, k]
+        else:
+            pixel = transformed[n, yb, xb, nu, row, t + ry * geo.block_w, k]
         return te.sum(pixel * packed[chunk, nu, panel, ry, k, j], axis=[ry, k])
 
-    grid = (workload.n, geo.blocks_h, geo.blocks_w, geo.chunks, geo.patch_w, geo.panels)
+    blocks = (workload.n, geo.blocks_h, geo.blocks_w)
+    grid = (*blocks, geo.chunks, geo.patch_w, geo.panels, geo.rows)
     # Whole micro-kernel blocks: those that reach beyond the tiles are cut in the schedule.
-    groups = -(-geo.tiles // mr)
+    groups = -(-geo.row_tiles // mr)
     acc = te.compute((*grid, groups, mr, nr), product, name="acc", attrs=stage("acc"))
     products = te.compute(
-        (*grid, geo.tiles, nr),
+        (*grid, geo.row_tiles, nr),
         lambda *i: acc[(*i[:-2], i[-2] // mr, i[-2] % mr, i[-1])],
         name="products",
         attrs=stage("products"),
@@ -105,13 +128,17 @@ def compute(
 
 
 def _input_transform(geo: Winograd1dGeometry, data: te.Tensor) -> te.Tensor:
-    """Return V: (n, yb, xb, patch_w, rows and tiles, ci)."""
+    """Return V: (n, yb, xb, patch_w, 1, rows and tiles, ci).
+
+    For a ring, (n, 1, xb, patch_w, rows of the whole image, tiles, ci).
+    """
     w, c, lanes = geo.workload, geo.config, geo.lanes
     bt = transform(c.tile_w, w.kw).bt
 
-    def value(n: Any, yb: Any, xb: Any, nu: Any, t: Any, channel: Any) -> Any:
-        y = yb * geo.block_h + t // geo.block_w - w.padding[0]
-        x = (xb * geo.block_w + t % geo.block_w) * c.tile_w - w.padding[1]
+    def value(n: Any, yb: Any, xb: Any, nu: Any, row: Any, t: Any, channel: Any) -> Any:
+        row, q = (row, t) if geo.ring else (t // geo.block_w, t % geo.block_w)
+        y = yb * geo.block_h + row - w.padding[0]
+        x = (xb * geo.block_w + q) * c.tile_w - w.padding[1]
 
         def pixel(j: int) -> Any:
             inside = tirx.all(y >= 0, y < w.h, x + j >= 0, x + j < w.w)
@@ -120,8 +147,10 @@ def _input_transform(geo: Winograd1dGeometry, data: te.Tensor) -> te.Tensor:
 
         return one_pass(bt, nu, [pixel(j) for j in range(geo.patch_w)])
 
+    rows = geo.blocks_h * geo.block_h + w.kh - 1
+    matrix = (rows, geo.block_w) if geo.ring else (1, geo.v_rows)
     return te.compute(
-        (w.n, geo.blocks_h, geo.blocks_w, geo.patch_w, geo.v_rows, w.ci),
+        (w.n, 1 if geo.ring else geo.blocks_h, geo.blocks_w, geo.patch_w, *matrix, w.ci),
         value,
         name="transformed",
         attrs=stage("transformed"),
@@ -133,12 +162,13 @@ def _output_transform(geo: Winograd1dGeometry, products: te.Tensor) -> te.Tensor
     at = transform(c.tile_w, w.kw).at
 
     def value(n: Any, ob: Any, y: Any, x: Any, lane: Any) -> Any:
-        xt = x // c.tile_w
-        t = y % geo.block_h * geo.block_w + xt % geo.block_w
+        xt, yb, row = x // c.tile_w, y // geo.block_h, y % geo.block_h
+        q = xt % geo.block_w
+        place = (row, q) if geo.ring else (0, row * geo.block_w + q)
         chunk, channel = ob * lanes // c.nc, ob * lanes % c.nc
-        place = (channel // c.nr, t, channel % c.nr + lane)
-        block = (n, y // geo.block_h, xt // geo.block_w, chunk)
-        points = [products[(*block, nu, *place)] for nu in range(geo.patch_w)]
+        column = (*place, channel % c.nr + lane)
+        block = (n, yb, xt // geo.block_w, chunk)
+        points = [products[(*block, nu, channel // c.nr, *column)] for nu in range(geo.patch_w)]
         return one_pass(at, x % c.tile_w, points)
 
     return te.compute(
@@ -159,11 +189,18 @@ def schedule(
     epilogue = fuse_epilogue(sch)
     marked = stages(sch)
     loops = tile_epilogue(sch, epilogue, geo, kernel)
+    strip, yb = sch.split(loops["yb"], [None, geo.strip])
+    sch.reorder(strip, loops["xb"], yb)
     schedule_products(sch, marked, loops["block"], geo, kernel)
     transformed = marked["transformed"]
-    sch.compute_at(transformed, loops["xb"], preserve_unit_loops=True)
-    nu, t, channel = sch.get_loops(transformed)[-3:]
-    row, q = sch.split(t, [None, geo.block_w])
+    sch.compute_at(transformed, yb, preserve_unit_loops=True)
+    nu, row, t, channel = sch.get_loops(transformed)[-4:]
+    if geo.ring:
+        q = t
+        sch.annotate(yb, RING, {"step": geo.block_h, "axis": 4, "rows": geo.v_rows // geo.block_w})
+        sch.annotate(row, RING_ROWS, workload.kh - 1)
+    else:
+        row, q = sch.split(t, [None, geo.block_w])
     ib, lane = sch.split(channel, [None, geo.lanes])
     sch.reorder(row, q, ib, nu, lane)
     annotate_step(sch, nu, UNROLL)
@@ -171,15 +208,15 @@ def schedule(
     annotate_vector(sch, lane, kernel.lanes)
     # An odd number of vectors: points a multiple of a page apart would share one cache set.
     sch.storage_align(transformed, 0, 3, 2 * kernel.lanes, kernel.lanes)
-    parallelize(sch, loops, geo, threads)
+    parallelize(sch, {**loops, "yb": strip}, geo, threads)
     tensorize(sch, marked["acc"], geo, kernel)
 
 
 IMPLEMENTATION = Template(
     name="conv2d_winograd_1d",
     kind="conv2d",
-    applies=model.applies_1d,
-    configs=model.configs_1d,
+    applies=choices.applies_1d,
+    configs=choices.configs_1d,
     estimate=model.estimate,
     workspace_bytes=model.workspace_bytes,
     pack=pack_weights,

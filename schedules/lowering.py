@@ -32,7 +32,14 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from tvm_blislike.microkernels import AXIS
-from tvm_blislike.schedules import fresh_registers, panels, pieces, prefetch, whole_blocks
+from tvm_blislike.schedules import (
+    fresh_registers,
+    panels,
+    pieces,
+    prefetch,
+    rings,
+    whole_blocks,
+)
 from tvm_blislike.schedules.accumulators import split_rows
 from tvm_blislike.schedules.gathers import shuffle_gathers
 from tvm_blislike.schedules.unswitch import hoist, unrolled
@@ -124,7 +131,7 @@ def _is_ours(func: Any) -> bool:
 
 def _finish(func: tirx.PrimFunc) -> tirx.Stmt:
     body = panels.insert(prefetch.insert(pieces.address_by_pixel(func)))
-    body = fresh_registers.insert(body)
+    body = fresh_registers.insert(rings.insert(body))
     # From the outside in: the last block of tiles may have a cut last tile (`LAST_EDGE`).
     body = tvm_ffi.structural_map(body, [(tirx.For, _split_tiles)], order="pre")
     body = whole_blocks.choose(body)

@@ -88,21 +88,24 @@ def schedule_products(
     products, acc, config = marked["products"], marked["acc"], geo.config
     sch.compute_at(products, place, preserve_unit_loops=True)
     # An odd number of vectors: points a multiple of a page apart would share one cache set.
-    point_axis = len(sch.get(products).writes[0].source.shape) - 4
+    one_d = isinstance(geo, Winograd1dGeometry)
+    point_axis = len(sch.get(products).writes[0].source.shape) - (5 if one_d else 4)
     sch.storage_align(products, 0, point_axis, 2 * kernel.lanes, kernel.lanes)
-    t, j = sch.get_loops(products)[-2:]
+    *_, row, t, j = sch.get_loops(products)
     group, i = sch.split(t, [None, config.mr])
     sch.unroll(i)
     annotate_axis(sch, i, "mw")
     annotate_vector(sch, j, kernel.lanes)
-    cut = geo.tiles % config.mr
+    cut = geo.row_tiles % config.mr
     if cut:
         sch.annotate(group, EDGE, {"mw": cut})
-    calls = -(-geo.tiles // config.mr)
+    calls = -(-geo.row_tiles // config.mr)
     if config.prefetch:
-        size = geo.steps * config.nr
-        note = {"operand": 1, "axis": -3, "step": 1, "elements": size, "calls": calls}
-        sch.annotate(group, NEXT, note)
+        # The next panel; where a call runs over kernel rows, each asks for its own part.
+        part = {"axis": -4 if one_d else -3, "elements": geo.workload.ci * config.nr}
+        apart = geo.rows if geo.rows > 1 else calls
+        note = {"operand": 1, "step": 1, "calls": apart, **part}
+        sch.annotate(row if geo.rows > 1 else group, NEXT, note)
     sch.annotate(group, FRESH, kernel.isa)
     sch.compute_at(acc, group, preserve_unit_loops=True)
 
@@ -184,4 +187,4 @@ def parallelize(
     elif geo.workload.n % threads == 0:
         sch.parallel(loops["n"])
     else:
-        sch.parallel(loops["yb" if geo.blocks_h > 1 else "xb"])
+        sch.parallel(loops["yb" if geo.parts_h > 1 else "xb"])

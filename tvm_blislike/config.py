@@ -34,6 +34,8 @@ class Config:
         Tiles (of `tile_h` rows) that share one padded slab of the input.
     prefetch : int
         1 to prefetch the next panel of the packed operand during the present one.
+    ring : int
+        `conv2d_winograd_1d`: blocks in a strip, whose transformed rows lie in a ring; 0: no ring.
     transform : str
         `conv2d_winograd`: "flat" transforms patches in one pass, "" rows and columns one by one.
     """
@@ -53,6 +55,7 @@ class Config:
     tile_w: int = 0
     oh_block: int = 0
     prefetch: int = 0
+    ring: int = 0
     transform: str = ""
 
     def to_json(self) -> str:

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tvm_blislike.config import Config
-from tvm_blislike.cost_models import winograd
+from tvm_blislike.cost_models import winograd, winograd_configs
 from tvm_blislike.cost_models.roofline import clock_hz, share_bytes
 from tvm_blislike.cost_models.winograd_geometry import CHANNELS, TILES, WinogradGeometry
 from tvm_blislike.hardware import Core, names
@@ -39,7 +39,9 @@ def workloads(lanes: int) -> st.SearchStrategy[Conv2dWorkload]:
 
 def room(core: Core, threads: int) -> float:
     """Part of L2, or of L1 where there is no other, that V and P may take."""
-    return winograd.L2_PLANNED * (share_bytes(core, 2, threads) or share_bytes(core, 1, threads))
+    return winograd_configs.L2_PLANNED * (
+        share_bytes(core, 2, threads) or share_bytes(core, 1, threads)
+    )
 
 
 def check(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> None:
@@ -50,14 +52,14 @@ def check(workload: Conv2dWorkload, config: Config, core: Core, threads: int) ->
     assert config.mr <= config.mc == geo.block_h * geo.block_w
     assert geo.block_h <= geo.tiles_h and geo.block_w <= geo.tiles_w
     assert config.nc % config.nr == 0 and workload.co % config.nc == 0
-    assert max(geo.patch_h, geo.patch_w) <= winograd.MOST_POINTS
+    assert max(geo.patch_h, geo.patch_w) <= winograd_configs.MOST_POINTS
     assert min(workload.kh, workload.kw) == 1 or config.tile_h == config.tile_w
     assert config.loop_order in (TILES, CHANNELS)
     if config.loop_order == TILES:
         assert geo.v_bytes + geo.p_bytes <= room(core, threads)
     else:
         assert geo.p_bytes <= room(core, threads)
-        assert geo.v_bytes * geo.blocks <= winograd.MOST_KEPT_V
+        assert geo.v_bytes * geo.blocks <= winograd_configs.MOST_KEPT_V
     estimate = winograd.estimate(workload, config, core, threads)
     assert all(math.isfinite(c) and c >= 0 for c in estimate.cycles.values()), estimate
     assert estimate.cycles["fma"] > 0
@@ -72,7 +74,7 @@ def check(workload: Conv2dWorkload, config: Config, core: Core, threads: int) ->
 
 
 def check_all(workload: Conv2dWorkload, core: Core, threads: int) -> list[Config]:
-    offered = list(winograd.configs(workload, core, threads))
+    offered = list(winograd_configs.configs(workload, core, threads))
     assert len(set(offered)) == len(offered)
     for config in offered:
         check(workload, config, core, threads)
@@ -83,7 +85,7 @@ def check_all(workload: Conv2dWorkload, core: Core, threads: int) -> list[Config
 @pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
 def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
     for workload in ODD:
-        assert winograd.applies(workload, core) == ""
+        assert winograd_configs.applies(workload, core) == ""
         assert check_all(workload, core, threads), f"nothing on offer for {workload}"
 
 
@@ -91,7 +93,7 @@ def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
 @given(st.data(), st.sampled_from(CORES), st.integers(1, 4))
 def test_any_workload_on_any_core(data: st.DataObject, core: Core, threads: int) -> None:
     workload = data.draw(workloads(core.lanes()))
-    assume(winograd.applies(workload, core) == "")
+    assume(winograd_configs.applies(workload, core) == "")
     check_all(workload, core, threads)
 
 
@@ -103,7 +105,7 @@ def test_core_without_caches(core: Core) -> None:
 
 
 def tile_sizes(workload: Conv2dWorkload, core: Core = AVX512) -> set[tuple[int, int]]:
-    return {(c.tile_h, c.tile_w) for c in winograd.configs(workload, core, 1)}
+    return {(c.tile_h, c.tile_w) for c in winograd_configs.configs(workload, core, 1)}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_offers_every_tile_of_at_most_eight_points(
 
 
 def test_offers_both_orders_and_chunks() -> None:
-    offered = list(winograd.configs(LAYER, AVX512, 2))
+    offered = list(winograd_configs.configs(LAYER, AVX512, 2))
     assert {c.loop_order for c in offered} == {TILES, CHANNELS}
     for order in (TILES, CHANNELS):
         assert len({c.nc for c in offered if c.loop_order == order}) > 1
@@ -151,13 +153,13 @@ def test_offers_both_orders_and_chunks() -> None:
     ids=str,
 )
 def test_refuses_with_a_reason(workload: Conv2dWorkload, reason: str) -> None:
-    assert reason in winograd.applies(workload, AVX512)
+    assert reason in winograd_configs.applies(workload, AVX512)
 
 
 def test_24_channels_fill_the_vectors_of_other_cores() -> None:
     workload = dataclasses.replace(LAYER, ci=24, co=24)
-    assert winograd.applies(workload, Core.named("haswell")) == ""
-    assert winograd.applies(workload, Core.named("cortex-a72")) == ""
+    assert winograd_configs.applies(workload, Core.named("haswell")) == ""
+    assert winograd_configs.applies(workload, Core.named("cortex-a72")) == ""
 
 
 @pytest.mark.parametrize(
@@ -165,7 +167,7 @@ def test_24_channels_fill_the_vectors_of_other_cores() -> None:
 )
 def test_tiles_cover_the_result(padding: tuple[int, ...], tiles: tuple[int, int]) -> None:
     workload = dataclasses.replace(LAYER, padding=padding)
-    config = next(c for c in winograd.configs(workload, AVX512, 1) if c.tile_h == 4)
+    config = next(c for c in winograd_configs.configs(workload, AVX512, 1) if c.tile_h == 4)
     geo = WinogradGeometry(workload, config)
     assert (geo.tiles_h, geo.tiles_w) == tiles
     assert geo.blocks_h * geo.block_h >= geo.tiles_h > (geo.blocks_h - 1) * geo.block_h
@@ -191,13 +193,13 @@ def test_matrices_by_hand() -> None:
 
 
 def fastest(workload: Conv2dWorkload, threads: int = 1) -> float:
-    offered = winograd.configs(workload, AVX512, threads)
+    offered = winograd_configs.configs(workload, AVX512, threads)
     return min(winograd.estimate(workload, c, AVX512, threads).seconds for c in offered)
 
 
 @pytest.mark.parametrize("tile, wins", [(2, True), (4, False), (6, False)])
 def test_flat_transforms_pay_where_all_points_fit_into_registers(tile: int, wins: bool) -> None:
-    config = next(c for c in winograd.configs(LAYER, AVX512, 1) if c.tile_h == tile)
+    config = next(c for c in winograd_configs.configs(LAYER, AVX512, 1) if c.tile_h == tile)
     seconds = winograd.estimate(LAYER, config, AVX512, 1).seconds
     flat = winograd.estimate(LAYER, config.with_fields(transform="flat"), AVX512, 1).seconds
     assert (flat < seconds) == wins

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import tvm
+import tvm_ffi
 from conv_harness import STEPS, arrays, build, compiled, expected, nchw, placed, primfunc
 from conv_workloads import NATIVE
 from hypothesis import strategies as st
-from tvm import runtime, te
+from tvm import runtime, te, tirx
 
 from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
@@ -117,3 +119,14 @@ def assert_result_may_be_broadcast(workload: Conv2dWorkload, config: Config) -> 
     image, actual = (nchw(a, config.out_layout, channels) for a in (pixels, arguments[-1].numpy()))
     wanted = expected(workload, ["sigmoid"], values) * image
     np.testing.assert_allclose(actual, wanted, atol=1e-5)
+
+
+def allocations(stmt: tirx.Stmt) -> list[tuple[str, int]]:
+    """Name and bytes, gaps included, of each buffer that a statement allocates."""
+    buffers: list[tirx.Buffer] = []
+    tvm_ffi.structural_walk(stmt, [(tirx.AllocBuffer, lambda a: buffers.append(a.buffer))])
+    elements = [
+        int(b.shape[0]) * int(b.strides[0]) if len(b.strides) else math.prod(map(int, b.shape))
+        for b in buffers
+    ]
+    return [(b.name, 4 * count) for b, count in zip(buffers, elements, strict=True)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from functools import partial
 
@@ -12,6 +11,7 @@ import pytest
 import tvm_ffi
 from conv_checks import (
     EPILOGUES,
+    allocations,
     assert_result_may_be_broadcast,
     assert_threads_do_not_change_a_bit,
     epilogues,
@@ -182,17 +182,6 @@ def test_result_broadcast_by_its_reader(order: str) -> None:
 def test_one_thread_and_two_give_the_same_bits(order: str) -> None:
     workload = Conv2dWorkload(1, 32, 13, 17, 4 * LANES, 3, 3, padding=SAME)
     assert_threads_do_not_change_a_bit(workload, forced(workload, (4, 4), (1, 5), order))
-
-
-def allocations(stmt: tirx.Stmt) -> list[tuple[str, int]]:
-    """Name and bytes, gaps included, of each buffer that a statement allocates."""
-    buffers: list[tirx.Buffer] = []
-    tvm_ffi.structural_walk(stmt, [(tirx.AllocBuffer, lambda a: buffers.append(a.buffer))])
-    elements = [
-        int(b.shape[0]) * int(b.strides[0]) if len(b.strides) else math.prod(map(int, b.shape))
-        for b in buffers
-    ]
-    return [(b.name, 4 * count) for b, count in zip(buffers, elements, strict=True)]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conv_harness import STEPS
+from conv_checks import allocations, assert_threads_do_not_change_a_bit
+from conv_harness import STEPS, lowered, primfunc
 from conv_workloads import NATIVE, RUNNABLE
 from effort import examples
 from hypothesis import assume, given
@@ -13,10 +14,12 @@ from winograd_checks import assert_right, blocking
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.winograd_geometry import Winograd1dGeometry
 from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import kernels_for
 from tvm_blislike.schedules.conv2d_winograd_1d import IMPLEMENTATION
 from tvm_blislike.workload import Conv2dWorkload
 
 SAME = (1, 1, 1, 1)
+LANES = NATIVE.lanes()
 MOST_MACS = 5_000_000
 
 CORNERS = {
@@ -53,6 +56,72 @@ def test_corners(name: str) -> None:
         # By turns blocks that do not divide the rows, and such as do not divide a row.
         block = (min(3, workload.oh), in_row) if i % 2 else (1, max(1, in_row - 1))
         assert_right(workload, forced(workload, tile, block), threads=1 + i % 2)
+
+
+def ring(workload: Conv2dWorkload, tile: int, rows: int, strip: int, mr: int = 0) -> Config:
+    """Describe a ring: blocks of `rows` whole rows of tiles, `strip` of them to a strip."""
+    in_row = -(-workload.ow // tile)
+    config = forced(workload, tile, (rows, in_row))
+    kernels = {k.mr: k for k in kernels_for(NATIVE.isa) if k.nr == config.nr}
+    mr = mr or max(m for m in kernels if m <= in_row)
+    return config.with_fields(ring=strip, mr=mr)
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_corners_in_a_ring(name: str) -> None:
+    """Fewer rows in a block than the kernel has, and more; strips that fit, and that reach on."""
+    workload = CORNERS[name]
+    for i, tile in enumerate(sizes(workload.kw)):
+        rows = (1, 2, 3)[(i + len(name)) % 3]
+        blocks = -(-workload.oh // rows)
+        strip = blocks if i % 2 else max(1, blocks // 2 + 1)
+        assert_right(workload, ring(workload, tile, rows, strip), 1 + i % 2, ("bias", "relu"))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    "rows, strip, mr", [(1, 13, 3), (2, 3, 4), (5, 2, 2), (3, 5, 1), (2, 1, 5)]
+)
+def test_rings_of_any_size(rows: int, strip: int, mr: int, threads: int) -> None:
+    """Rows of 5 tiles cut by mr; the ring longer and shorter than a block; strips of one block."""
+    workload = Conv2dWorkload(2, 2 * LANES, 13, 17, 4 * LANES, 4, 3, padding=(2, 1, 1, 1))
+    assert_right(workload, ring(workload, 4, rows, strip, mr), threads, ("residual",))
+
+
+def test_one_thread_and_two_give_the_same_bits() -> None:
+    workload = Conv2dWorkload(1, 2 * LANES, 12, 17, 4 * LANES, 3, 3, padding=SAME)
+    assert_threads_do_not_change_a_bit(workload, ring(workload, 4, 2, 3))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("rows, strip", [(1, 6), (2, 3), (2, 0)])
+def test_workspace_is_what_the_function_allocates(rows: int, strip: int, threads: int) -> None:
+    workload = Conv2dWorkload(1, LANES, 12, 17, 2 * LANES, 3, 3, padding=SAME)
+    config = ring(workload, 4, rows, strip)
+    body = lowered(primfunc(workload, config, ["bias"]), NATIVE, threads)["main"].body
+    sizes_found = dict(allocations(body))
+    assert sizes_found["transformed"] + sizes_found["products"] == (
+        IMPLEMENTATION.workspace_bytes(workload, config, 1)
+    )
+    geo = Winograd1dGeometry(workload, config)
+    # One ring for all blocks of a strip: the rows of a single block.
+    assert geo.v_rows == (rows + 2) * 5
+
+
+def test_rings_make_do_with_less_workspace() -> None:
+    """A layer whose rows are long: what `--max-workspace` leaves."""
+    workload = Conv2dWorkload(1, 64, 112, 112, 64, 3, 3, padding=SAME)
+    core = Core.named("skylake-avx512")
+    found = list(IMPLEMENTATION.configs(workload, core, 1))
+
+    def fastest(most: int, in_ring: bool) -> float:
+        return min(
+            IMPLEMENTATION.estimate(workload, c, core, 1).seconds
+            for c in found
+            if IMPLEMENTATION.workspace_bytes(workload, c, 1) <= most and bool(c.ring) == in_ring
+        )
+
+    assert fastest(180_000, True) < fastest(180_000, False)
 
 
 @pytest.mark.parametrize("steps", [(), tuple(STEPS)])

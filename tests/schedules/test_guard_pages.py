@@ -31,6 +31,8 @@ CASES = {
     "winograd 3x3": "Conv2dWorkload(2, 16, 12, 25, 48, 3, 3, padding=(1, 0, 2, 1))",
     "winograd 5x5": "Conv2dWorkload(1, 32, 9, 25, 32, 5, 5)",
     "winograd 1x7": "Conv2dWorkload(1, 16, 7, 17, 32, 1, 7, padding=(0, 3, 0, 3))",
+    "winograd_1d 3x3": "Conv2dWorkload(2, 16, 12, 25, 48, 3, 3, padding=(1, 0, 2, 1))",
+    "winograd_1d 5x5": "Conv2dWorkload(1, 32, 9, 25, 32, 5, 5)",
     "gemm": "GemmWorkload(37, 53, 29)",
     "gemm deep": "GemmWorkload(20, 70, 1031)",
     "one row": "GemmWorkload(1, 1001, 77)",
@@ -39,7 +41,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_stays_inside(case: str) -> None:
-    only = "conv2d_winograd" if case.startswith("winograd") else ""
+    only = f"conv2d_{case.split()[0]}" if case.startswith("winograd") else ""
     command = [sys.executable, __file__, CASES[case], only]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     # The last line printed says which kernel it was.
@@ -84,7 +86,7 @@ def _run(workload_text: str, only: str) -> None:
 
 
 def _cut_on_all_sides(found, core):
-    """Blocks of 2 x 5 tiles: cut by mr, and at the right and below by the image; both orders."""
+    """Blocks of 2 x 5 tiles: cut by mr, and at the right and below by the image; every form."""
     from tvm_blislike.microkernels import kernels_for
 
     best = {(c.loop_order, c.tile_h, c.tile_w): c for c in reversed(found)}
@@ -95,6 +97,8 @@ def _cut_on_all_sides(found, core):
         yield cut
         if cut.implementation == "conv2d_winograd" and max(cut.tile_h, cut.tile_w) == 2:
             yield cut.with_fields(transform="flat")
+        if cut.implementation == "conv2d_winograd_1d":
+            yield cut.with_fields(mr=min(mr, 4), ring=2)
 
 
 def _compiled(implementation, workload, config, core):

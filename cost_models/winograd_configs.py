@@ -1,0 +1,188 @@
+"""Configurations of the Winograd convolutions worth estimating, and where they apply."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+
+from tvm_blislike.config import Config
+from tvm_blislike.cost_models.roofline import share_bytes
+from tvm_blislike.cost_models.winograd_geometry import (
+    CHANNELS,
+    ONE_D,
+    TILES,
+    TWO_D,
+    geometry,
+)
+from tvm_blislike.hardware import Core
+from tvm_blislike.layouts import blocked
+from tvm_blislike.microkernels import Microkernel, kernels_for
+from tvm_blislike.workload import Conv2dWorkload
+
+# Outputs per tile and axis, and points per axis up to which fp32 is accurate enough.
+TILE_SIZES = (2, 4, 6)
+MOST_POINTS = 8
+# Part of L2 that V and P of a block may take: weight panels pass through the rest.
+L2_PLANNED = 0.7
+# "channels" order: V of the whole batch is reread for each chunk, from L3 at most.
+MOST_KEPT_V = 16 << 20
+# Rows of tiles in a block.
+BLOCK_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 28)
+# Rows in a block of a ring: for little workspace, which larger ones do not have.
+RING_ROWS = (1, 2, 4, 8)
+# Part of the rows that strips may compute beyond the image.
+MOST_BEYOND = 0.1
+
+
+def applies(workload: Conv2dWorkload, core: Core) -> str:
+    """Return "" for convolutions of stride 1 whose channels fill vectors, else the reason."""
+    w, lanes = workload, core.lanes(workload.dtype)
+    if w.dtype != "float32":
+        return f"no {w.dtype} transforms"
+    if w.stride != (1, 1) or w.dilation != (1, 1):
+        return "only for stride 1 without dilation"
+    if w.groups > 1:
+        return "only for one group"
+    if w.kh == w.kw == 1 or not _sizes(w.kh) or not _sizes(w.kw):
+        return f"no transform for {w.kh}x{w.kw} kernels"
+    if w.ci % lanes or w.co % lanes:
+        return f"channels are no multiple of {lanes}"
+    return ""
+
+
+def _sizes(r: int) -> tuple[int, ...]:
+    """Return the tile sizes m of F(m, r)."""
+    return (1,) if r == 1 else tuple(m for m in TILE_SIZES if m + r - 1 <= MOST_POINTS)
+
+
+def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Config]:
+    """Yield the configurations of `conv2d_winograd` worth estimating."""
+    for tile_h in _sizes(workload.kh):
+        for tile_w in _sizes(workload.kw):
+            if min(workload.kh, workload.kw) == 1 or tile_h == tile_w:
+                yield from _of_tile(TWO_D, workload, (tile_h, tile_w), core, threads)
+
+
+def applies_1d(workload: Conv2dWorkload, core: Core) -> str:
+    """Return "" for what `conv2d_winograd` computes with kernels of several rows and columns."""
+    if min(workload.kh, workload.kw) == 1:
+        return "for kernels of one row or column conv2d_winograd is one-dimensional itself"
+    return applies(workload, core)
+
+
+def configs_1d(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Config]:
+    """Yield the configurations of `conv2d_winograd_1d` worth estimating."""
+    for tile_w in _sizes(workload.kw):
+        yield from _of_tile(ONE_D, workload, (1, tile_w), core, threads)
+
+
+def _of_tile(
+    name: str, workload: Conv2dWorkload, tile: tuple[int, int], core: Core, threads: int
+) -> Iterator[Config]:
+    for kernel in kernels_for(core.isa, workload.dtype):
+        if workload.co % kernel.nr == 0 and _leaves_registers(kernel, core):
+            yield from _blocked(name, workload, kernel, tile, core, threads)
+
+
+def _leaves_registers(kernel: Microkernel, core: Core) -> bool:
+    """Whether two registers are left over: the nest around the k loop needs them at times.
+
+    LLVM 22 spills 14x32 blocks, 31 of 32 registers, depending on the block of tiles: 4 or 8 stack
+    accesses among 112 FMAs. (The transforms' constants take none: `fresh_registers`.)
+    """
+    return kernel.registers + 2 <= core.vector_registers
+
+
+@functools.cache
+def _suits_tiles(kernel: Microkernel, tiles: int, core: Core) -> bool:
+    """Whether it is the lowest kernel of its width that needs fewest calls for a block."""
+    heights = [
+        k.mr
+        for k in kernels_for(core.isa, kernel.dtype)
+        if k.nr == kernel.nr and k.mr <= tiles and _leaves_registers(k, core)
+    ]
+    if not heights:
+        return False
+    calls = math.ceil(tiles / max(heights))
+    return kernel.mr == min(mr for mr in heights if math.ceil(tiles / mr) == calls)
+
+
+def _blocked(
+    name: str,
+    workload: Conv2dWorkload,
+    kernel: Microkernel,
+    tile: tuple[int, int],
+    core: Core,
+    threads: int,
+) -> Iterator[Config]:
+    """Yield the blocks of tiles and chunks of channels whose V and P fit into L2."""
+    tiles_h, tiles_w = math.ceil(workload.oh / tile[0]), math.ceil(workload.ow / tile[1])
+    room = L2_PLANNED * (share_bytes(core, 2, threads) or share_bytes(core, 1, threads))
+    for block in _blocks(tiles_h, tiles_w):
+        if not _suits_tiles(kernel, block[0] * block[1], core):
+            continue
+        for config in _chunked(name, workload, kernel, tile, block, core):
+            geo = geometry(workload, config)
+            if geo.v_bytes + geo.p_bytes <= room:
+                yield config
+            keeps_v = geo.blocks * geo.v_bytes <= MOST_KEPT_V
+            if name == TWO_D and keeps_v and geo.p_bytes <= room / 2 and geo.chunks > 1:
+                yield config.with_fields(loop_order=CHANNELS)
+    if name == ONE_D and _suits_tiles(kernel, tiles_w, core):
+        for rows in RING_ROWS:
+            for config in _chunked(name, workload, kernel, tile, (rows, tiles_w), core):
+                yield from _in_ring(config, workload, threads, room)
+
+
+def _chunked(
+    name: str,
+    workload: Conv2dWorkload,
+    kernel: Microkernel,
+    tile: tuple[int, int],
+    block: tuple[int, int],
+    core: Core,
+) -> Iterator[Config]:
+    """Yield a config for each number of panels that divides the output channels."""
+    panels = workload.co // kernel.nr
+    layout = blocked(core.lanes(workload.dtype))
+    for chunk in (c for c in range(1, panels + 1) if panels % c == 0):
+        yield Config(
+            name,
+            mr=kernel.mr,
+            nr=kernel.nr,
+            mc=block[0] * block[1],
+            nc=chunk * kernel.nr,
+            kc=workload.ci,
+            loop_order=TILES,
+            data_layout=layout,
+            out_layout=layout,
+            tile_h=tile[0],
+            tile_w=tile[1],
+            oh_block=block[0],
+            prefetch=1,
+        )
+
+
+def _in_ring(
+    config: Config, workload: Conv2dWorkload, threads: int, room: float
+) -> Iterator[Config]:
+    """Yield a config whose blocks share a ring, one strip per thread, if V and P fit into L2."""
+    strips = 1 if workload.n % threads == 0 else threads
+    blocks = math.ceil(workload.oh / config.oh_block / strips)
+    in_ring = config.with_fields(ring=blocks)
+    geo = geometry(workload, in_ring)
+    beyond = geo.blocks_h * geo.block_h - workload.oh
+    fits = geo.v_bytes + geo.p_bytes <= room and beyond <= MOST_BEYOND * workload.oh
+    if blocks > 1 and fits:
+        yield in_ring
+
+
+def _blocks(tiles_h: int, tiles_w: int) -> Iterator[tuple[int, int]]:
+    """Yield whole rows of tiles, or a part of one row where rows are long."""
+    for rows in BLOCK_ROWS:
+        if rows <= tiles_h:
+            yield rows, tiles_w
+    for parts in (2, 3, 4, 6, 8):
+        if tiles_w >= 4 * parts:
+            yield 1, math.ceil(tiles_w / parts)

@@ -1,0 +1,97 @@
+"""Rows of a stage that stay from one iteration of a loop to the next, in a ring.
+
+Blocks of rows one below the other overlap: a block of r output rows of a kernel of kh rows reads
+r + kh - 1 rows of a stage, of which the block above has computed kh - 1. Here the buffer of that
+stage, as `CompactBufferAllocation` leaves it, moves in front of the loop over blocks; a row lies
+where its number modulo the rows of the buffer says, and only rows that are new are computed.
+
+The blocks must run in order, on one thread. (TVM's `rolling_buffer` does the same to a block of a
+schedule, but not to one that a micro-kernel reads.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+# On the loop over blocks: {"axis": of the rows in the buffer, "rows": of the buffer, "step": rows
+# that a block is below the one above}.
+RING = "blislike.ring"
+# On the loop over rows of the stage that fills the buffer: how many the block above has computed.
+RING_ROWS = "blislike.ring_rows"
+
+
+def insert(stmt: tirx.Stmt) -> tirx.Stmt:
+    """Turn the buffers of the stages inside `RING` loops into rings."""
+    return tvm_ffi.structural_map(stmt, [(tirx.For, _ring)])
+
+
+def _ring(blocks: tirx.For) -> tirx.Stmt:
+    if not blocks.annotations or RING not in blocks.annotations:
+        return blocks
+    axis, rows, step = (int(blocks.annotations[RING][key]) for key in ("axis", "rows", "step"))
+    buffer, known = _stored(blocks)
+    first = blocks.loop_var * step
+    allocated: list[tirx.AllocBuffer] = []
+
+    def moved(alloc: tirx.AllocBuffer) -> tirx.Stmt:
+        if not alloc.buffer.same_as(buffer):
+            return alloc
+        allocated.append(alloc)
+        return tirx.Evaluate(0)
+
+    def turned(indices: Any) -> list[Any]:
+        return [(first + i) % rows if n == axis else i for n, i in enumerate(indices)]
+
+    def load(access: Any) -> Any:
+        if not access.source.same_as(buffer):
+            return access
+        return tirx.BufferLoad(buffer, turned(access.indices))
+
+    def store(access: tirx.BufferStore) -> tirx.BufferStore:
+        if not access.buffer.same_as(buffer):
+            return access
+        return tirx.BufferStore(buffer, access.value, turned(access.indices))
+
+    def only_new(loop: tirx.For) -> tirx.For:
+        if not loop.annotations or RING_ROWS not in loop.annotations:
+            return loop
+        new = tirx.any(blocks.loop_var.equal(0), loop.loop_var >= known)
+        return _with_body(loop, tirx.IfThenElse(new, loop.body, None), RING_ROWS)
+
+    changes = [
+        (tirx.AllocBuffer, moved),
+        (tvm.ir.TensorLoad, load),
+        (tirx.BufferStore, store),
+        (tirx.For, only_new),
+    ]
+    body = tvm_ffi.structural_map(blocks.body, changes)
+    return tirx.SeqStmt([*allocated, _with_body(blocks, body, RING)])
+
+
+def _stored(blocks: tirx.For) -> tuple[tirx.Buffer, int]:
+    """Return the buffer that the `RING_ROWS` loop fills, and the rows known from above."""
+    inside: list[Any] = []
+    allocated: list[Any] = []
+    tvm_ffi.structural_walk(blocks.body, [(tirx.AllocBuffer, lambda a: allocated.append(a.buffer))])
+
+    def rows(loop: tirx.For) -> None:
+        if loop.annotations and RING_ROWS in loop.annotations:
+            inside.append(loop)
+
+    tvm_ffi.structural_walk(blocks.body, [(tirx.For, rows)])
+    stored: list[tirx.Buffer] = []
+    tvm_ffi.structural_walk(inside[0], [(tirx.BufferStore, lambda s: stored.append(s.buffer))])
+    buffer = next(b for b in stored if any(b.same_as(a) for a in allocated))
+    return buffer, int(inside[0].annotations[RING_ROWS])
+
+
+def _with_body(loop: tirx.For, body: tirx.Stmt, done: str) -> tirx.For:
+    """Return the loop with another body and without the annotation that is dealt with."""
+    kept = {key: note for key, note in loop.annotations.items() if key != done}
+    return tirx.For(
+        loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, kept
+    )
