@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -124,6 +125,7 @@ class Sweep:
     model: str = ""
     batch: int = BUNDLES_PER_CPU
     measured: int = 0
+    _planned: int = 0
 
     def run(self, tasks: Sequence[Task]) -> None:
         """Measure until every search is done or a limit is reached."""
@@ -166,12 +168,17 @@ class Sweep:
         return [(job, bundle) for job, bundle in found if bundle is not None]
 
     def _next(self, job: _Job) -> Bundle | None:
-        proposals = job.search.propose(min(BUNDLE, job.left)) if job.left > 0 else []
+        most = min(BUNDLE, job.left, self._left())
+        proposals = job.search.propose(most) if most > 0 else []
         if not proposals:
             return self._finale(job)
         job.left -= len(proposals)
         job.bundles += 1
         return self._bundle(job, [proposal.config for proposal in proposals])
+
+    def _left(self) -> int:
+        """Return how many measurements may still be planned."""
+        return sys.maxsize if self.limits.trials is None else self.limits.trials - self._planned
 
     def _finale(self, job: _Job) -> Bundle | None:
         """Return the best few of several bundles, which were not measured side by side."""
@@ -186,6 +193,7 @@ class Sweep:
 
     def _bundle(self, job: _Job, configs: Sequence[Config]) -> Bundle:
         s = self.strategy
+        self._planned += len(configs)
         return Bundle(job.task.workload, tuple(configs), s.core, s.threads)
 
     def _measure(self, batch: Sequence[tuple[_Job, Bundle]]) -> None:
@@ -229,9 +237,5 @@ class Sweep:
         )
 
     def _over(self) -> bool:
-        trials, end = self.limits.trials, self.limits.end
-        return (
-            self.stopped()
-            or (trials is not None and self.measured >= trials)
-            or (end is not None and time.monotonic() >= end)
-        )
+        end = self.limits.end
+        return self.stopped() or (end is not None and time.monotonic() >= end)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf, nan
+from math import ceil, inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import onnx
 
 PER_TASK = 8
+_LEAST_PER_TASK = 2
 _CACHES = ("cold", "warm")
 # Candidates of a layer that meet the model's choice inside the model, and how much slower by
 # themselves they may be.
@@ -200,6 +201,10 @@ def tune(
         batch=BUNDLES_PER_CPU * len(available_cpus()),
     )
     tasks = tasks_of(frontend.load(model, shapes).module, strategy)
+    if trials is not None:
+        # Rather a few candidates of every layer than all of the first layers.
+        fair = max(_LEAST_PER_TASK, ceil(trials / max(len(tasks), 1)))
+        sweep.limits = replace(sweep.limits, per_task=min(sweep.limits.per_task, fair))
     try:
         subject = None if runner else Subject(model, shapes)
         end = None if budget is None else started + budget
