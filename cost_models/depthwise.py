@@ -46,6 +46,9 @@ FMAS_PER_RELOAD = 3.0
 # Images beyond L2 move at the pace of a copy, which is slower than the panels that stream into a
 # GEMM: of the level's rate, input plus output get this share (30 GB/s measured on Golden Cove).
 BEYOND_L2_SHARE = 0.45
+# Pixels at the stride of an NHWC image: their lines share sets, and each tile reads part of a line
+# run (Golden Cove: 25 to 50 % more time than blocks of channels).
+STRIDE_LOSS = 0.3
 # Of memory traffic and arithmetic the smaller one is not hidden completely.
 OVERLAP_LOSS = 0.1
 
@@ -129,6 +132,8 @@ def estimate(
     # Prefetched streams overlap with arithmetic: what exceeds it costs time.
     moving *= share
     cycles["traffic"] = max(0.0, moving - busy) + OVERLAP_LOSS * min(moving, busy)
+    if config.data_layout == "NHWC":
+        cycles["strides"] = STRIDE_LOSS * max(busy, moving)
     cycles["packing"] = 2 * copied_bytes * share / bytes_per_cycle(core, 2)
     cycles["fork"] = FORK_JOIN_CYCLES if threads > 1 else 0.0
     return finish(core, threads, workload.macs, cycles, footprint)

@@ -273,6 +273,11 @@ class Conv2dDepthwise:
             return 0
         return 4 * workload.n * workload.ci * math.prod(geo.padded_size)
 
+    def relaid(self, workload: Conv2dWorkload, config: Config, core: Core) -> Iterator[Config]:
+        """Yield a configuration for NHWC images where both are blocked."""
+        if block_of(config.data_layout) and block_of(config.out_layout):
+            yield config.with_fields(data_layout="NHWC", out_layout="NHWC", loop_order="rows")
+
     def error_bound(self, workload: Conv2dWorkload, config: Config) -> float:
         """Only rounding."""
         return 0.0

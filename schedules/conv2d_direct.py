@@ -346,4 +346,5 @@ IMPLEMENTATION = Template(
     pack_te=pack_weights_te,
     compute=compute,
     schedule=schedule,
+    relaid=direct.relaid,
 )

@@ -52,6 +52,9 @@ class Implementation(Protocol):
     def error_bound(self, workload: Workload, config: Config) -> float:
         """Return the error to expect relative to the largest output; 0 for rounding only."""
 
+    def relaid(self, workload: Workload, config: Config, core: Core) -> Iterable[Config]:
+        """Return the same configuration for other layouts of the images, if it has them."""
+
     def pack(self, workload: Workload, config: Config, constant: np.ndarray) -> np.ndarray:
         """Rearrange the constant operand (OIHW weights; B of a GEMM) at compile time."""
 
@@ -84,6 +87,7 @@ class Template:
     compute: Callable[[Workload, Config, te.Tensor, te.Tensor], te.Tensor]
     schedule: Callable[[s_tir.Schedule, Workload, Config, Core, int], None]
     error_bound: Callable[[Workload, Config], float] = lambda _workload, _config: 0.0
+    relaid: Callable[[Workload, Config, Core], Iterable[Config]] = lambda *_: ()
 
 
 _IMPLEMENTATIONS: dict[str, Implementation] = {}

@@ -64,6 +64,8 @@ class Choice:
         Every implementation for this kind of workload, in order of registration.
     measured_seconds : float or None
         Its time on record.
+    is_fastest_predicted : bool
+        The cost model alone decided.
     """
 
     workload: Workload
@@ -73,6 +75,17 @@ class Choice:
     reason: str
     candidates: tuple[Candidate, ...] = ()
     measured_seconds: float | None = None
+    is_fastest_predicted: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Its time: measured where it was, else predicted."""
+        return self.estimate.seconds if self.measured_seconds is None else self.measured_seconds
+
+    @property
+    def layouts(self) -> tuple[str, str]:
+        """Layouts of input and result of a convolution."""
+        return self.config.data_layout, self.config.out_layout
 
 
 @dataclass
@@ -99,6 +112,7 @@ class Strategy:
     constraints: Constraints = field(default_factory=Constraints)
     records: RecordBook = field(default_factory=RecordBook)
     _made: dict[Workload, Choice] = field(default_factory=dict)
+    _options: dict[Workload, tuple[Choice, ...]] = field(default_factory=dict)
 
     def choose(self, workload: Workload) -> Choice:
         """Return the choice for a workload.
@@ -115,6 +129,60 @@ class Strategy:
                 or self._measured(workload, self._fastest(workload))
             )
         return self._made[workload]
+
+    def options(self, workload: Workload) -> tuple[Choice, ...]:
+        """Return the fastest way for each pair of layouts of the images, `choose`'s first.
+
+        Parameters
+        ----------
+        workload : Workload
+            A convolution.
+
+        Returns
+        -------
+        tuple of Choice
+            One where the user or a record decided, none where nothing applies.
+        """
+        if workload not in self._options:
+            self._options[workload] = tuple(self._ways(workload))
+        return self._options[workload]
+
+    def choice_of(self, workload: Workload, config: Config) -> Choice:
+        """Return the choice that has this configuration, by `choose` or `options`."""
+        known = [c for c in self.options(workload) if c.config == config]
+        return known[0] if known else self.choose(workload)
+
+    def choose_in(self, workload: Workload, data_layout: str, out_layout: str) -> Choice:
+        """Return the choice for given layouts; `choose`'s where nothing has them."""
+        fitting = [c for c in self.options(workload) if c.layouts == (data_layout, out_layout)]
+        return fitting[0] if fitting else self.choose(workload)
+
+    def _ways(self, workload: Workload) -> Iterable[Choice]:
+        """Yield the choice itself, then what is faster than all others of its layouts."""
+        chosen = self.choose(workload)
+        if chosen.config is None:
+            return
+        yield chosen
+        if not chosen.is_fastest_predicted:
+            return
+        able = self._able_for(workload)
+        seen = {chosen.layouts}
+        for choice in sorted(self._relaid(workload, able), key=lambda c: c.seconds):
+            if choice.layouts not in seen:
+                seen.add(choice.layouts)
+                yield replace(choice, candidates=chosen.candidates)
+
+    def _relaid(self, workload: Workload, able: tuple[Implementation, ...]) -> Iterable[Choice]:
+        """Yield the best of each implementation, for all layouts that it has."""
+        reason = "fits the layouts of its neighbours"
+        for implementation in able:
+            best, _ = self._offer(implementation, workload, able)
+            if best is None:
+                continue
+            yield replace(best, reason=reason)
+            others = list(implementation.relaid(workload, best.config, self.core))
+            for config in self._allowed(implementation, workload, others):
+                yield replace(self._best(implementation, workload, [config]), reason=reason)
 
     def offers(self, workload: Workload) -> list[tuple[Config, float]]:
         """Return every configuration that the constraints allow, with its predicted seconds."""
@@ -180,6 +248,7 @@ class Strategy:
             reason=f"fastest of {len(offers)} measured",
             candidates=predicted.candidates,
             measured_seconds=record.median_seconds,
+            is_fastest_predicted=False,
         )
 
     def _allowed(
@@ -213,7 +282,7 @@ class Strategy:
             best = min(choices, key=lambda choice: choice.estimate.seconds)
             total = sum(candidate.configs for candidate in candidates)
             reason = f"fastest of {total} predicted"
-            return replace(best, reason=reason, candidates=candidates)
+            return replace(best, reason=reason, candidates=candidates, is_fastest_predicted=True)
         return replace(self._smallest(workload, able), candidates=candidates)
 
     def _offer(

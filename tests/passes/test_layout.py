@@ -12,13 +12,17 @@ from tvm import relax
 from tvm.relax import op
 
 from tvm_blislike.adapter import dtype_name, static_shape
+from tvm_blislike.constraints import Constraints
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.layout import choose_layouts
 from tvm_blislike.strategy import Strategy
 
 # Structure is checked for 16 lanes, whatever machine the tests run on.
-STRATEGY = Strategy(Core.named("skylake-avx512"), threads=1)
+# Without the convolution that reads and writes NCHW: it would win for the small images here.
+STRATEGY = Strategy(
+    Core.named("skylake-avx512"), threads=1, constraints=Constraints(without=("conv2d_im2col",))
+)
 BLOCKED = "NCHW16c"
 MOVES = ("layout_transform", "permute_dims", "reshape")
 
@@ -90,7 +94,7 @@ def test_readers_of_one_image_share_its_transform() -> None:
     assert_same_as_plain_tvm(mod)
 
 
-def test_two_layouts_of_one_image_are_two_transforms() -> None:
+def test_a_layer_writes_what_most_of_its_readers_want() -> None:
     """A softmax reads NCHW, a grouped convolution of uneven groups NHWC."""
 
     def function(b: relax.BlockBuilder, x: relax.Var) -> tuple[relax.Expr, ...]:
@@ -106,7 +110,8 @@ def test_two_layouts_of_one_image_are_two_transforms() -> None:
     after = laid_out(mod)
     assert layouts(after)[1:] == [("NHWC", "NHWC")] * 2
     of_y = [shape for shape in moves(after) if 48 in shape or shape[-1] == 16][1:]
-    assert sorted(of_y) == [(1, 5, 5, 48), (1, 48, 5, 5)]
+    assert layouts(after)[0] == (BLOCKED, "NHWC")
+    assert of_y == [(1, 48, 5, 5)]
     assert_same_as_plain_tvm(mod)
 
 
@@ -131,16 +136,17 @@ def test_concat_with_a_cut_block_is_nhwc() -> None:
     after = laid_out(mod)
     (joined,) = calls(after, "concat")
     assert (int(joined.attrs.axis), static_shape(joined)) == (3, (1, 4, 4, 40))
-    # Input, the blocked part, output.
-    assert moves(after) == [(1, 1, 4, 4, 16), (1, 4, 4, 16), (1, 16, 4, 4)]
-    assert layouts(after)[2] == ("NHWC", BLOCKED)
+    # Input and output: the part of 16 channels is written as NHWC, too.
+    assert moves(after) == [(1, 1, 4, 4, 16), (1, 16, 4, 4)]
+    assert layouts(after) == [(BLOCKED, "NHWC"), (BLOCKED, "NHWC"), ("NHWC", BLOCKED)]
     assert_same_as_plain_tvm(mod)
 
 
 def test_concat_with_the_input_of_the_graph() -> None:
     mod = graph(lambda b, x: op.concat([x, conv(b, x, 32)], axis=1), (1, 16, 4, 4))
     after = laid_out(mod)
-    assert moves(after) == [(1, 1, 4, 4, 16), (1, 48, 4, 4)]
+    # The result is NCHW, and so is the other part: only that of the convolution moves.
+    assert moves(after) == [(1, 1, 4, 4, 16), (1, 32, 4, 4)]
     assert_same_as_plain_tvm(mod)
 
 
@@ -350,7 +356,8 @@ def test_nothing_of_one_dataflow_block_is_read_in_another() -> None:
     after = laid_out(mod)
     relax.analysis.well_formed(after)
     image, blocked = (1, 32, 5, 4), (1, 2, 5, 4, 16)
-    assert moves(after) == [blocked, image, blocked, blocked, image]
+    # The sum is computed in NCHW: moving one operand is less than both and the result.
+    assert moves(after) == [blocked, image, blocked, image]
     assert_same_as_plain_tvm(mod)
 
 

@@ -1,9 +1,7 @@
-"""One layout per image: each convolution gets the layouts of its choice, the rest follows.
+"""Convert a module to the layouts that were planned for it (`layout_plan`).
 
-Elementwise operators, pooling, spatial means, concatenation of channels, padding and slicing are
-computed in the layout in which their input lies; any other operator gets NCHW. Where a reader
-wants another layout than the writer left, one transform is put, and shared by all who want the
-same.
+Where a reader wants another layout than the writer left, one transform is put, and shared by all
+who want the same.
 
 TVM's own ConvertLayout is not used: it takes two layouts of equal rank for permutations of each
 other (NHWC of 24 channels beside NCHW16c) and cannot mix blocks in one graph.
@@ -26,22 +24,20 @@ from tvm_blislike.adapter import (
     op_name,
     static_shape,
 )
-from tvm_blislike.layouts import block_of, preferred, shape_in, spatial_axis
+from tvm_blislike.config import Config
+from tvm_blislike.layouts import block_of, shape_in, spatial_axis
+from tvm_blislike.passes.layout_plan import (
+    BINARY,
+    POOLS,
+    REDUCTIONS,
+    UNARY,
+    Plan,
+    image_inputs,
+    is_flattening,
+    plan_layouts,
+)
 from tvm_blislike.passes.moves import moved
-from tvm_blislike.passes.workloads import conv2d_workload
 from tvm_blislike.strategy import Strategy
-
-UNARY = {
-    f"relax.{name}"
-    for name in (
-        "nn.relu nn.silu nn.gelu nn.leakyrelu nn.softplus sigmoid tanh exp log sqrt rsqrt abs "
-        "negative clip square floor ceil round erf"
-    ).split()
-}
-BINARY = {f"relax.{name}" for name in "add subtract multiply divide maximum minimum power".split()}
-_POOLS = {"relax.nn.max_pool2d", "relax.nn.avg_pool2d"}
-_REDUCTIONS = {"relax.mean", "relax.sum", "relax.max", "relax.min"}
-_RESHAPES = {"relax.reshape", "relax.squeeze", "relax.flatten"}
 
 
 def choose_layouts(strategy: Strategy) -> tvm.transform.Pass:
@@ -51,7 +47,8 @@ def choose_layouts(strategy: Strategy) -> tvm.transform.Pass:
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         result = mod.clone()
         for gvar, func in functions(mod):
-            result.update_func(gvar, _Layouts(mod, strategy).visit_expr(func))
+            plan = plan_layouts(func, strategy)
+            result.update_func(gvar, _Layouts(mod, plan).visit_expr(func))
         return _TIDY(result)
 
     return run
@@ -83,11 +80,11 @@ class Image:
 
 @mutator
 class _Layouts(PyExprMutator):
-    """Re-emit each binding in the layout of its choice or of its input."""
+    """Re-emit each binding in its planned layout."""
 
-    def __init__(self, mod: tvm.IRModule, strategy: Strategy) -> None:
+    def __init__(self, mod: tvm.IRModule, plan: Plan) -> None:
         super().__init__(mod)
-        self.strategy = strategy
+        self.plan = plan
         self.images: dict[relax.Var, Image] = {}
         self.made: dict[tuple[relax.Var, str], relax.Var] = {}
 
@@ -97,10 +94,7 @@ class _Layouts(PyExprMutator):
         return super().visit_dataflow_block_(block)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        call = binding.value
-        emitted = None
-        if isinstance(call, relax.Call) and self.builder_.current_block_is_dataflow():
-            emitted = self._emit(call)
+        emitted = self._emit(binding) if self.builder_.current_block_is_dataflow() else None
         if emitted is None:
             super().visit_var_binding_(binding)
             return
@@ -120,29 +114,19 @@ class _Layouts(PyExprMutator):
             return self._converted(var, "NCHW")
         return super().visit_dataflow_var_(var)
 
-    def _emit(self, call: relax.Call) -> Image | relax.Var | None:
-        name = op_name(call)
-        if name == "relax.nn.conv2d":
-            return self._conv2d(call)
-        if name in UNARY and call.args[0] in self.images:
-            return self._unary(call)
-        if name in BINARY:
-            return self._binary(call)
-        if name in _POOLS and call.args[0] in self.images:
-            return self._pool(call)
-        if name in _REDUCTIONS and call.args[0] in self.images:
-            return self._reduction(call)
-        if name == "relax.concat":
-            return self._concat(call)
-        if not call.args or call.args[0] not in self.images:
-            return None
-        return self._move(call) or (self._reshape(call) if name in _RESHAPES else None)
+    def _emit(self, binding: relax.VarBinding) -> Image | relax.Var | None:
+        call, layout = binding.value, self.plan.layouts.get(binding.var)
+        if binding.var in self.plan.choices:
+            return self._conv2d(call, self.plan.choices[binding.var].config)
+        if layout is None or layout == "NCHW":
+            return self._flattened(call) if is_flattening(call) else None
+        images = image_inputs(call)
+        sources = {image: self._converted(image, layout) for image in images}
+        result = self._in_layout(call, sources, layout)
+        sizes = static_shape(call)
+        return None if result is None else Image(self.builder_.emit(result), layout, sizes)
 
-    def _conv2d(self, call: relax.Call) -> Image | None:
-        workload = conv2d_workload(call)
-        config = self.strategy.choose(workload).config if workload is not None else None
-        if config is None or call.attrs.data_layout != "NCHW" or call.attrs.out_layout != "NCHW":
-            return None
+    def _conv2d(self, call: relax.Call, config: Config) -> Image:
         attrs = call.attrs
         result = relax.op.nn.conv2d(
             self._converted(call.args[0], config.data_layout),
@@ -155,94 +139,39 @@ class _Layouts(PyExprMutator):
             kernel_layout=attrs.kernel_layout,
             out_layout=config.out_layout,
         )
-        sizes = (workload.n, workload.co, workload.oh, workload.ow)
-        return Image(self.builder_.emit(result), config.out_layout, sizes)
+        return Image(self.builder_.emit(result), config.out_layout, static_shape(call))
 
-    def _unary(self, call: relax.Call) -> Image:
-        source = self.images[call.args[0]]
-        rest = [self.visit_expr(arg) for arg in call.args[1:]]
-        result = relax.Call(call.op, [source.var, *rest], call.attrs)
-        return Image(self.builder_.emit(result), source.layout, source.sizes)
+    def _flattened(self, call: relax.Call) -> relax.Var | None:
+        """A 1x1 image becomes a vector: all layouts have the same order in memory."""
+        source = self.images.get(call.args[0])
+        if source is None:
+            return None
+        return self.builder_.emit(relax.op.reshape(source.var, static_shape(call)))
 
-    def _binary(self, call: relax.Call) -> Image | None:
-        found = [self.images[arg] for arg in call.args if arg in self.images]
-        sizes = static_shape(call)
-        if not found or sizes is None or len(sizes) != 4:
-            return None
-        like = max(found, key=lambda image: int(np.prod(image.sizes)))
-        if like.sizes[1] != sizes[1]:
-            return None
-        operands = [self._operand(arg, like) for arg in call.args]
-        if any(operand is None for operand in operands):
-            return None
-        result = relax.Call(call.op, operands, call.attrs)
-        return Image(self.builder_.emit(result), like.layout, sizes)
+    def _in_layout(
+        self, call: relax.Call, sources: dict[relax.Expr, relax.Expr], layout: str
+    ) -> relax.Expr | None:
+        """Return the call on images in another layout; None where it cannot be had."""
+        name = op_name(call)
+        if name in UNARY or name in BINARY:
+            args = [sources[a] if a in sources else self._other(a, layout) for a in call.args]
+            return relax.Call(call.op, args, call.attrs)
+        if name == "relax.concat":
+            axis = int(call.attrs.axis) % 4
+            parts = [sources[field] for field in call.args[0].fields]
+            return relax.op.concat(parts, axis=3 if axis == 1 and layout == "NHWC" else axis)
+        source = sources[call.args[0]]
+        if name in POOLS:
+            return _pool(call, source, layout)
+        if name in REDUCTIONS:
+            first = spatial_axis(layout)
+            operator = getattr(relax.op, name.removeprefix("relax."))
+            return operator(source, axis=[first, first + 1], keepdims=True)
+        return moved(call, source, layout)
 
-    def _operand(self, arg: relax.Expr, like: Image) -> relax.Expr | None:
-        """Return an operand in the layout of `like`, None when it cannot be had."""
-        if is_constant(arg):
-            return _constant_like(arg, like)
-        shape = static_shape(arg)
-        if shape is None or len(shape) != 4 or shape[1] != like.sizes[1]:
-            return None
-        return self._converted(arg, like.layout)
-
-    def _pool(self, call: relax.Call) -> Image | None:
-        source, attrs = self.images[call.args[0]], call.attrs
-        operator = getattr(relax.op.nn, op_name(call).removeprefix("relax.nn."))
-        result = operator(
-            source.var,
-            pool_size=attrs.pool_size,
-            strides=attrs.strides,
-            padding=attrs.padding,
-            dilation=attrs.dilation,
-            ceil_mode=attrs.ceil_mode,
-            count_include_pad=attrs.count_include_pad,
-            layout=source.layout,
-        )
-        return Image(self.builder_.emit(result), source.layout, static_shape(call))
-
-    def _reduction(self, call: relax.Call) -> Image | None:
-        """Spatial means: the axes move with the layout, the channels stay."""
-        source = self.images[call.args[0]]
-        axes = sorted(int(axis) % 4 for axis in call.attrs.axis) if call.attrs.axis else []
-        if axes != [2, 3] or not call.attrs.keepdims:
-            return None
-        first = spatial_axis(source.layout)
-        operator = getattr(relax.op, op_name(call).removeprefix("relax."))
-        result = operator(source.var, axis=[first, first + 1], keepdims=True)
-        return Image(self.builder_.emit(result), source.layout, static_shape(call))
-
-    def _move(self, call: relax.Call) -> Image | None:
-        source = self.images[call.args[0]]
-        result = moved(call, source.var, source.layout)
-        if result is None:
-            return None
-        return Image(self.builder_.emit(result), source.layout, static_shape(call))
-
-    def _reshape(self, call: relax.Call) -> relax.Var | None:
-        """Flattening a 1x1 image: all layouts have the same order in memory."""
-        source, shape = self.images[call.args[0]], static_shape(call)
-        if shape is None or source.sizes[2:] != (1, 1):
-            return None
-        return self.builder_.emit(relax.op.reshape(source.var, shape))
-
-    def _concat(self, call: relax.Call) -> Image | None:
-        fields = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
-        shapes = [static_shape(field) for field in fields]
-        is_images = bool(fields) and all(s is not None and len(s) == 4 for s in shapes)
-        axis = int(call.attrs.axis)
-        if not is_images or axis not in (0, 1):
-            return None
-        if not any(field in self.images for field in fields):
-            return None
-        lanes = self.strategy.core.lanes(dtype_name(call))
-        kept = {preferred(shape[1], 1, lanes) for shape in shapes}
-        layout = kept.pop() if len(kept) == 1 else "NHWC"
-        parts = [self._converted(field, layout) for field in fields]
-        place = 3 if axis == 1 and layout == "NHWC" else axis
-        result = relax.op.concat(parts, axis=place)
-        return Image(self.builder_.emit(result), layout, static_shape(call))
+    def _other(self, arg: relax.Expr, layout: str) -> relax.Expr:
+        """Return an operand that is no image: a constant, or an argument of the operator."""
+        return _constant_like(arg, layout) if is_constant(arg) else self.visit_expr(arg)
 
     def _converted(self, value: relax.Expr, layout: str) -> relax.Expr:
         """Return a value in a layout, through one transform that later readers share."""
@@ -258,6 +187,21 @@ class _Layouts(PyExprMutator):
         if key not in self.made:
             self.made[key] = self.builder_.emit(transformed(image, layout))
         return self.made[key]
+
+
+def _pool(call: relax.Call, source: relax.Expr, layout: str) -> relax.Expr:
+    operator = getattr(relax.op.nn, op_name(call).removeprefix("relax.nn."))
+    attrs = call.attrs
+    return operator(
+        source,
+        pool_size=attrs.pool_size,
+        strides=attrs.strides,
+        padding=attrs.padding,
+        dilation=attrs.dilation,
+        ceil_mode=attrs.ceil_mode,
+        count_include_pad=attrs.count_include_pad,
+        layout=layout,
+    )
 
 
 def transformed(image: Image, layout: str) -> relax.Expr:
@@ -294,22 +238,16 @@ def _place(n: object, c: object, y: object, x: object, layout: str) -> tuple[obj
     return (n, y, x, c) if layout == "NHWC" else (n, c, y, x)
 
 
-def _constant_like(arg: relax.Expr, like: Image) -> relax.Expr | None:
-    """Return a constant that broadcasts against `like` in its layout."""
+def _constant_like(arg: relax.Expr, layout: str) -> relax.Expr:
+    """Return a constant of at most 4 axes that broadcasts against an image in a layout."""
     array = constant_array(arg)
     if array.size == 1:
         return relax.const(array.reshape(()), dtype_name(arg))
-    if array.ndim > 4:
-        return None
     nchw = array.reshape((1,) * (4 - array.ndim) + array.shape)
     n, c, h, w = nchw.shape
-    if c not in (1, like.sizes[1]):
-        return None
-    if like.layout == "NCHW":
-        return relax.const(nchw)
-    if like.layout == "NHWC":
+    if layout == "NHWC":
         return relax.const(np.ascontiguousarray(nchw.transpose(0, 2, 3, 1)))
-    block = block_of(like.layout)
+    block = block_of(layout)
     if c == 1:
         return relax.const(nchw.reshape(n, 1, h, w, 1))
     blocks = nchw.reshape(n, c // block, block, h, w).transpose(0, 1, 3, 4, 2)

@@ -32,8 +32,10 @@ def legalize(strategy: Strategy) -> tvm.transform.Pass:
 
     def conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         workload = conv2d_workload(call)
-        choice = strategy.choose(workload) if workload is not None else None
-        if choice is None or choice.config is None:
+        if workload is None:
+            return call
+        choice = strategy.choose_in(workload, call.attrs.data_layout, call.attrs.out_layout)
+        if choice.config is None:
             return call
         config, w = choice.config, choice.workload
         data = _moved(

@@ -59,7 +59,7 @@ def _layer(gvar: tvm.ir.GlobalVar, mod: tvm.IRModule, strategy: Strategy) -> Lay
 
 def _chosen(name: str, func: tirx.PrimFunc, strategy: Strategy) -> LayerReport:
     workload, config = read_choice({CHOICE: func.attrs[CHOSEN]})
-    choice: Choice = strategy.choose(workload)
+    choice: Choice = strategy.choice_of(workload, config)
     fields = {k: v for k, v in dataclasses.asdict(config).items() if v not in ("", 0)}
     estimate = choice.estimate
     return LayerReport(
