@@ -1,0 +1,359 @@
+"""Tuning a small model for real: records, commands that follow them, resuming, Ctrl-C, kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from effort import EFFORT
+from made import record
+from onnx import helper, numpy_helper
+from typer.testing import CliRunner
+
+import tvm_blislike
+from tvm_blislike.cli.app import app
+from tvm_blislike.config import Config
+from tvm_blislike.constraints import Constraints
+from tvm_blislike.errors import TargetError, UsageError
+from tvm_blislike.hardware import Core
+from tvm_blislike.strategy import Strategy
+from tvm_blislike.tuning import database, files, finals
+from tvm_blislike.tuning.book import RecordBook
+from tvm_blislike.tuning.finals import Contest, decide
+from tvm_blislike.tuning.record import Record, core_facts
+from tvm_blislike.tuning.search import model_search
+from tvm_blislike.tuning.tune import plan_for, tune
+from tvm_blislike.workload import GemmWorkload, Workload
+
+NATIVE = Core.native()
+
+
+def _model(path: Path) -> Path:
+    """Write two different layers, one of them twice: 16 channels of 12x12, 3x3 and 1x1."""
+    rng = np.random.default_rng(4)
+    weights = {
+        "first": rng.standard_normal((32, 16, 3, 3)) / 12,
+        "second": rng.standard_normal((32, 32, 1, 1)) / 6,
+        "third": rng.standard_normal((32, 32, 1, 1)) / 6,
+    }
+    nodes = [
+        helper.make_node("Conv", ["image", "first"], ["a"], pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "second"], ["c"]),
+        helper.make_node("Conv", ["c", "third"], ["out"]),
+    ]
+    values = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, channels, 12, 12])
+        for name, channels in (("image", 16), ("out", 32))
+    ]
+    tensors = [numpy_helper.from_array(w.astype("float32"), n) for n, w in weights.items()]
+    graph = helper.make_graph(nodes, "small", values[:1], values[1:], tensors)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(made, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, Any]]:
+    """Return a model, its records, and what the command `tune` printed."""
+    folder = tmp_path_factory.mktemp("tuned")
+    model, records = _model(folder / "small.onnx"), folder / "records.jsonl"
+    printed = _run("tune", model, "--threads", 1, "--records", records, "--json").stdout
+    return model, records, json.loads(printed)
+
+
+def _run(*arguments: object) -> Any:
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_the_command_says_what_it_found(tuned: tuple[Path, Path, dict[str, Any]]) -> None:
+    _, records, printed = tuned
+    assert printed["records"] == str(records)
+    assert [layer["count"] for layer in sorted(printed["layers"], key=lambda x: x["count"])] == [
+        1,
+        2,
+    ]
+    assert printed["measured"] == 16 and not printed["rejected"] and not printed["interrupted"]
+    verdict = printed["verdict"]
+    assert verdict["gain"] >= 1 and verdict["rel_error"] < 1e-5
+    assert verdict["untuned_ms"] > 0
+
+
+def test_records_hold_all_repeats(tuned: tuple[Path, Path, dict[str, Any]]) -> None:
+    good, bad = files.read(tuned[1])
+    assert not bad
+    alone = [r for r in good if r.context == "cold"]
+    assert len(alone) == 16
+    for made in alone:
+        assert made.status == "ok" and len(made.seconds) >= 8 and made.error < 2e-5
+        assert made.facts == core_facts(NATIVE) and made.threads == 1
+        assert made.predicted_seconds > 0 and made.model == "small"
+    if not tuned[2]["verdict"]["rejected"]:
+        assert [r for r in good if r.context == "model"]
+
+
+def test_compilations_follow_the_records(tuned: tuple[Path, Path, dict[str, Any]]) -> None:
+    model, records, _ = tuned
+    report = json.loads(
+        _run("explain", model, "--threads", 1, "--records", records, "--json").stdout
+    )
+    layers = [layer for layer in report["layers"] if layer["microkernel"]]
+    assert len(layers) == 3
+    for layer in layers:
+        assert layer["measured_ms"] > 0 and "measured" in layer["reason"]
+    other = json.loads(
+        _run("explain", model, "--threads", 2, "--records", records, "--json").stdout
+    )
+    assert all(layer["measured_ms"] is None for layer in other["layers"])
+    plain = json.loads(_run("explain", model, "--threads", 1, "--records", "none", "--json").stdout)
+    assert all(layer["measured_ms"] is None for layer in plain["layers"])
+
+
+@pytest.mark.parametrize("command", ["compile", "run", "bench"])
+def test_every_command_takes_records(
+    tuned: tuple[Path, Path, dict[str, Any]], command: str, tmp_path: Path
+) -> None:
+    model, records, _ = tuned
+    extra = {
+        "compile": ["-o", tmp_path / "out.so"],
+        "run": [],
+        "bench": ["--engines", "blislike", "--repeat", 1],
+    }
+    _run(command, model, "--threads", 1, "--records", records, *extra[command])
+    missing = tmp_path / "missing.jsonl"
+    result = CliRunner().invoke(app, [command, str(model), "--records", str(missing)])
+    assert result.exit_code == 5 and "missing.jsonl" in result.output
+
+
+def test_the_users_own_file_is_the_default(
+    tuned: tuple[Path, Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, records, _ = tuned
+    monkeypatch.setenv("TVM_BLISLIKE_RECORDS", str(records))
+    report = json.loads(_run("explain", model, "--threads", 1, "--json").stdout)
+    assert any(layer["measured_ms"] for layer in report["layers"])
+    assert "conv2d" in _run("records", "best").stdout
+
+
+def test_a_second_sweep_only_compares(tuned: tuple[Path, Path, dict[str, Any]]) -> None:
+    model, records, _ = tuned
+    result = tune(model, threads=1, records=records)
+    assert result.measured == 0 and result.verdict is not None
+    assert all(layer.measured == 8 for layer in result.layers)
+
+
+def test_results_with_records_are_right(tuned: tuple[Path, Path, dict[str, Any]]) -> None:
+    model, records, _ = tuned
+    image = np.random.default_rng(1).standard_normal((1, 16, 12, 12)).astype("float32")
+    with_, without = (
+        tvm_blislike.compile(model, threads=1, records=r).run([image])["out"]
+        for r in (records, RecordBook())
+    )
+    np.testing.assert_allclose(with_, without, atol=1e-5)
+
+
+def test_show_best_prune(tuned: tuple[Path, Path, dict[str, Any]], tmp_path: Path) -> None:
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(tuned[1].read_bytes() + b"half a li")
+    shown = _run("records", "show", "--records", copy)
+    assert "skipped" in shown.stderr and "torn" in shown.stderr
+    assert "conv2d_direct" in shown.stdout
+    best = json.loads(_run("records", "best", "--records", copy, "--json").stdout)
+    assert len(best) == 2
+    _run("records", "prune", "--records", copy, "--keep", 1)
+    kept, bad = files.read(copy)
+    assert not bad and len({r.workload for r in kept}) == 2
+    assert len(kept) < len(files.read(tuned[1])[0])
+    _run("records", "merge", tmp_path / "all.jsonl", copy, tuned[1])
+    assert len(files.read(tmp_path / "all.jsonl")[0]) == len(files.read(tuned[1])[0])
+
+
+def test_metaschedules_database_and_back(
+    tuned: tuple[Path, Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    folder, back = tmp_path / "database", tmp_path / "back.jsonl"
+    _run("records", "export", folder, "--records", tuned[1])
+    _run("records", "import", folder, "--records", back)
+    usable = [r.to_json() for r in files.read(tuned[1])[0] if r.status == "ok"]
+    assert sorted(r.to_json() for r in files.read(back)[0]) == sorted(usable)
+    entries = (folder / "database_tuning_record.json").read_text().splitlines()
+    assert len(entries) == len(usable)
+    result = CliRunner().invoke(app, ["records", "import", str(tmp_path)])
+    assert result.exit_code == 5 and "no MetaSchedule database" in result.output
+
+
+def test_foreign_schedules_of_a_database_are_left_out(tmp_path: Path) -> None:
+    import tvm
+    from tvm import s_tir, te
+    from tvm.s_tir import meta_schedule as ms
+
+    a = te.placeholder((8, 8), name="a")
+    mod = tvm.IRModule({"main": te.create_prim_func([a, te.compute((8, 8), lambda i, j: a[j, i])])})
+    made = ms.database.JSONDatabase(work_dir=str(tmp_path))
+    target = tvm.target.Target(NATIVE.target_config(1))
+    made.commit_tuning_record(
+        ms.database.TuningRecord(
+            s_tir.Schedule(mod).trace,
+            made.commit_workload(mod),
+            [1e-3],
+            target,
+            ms.arg_info.ArgInfo.from_prim_func(mod["main"]),
+        )
+    )
+    assert database.read(tmp_path) == ([], 1)
+
+
+def test_constraints_hold_for_records_too() -> None:
+    from tvm_blislike.workload import Conv2dWorkload
+
+    w = Conv2dWorkload(1, 64, 28, 28, 64, 3, 3, padding=(1, 1, 1, 1))
+    plain = Strategy(NATIVE, 1)
+    winograd = next(c for c, _ in plain.offers(w) if c.implementation == "conv2d_winograd")
+    book = RecordBook([_native(w, winograd)])
+    followed = Strategy(NATIVE, 1, records=book).choose(w)
+    assert followed.config == winograd and followed.measured_seconds == 1e-9
+    for limits in (
+        Constraints(max_error=0),
+        Constraints(without=("conv2d_winograd",)),
+        Constraints(only=("conv2d_direct",)),
+        Constraints(max_workspace=0),
+    ):
+        choice = Strategy(NATIVE, 1, None, limits, book).choose(w)
+        assert choice.config != winograd and choice.measured_seconds is None
+
+
+def _native(workload: Workload, config: Config) -> Record:
+    target = NATIVE.target_config(1)
+    facts = core_facts(NATIVE)
+    return Record(workload, config, NATIVE.name, facts, target, 1, (1e-9,), 1e-6, 0.0)
+
+
+@pytest.fixture(scope="module")
+def product() -> tuple[onnx.ModelProto, GemmWorkload, Config, Config]:
+    """One matrix product, its workload, the model's choice, and blocks of one row: far slower."""
+    rng = np.random.default_rng(0)
+    matrix = numpy_helper.from_array(rng.standard_normal((256, 256)).astype("float32"), "matrix")
+    values = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [128, 256]) for name in "xy"
+    ]
+    node = helper.make_node("MatMul", ["x", "matrix"], ["y"])
+    graph = helper.make_graph([node], "one", values[:1], values[1:], [matrix])
+    opset = [helper.make_opsetid("", 17)]
+    made = helper.make_model(graph, opset_imports=opset, ir_version=8)
+    w = GemmWorkload(128, 256, 256)
+    strategy = Strategy(NATIVE, 1)
+    slow = min((c for c, _ in strategy.offers(w) if c.mr == 1), key=lambda c: c.nr)
+    return made, w, strategy.choose(w).config, slow
+
+
+def _contest(product: tuple[Any, ...], *candidates: Config) -> Contest:
+    model, w, _, _ = product
+    return Contest(model, None, NATIVE, 1, Constraints(), {w: candidates}, seconds=0.5)
+
+
+def test_a_slower_candidate_loses_the_finals(product: tuple[Any, ...]) -> None:
+    _, w, choice, slow = product
+    verdict = decide(_contest(product, choice, slow))
+    assert set(verdict.layers) == {(w, choice), (w, slow)}
+    assert np.median(verdict.layers[w, choice]) < np.median(verdict.layers[w, slow])
+    # What is left is the untuned model.
+    assert verdict.gain == 1 and not verdict.rejected and verdict.untuned_ms > 0
+
+
+def test_a_slower_model_is_not_kept(
+    product: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, w, choice, slow = product
+    # Layers' times that are wrong about the whole: the slow one seems to be faster.
+    monkeypatch.setattr(finals, "_layers", lambda _: {(w, choice): [2.0], (w, slow): [1.0]})
+    verdict = decide(_contest(product, choice, slow))
+    assert verdict.tuned_ms > verdict.untuned_ms
+    assert verdict.rejected.startswith("the tuned model took") and verdict.gain == 1
+
+
+def test_what_was_not_kept_is_out_of_use(
+    tuned: tuple[Path, Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, records, _ = tuned
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(records.read_bytes())
+    verdict = finals.Verdict(1.0, 2.0, {}, "slower")
+    monkeypatch.setattr("tvm_blislike.tuning.tune._decide_apart", lambda _: verdict)
+    tune(model, threads=1, records=copy)
+    book = RecordBook.open(copy)
+    for w in {r.workload for r in files.read(copy)[0]}:
+        usable = book.usable(w, NATIVE, 1)
+        assert {r.config for r in usable} == {Strategy(NATIVE, 1).choose(w).config}
+
+
+def test_cold_repeats_empty_the_caches_of_one_core() -> None:
+    assert plan_for(NATIVE, "warm").cold_bytes == 0
+    assert plan_for(Core.named("skylake-avx512")).cold_bytes == 1 << 20
+    assert plan_for(Core.named("cortex-a53")).cold_bytes >= 1 << 19
+
+
+def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:
+    model = _model(tmp_path / "small.onnx")
+    with pytest.raises(UsageError, match="unknown search"):
+        tune(model, search="best")
+    with pytest.raises(UsageError, match="unknown cache mode"):
+        tune(model, cache="hot")
+    foreign = "cortex-a72" if NATIVE.isa != "neon" else "haswell"
+    with pytest.raises(TargetError):
+        tune(model, target=foreign)
+
+
+def _start(model: Path, records: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tvm_blislike", "tune", str(model), "--threads", "1"]
+    command += ["--records", str(records), "--search", "exhaustive"]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def _wait_for(path: Path, count: int, process: subprocess.Popen[str]) -> None:
+    while not path.exists() or len(files.read(path)[0]) < count:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+def test_interrupted_and_killed_sweeps_keep_what_they_measured(tmp_path: Path) -> None:
+    model, records = _model(tmp_path / "small.onnx"), tmp_path / "records.jsonl"
+    victim = _start(model, records)
+    _wait_for(records, 1, victim)
+    victim.kill()
+    victim.wait()
+    killed = len(files.read(records)[0])
+    assert killed
+    stopped = _start(model, records)
+    _wait_for(records, killed + 1, stopped)
+    # As a terminal does: to the whole group, workers included.
+    os.killpg(stopped.pid, signal.SIGINT)
+    stdout, stderr = stopped.communicate(timeout=120)
+    assert stopped.returncode == 0, stderr
+    assert "interrupted" in stdout
+    good, bad = files.read(records)
+    assert len(good) > killed and not bad
+    assert {r.status for r in good} == {"ok"}
+    for _ in range(EFFORT - 1):
+        again = _start(model, records)
+        time.sleep(np.random.default_rng().uniform(1, 20))
+        again.kill()
+        again.wait()
+    assert len(files.read(records)[0]) >= len(good)
+
+
+def test_made_records_are_of_their_core() -> None:
+    assert record().facts == core_facts(Core.named("skylake-avx512"))
+    assert model_search(Strategy(NATIVE, 1), GemmWorkload(8, 8, 8)).propose(1)
