@@ -94,11 +94,12 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Conf
 def _kernels(workload: Conv2dWorkload, core: Core) -> Iterator[Microkernel]:
     """Per width the tallest kernel, and the one that cuts the filters into equal tiles.
 
-    Two registers stay free: with fewer LLVM spills at times.
+    Two registers stay free: with fewer LLVM spills at times, unless the loop is not LLVM's.
     """
     by_width: dict[int, list[Microkernel]] = {}
-    for kernel in kernels_for(core.isa, workload.dtype):
-        if kernel.registers + 2 <= core.vector_registers and kernel.mr <= workload.co:
+    for kernel in kernels_for(core.isa, workload.dtype, panels=True):
+        spare = kernel.panels_only or kernel.registers + 2 <= core.vector_registers
+        if spare and kernel.mr <= workload.co:
             by_width.setdefault(kernel.nr, []).append(kernel)
     for kernels in by_width.values():
         tallest = max(kernels, key=lambda k: k.mr)
@@ -234,7 +235,7 @@ def _calls(geo: Im2colGeometry, kernel: Microkernel, core: Core) -> dict[str, fl
         for count_n, width in columns:
             number = blocks * count_m * count_n
             vectors = math.ceil(width / kernel.lanes)
-            a_loads = height / kernel.lanes if kernel.loads_a_vectors else height
+            a_loads = kernel.a_loads(height, "panel", core.in_order)
             issue = geo.k * step_cycles(core, height, vectors, a_loads)
             useful = geo.k * height * width / kernel.lanes / core.fma_per_cycle / FMA_EFFICIENCY
             arrival = geo.k * _l2_bytes(geo, core, vectors * kernel.lanes)

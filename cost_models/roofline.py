@@ -20,6 +20,11 @@ _VECTORS_PER_CYCLE = {1: 2.0, 2: 0.56, 3: 0.3, 0: 0.08}
 # FMA, stop at 1.45 loads a cycle.
 FMA_EFFICIENCY = 0.90
 LOAD_EFFICIENCY = 0.72
+# Cycles that a 128-bit load costs a k loop of LLVM's order on a core that issues in order, by
+# `in_order`: 1.3 to 2.5 (benchmarks/results/arm_mca.txt).
+WIDE_LOAD_CYCLES = 1.7
+# The same per vector of B where A comes in single elements: 1.6 to 8.5.
+LATE_CYCLES = 3.0
 # Cycles to start and end one micro-kernel call: zeroing, pointers, the last FMAs' latency.
 CALL_CYCLES = 12.0
 # Cycles to hand work to the other threads and wait for them (4 us at 2.6 GHz).
@@ -79,9 +84,30 @@ def step_cycles(core: Core, rows: int, vectors: int, a_loads: float) -> float:
     The largest of: FMAs to start, loads to issue (`a_loads` for A, one per vector of B), and the
     latency of the FMA when there are too few accumulators to hide it.
     """
-    fma = rows * vectors / (core.fma_per_cycle * FMA_EFFICIENCY)
-    loads = (a_loads + vectors) / (core.loads_per_cycle * LOAD_EFFICIENCY)
-    return max(fma, loads, float(core.fma_latency))
+    if core.in_order:
+        return max(_in_order_cycles(core, rows, vectors, a_loads), float(core.fma_latency))
+    fma, loads = rows * vectors / core.fma_per_cycle, (a_loads + vectors) / core.loads_per_cycle
+    if core.isa == "neon":
+        if a_loads >= rows and core.fma_per_cycle > 1:
+            # Single elements: LLVM broadcasts some of them (ld1r), on the FMAs' unit as well.
+            fma += rows / vectors / core.fma_per_cycle
+        # As llvm-mca counts them (benchmarks/results/arm_mca.txt).
+        return max(fma, loads, float(core.fma_latency))
+    return max(fma / FMA_EFFICIENCY, loads / LOAD_EFFICIENCY, float(core.fma_latency))
+
+
+def _in_order_cycles(core: Core, rows: int, vectors: int, a_loads: float) -> float:
+    """Cycles of a step on a core that issues in order: nothing starts beside a 128-bit load.
+
+    Without loads of A (`Microkernel.a_loads`) a vector of B takes one cycle, for the `ins` that
+    joins its halves. Single elements of A start beside FMAs, but some of them come late.
+    """
+    fma = rows * vectors / core.fma_per_cycle
+    if a_loads == 0:
+        return fma + vectors
+    if a_loads >= rows:
+        return fma + LATE_CYCLES * vectors
+    return fma + WIDE_LOAD_CYCLES * (vectors + a_loads)
 
 
 def finish(

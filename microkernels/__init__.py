@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm_blislike.microkernels import avx2_f32, avx512_f32, neon_f32
 from tvm_blislike.microkernels.base import (
     AXIS,
-    WHOLE,
+    PANELS,
     Microkernel,
     UpdateShape,
     kernel_name,
@@ -46,7 +46,7 @@ def get_kernel(name: str) -> Microkernel:
 __all__ = [
     "AXIS",
     "KERNELS",
-    "WHOLE",
+    "PANELS",
     "Microkernel",
     "UpdateShape",
     "get_kernel",

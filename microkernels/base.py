@@ -31,14 +31,18 @@ from tvm_blislike.microkernels import neon_in_order, neon_panels
 # Loop annotation: the block axis that a loop runs over, so that the edge of a tile can be
 # cut off after scheduling (schedules/lowering.py). Values: "mh", "mw", "nr" (in vectors).
 AXIS = "blislike.axis"
-# Loop of one iteration around the two forms of a k loop, [call of a function, plain loops]: the
-# first is for whole blocks, whose extents this holds as {"mh": ..., "mw": ..., "nr": ...}.
-WHOLE = "blislike.whole"
+# Loop of one iteration around a k loop that is a function of LLVM (`neon_panels`): its call, yet
+# without a name, and the plain loops, which show where the block has been cut. Holds the extents
+# of the whole block as {"mw": ..., "nr": ..., "in_order": ...}.
+PANELS = "blislike.panels"
 # NEON, `rows` view: vectors of A for four k steps stay in registers beside the block and a row of
 # B. With more than this LLVM 22 spills on some core (30: none; 31: 7x12 on Cortex-A53).
 _MOST_WITH_VECTORS_OF_A = 30
 # NEON, `panel` view: with more LLVM 22 spills on Cortex-A53 and A55 (4x24), and everywhere with 36.
 _MOST_OF_A_LOOP_BY_LLVM = 30
+# The same on cores that issue in order, for which LLVM spreads loads and so runs out of registers
+# in cut blocks (3x24 cut to 3x4).
+_MOST_VECTORS_IN_ORDER = 2
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,19 @@ class Microkernel:
 
     @property
     def registers(self) -> int:
-        """Vector registers that the k loop keeps alive: accumulators, one row of B, and A."""
+        """Vector registers that the k loop keeps alive: accumulators, one row of B, and A.
+
+        Of a row of B that does not fit only the vectors that pass through are counted.
+        """
+        return neon_panels.REGISTERS if self.panels_only else self._block_and_operands
+
+    @property
+    def panels_only(self) -> bool:
+        """Whether a row of B does not fit, so that only panels will do (`neon_panels`)."""
+        return self.a_by_lane and self._block_and_operands > neon_panels.REGISTERS
+
+    @property
+    def _block_and_operands(self) -> int:
         if self.a_by_lane:
             a = -(-self.mr // self.lanes)
         else:
@@ -88,18 +104,18 @@ class Microkernel:
         return self.mr * self.vectors + self.vectors + a
 
     @property
-    def panels_only(self) -> bool:
-        """Whether it takes more registers than there are, except on panels (`neon_panels`)."""
-        return self.a_by_lane and self.registers > neon_panels.REGISTERS
-
-    @property
     def loads_a_vectors(self) -> bool:
         """Whether the `rows` view loads A as vectors along k, not one element at a time."""
         block_and_operands = self.mr * (self.vectors + 1) + self.vectors
         return self.a_by_lane and block_and_operands <= _MOST_WITH_VECTORS_OF_A
 
-    def a_loads(self, rows: int, view: str = "rows") -> float:
-        """Return the loads of A in one k step of a block of `rows` rows."""
+    def a_loads(self, rows: int, view: str = "rows", in_order: bool = False) -> float:
+        """Return the loads of A in one k step of a block of `rows` rows that take time.
+
+        Beside the multiply-adds of a loop ordered for such a core (`neon_in_order`) none does.
+        """
+        if in_order and view == "panel" and _has_ordered_loop(self) and rows == self.mr:
+            return 0.0
         if view == "panel" and self.a_by_lane:
             return float(sum(1 for _ in _pieces(rows, self.lanes)))
         return rows / self.lanes if self.loads_a_vectors else rows
@@ -140,8 +156,8 @@ class UpdateShape:
         C lies in memory rather than in a register buffer: the call sums in registers and adds
         the sums to C at its end (LLVM would load and store C at every step of k).
     in_order : bool
-        The core issues in order: the k loop of a whole block comes in the order that such a core
-        needs, where there is one (`neon_in_order`).
+        The core issues in order: k loops on panels come in the order that such a core needs,
+        where there is one (`neon_in_order`).
     """
 
     mh: int
@@ -331,23 +347,26 @@ def _k_loop(kernel: Microkernel, shape: UpdateShape, a: _Operand, b: _Operand, c
     if not (_is_in_order(kernel, shape) or _is_streamed(kernel, shape)):
         _plain_k_loop(kernel, shape, a, b, c)
         return
-    in_order = _is_in_order(kernel, shape)
-    extents = {"mh": shape.mh, "mw": shape.mw, "nr": kernel.vectors}
-    with T.serial(0, 1, annotations={WHOLE: extents}):
-        first = [(o.buffer, [0] * len(o.kept)) for o in (c, a, b)]
-        pointers = [T.address_of(T.BufferLoad(buffer, at)) for buffer, at in first]
-        name = neon_panels.symbol(kernel.mr, kernel.nr, in_order)
-        T.evaluate(T.call_extern("void", name, *pointers, T.int64(shape.kr)))
+    extents = {"mw": kernel.mr, "nr": kernel.vectors, "in_order": int(shape.in_order)}
+    with T.serial(0, 1, annotations={PANELS: extents}):
+        rows = [T.address_of(c.buffer[c.at(0, row, 0)]) for row in range(kernel.mr)]
+        panels = [T.address_of(panel.buffer[panel.at(0, 0)]) for panel in (a, b)]
+        T.evaluate(T.call_extern("void", "", *panels, T.int64(shape.kr), *rows))
         _plain_k_loop(kernel, shape, a, b, c)
 
 
 def _is_in_order(kernel: Microkernel, shape: UpdateShape) -> bool:
-    panels = shape.view == "panel" and kernel.isa == "neon" and kernel.dtype == "float32"
-    return shape.in_order and panels and neon_in_order.fits(kernel.mr, kernel.nr)
+    return shape.in_order and shape.view == "panel" and _has_ordered_loop(kernel)
+
+
+def _has_ordered_loop(kernel: Microkernel) -> bool:
+    single = kernel.isa == "neon" and kernel.dtype == "float32"
+    return single and neon_in_order.fits(kernel.mr, kernel.nr)
 
 
 def _is_streamed(kernel: Microkernel, shape: UpdateShape) -> bool:
-    tight = kernel.registers > _MOST_OF_A_LOOP_BY_LLVM
+    most = _MOST_VECTORS_IN_ORDER if shape.in_order else kernel.vectors
+    tight = kernel.registers > _MOST_OF_A_LOOP_BY_LLVM or kernel.vectors > most
     return shape.view == "panel" and kernel.isa == "neon" and tight
 
 

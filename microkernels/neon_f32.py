@@ -34,4 +34,5 @@ _PLAIN, _PANELS = (
     [Microkernel("neon", mr, nr, LANES, a_by_lane=True) for mr, nr in shapes]
     for shapes in (SHAPES, PANEL_SHAPES)
 )
-KERNELS = within_budget(_PLAIN, REGISTERS) + tuple(k for k in _PANELS if streams(k.mr, k.nr))
+KERNELS = tuple(k for k in within_budget(_PLAIN, REGISTERS) if not k.panels_only)
+KERNELS += tuple(k for k in _PANELS if streams(k.mr, k.nr))

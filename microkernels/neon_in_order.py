@@ -20,14 +20,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 # Multiply-adds between the loads of both halves of a vector of B and the `ins` that joins them:
-# a load takes three to four cycles, and may stand one or two slots late.
+# a load takes three to four cycles, and may stand one or two slots late. Low blocks have less room.
 APART = 6
 # Registers for halves of B on their way; the others hold pointers and the counter.
 HALVES = tuple(range(9, 16))
 
 
 def fits(mr: int, nr: int) -> bool:
-    """Whether a block of fp32 can be pipelined: all operands of a step have a register.
+    """Whether a block of fp32 can be ordered: all operands of a step have a register.
 
     Fewer than six rows leave a load too little time; a single vector of B is always in use.
     """
@@ -43,8 +43,9 @@ class _Block:
     none. `slots[i]` is what shares the cycle of `vector[i]`, or None.
     """
 
-    def __init__(self, mr: int, nr: int) -> None:
+    def __init__(self, mr: int, nr: int, a_bytes: int, b_bytes: int) -> None:
         self.mr, self.vectors, self.pairs = mr, nr // 4, -(-mr // 2)
+        self.a_bytes, self.b_bytes = a_bytes, b_bytes
         self.fmas = mr * self.vectors
         self.a_pointer, self.b_pointer, self.counter = (f"${self.fmas + i}" for i in range(3))
         self.vector: list[_Placed] = []
@@ -77,10 +78,9 @@ class _Block:
 
     def advance(self) -> tuple[str, str]:
         """Return what moves both pointers to the next step."""
-        a_bytes, b_bytes = 4 * self.mr, 16 * self.vectors
         return (
-            f"add {self.a_pointer}, {self.a_pointer}, #{a_bytes}",
-            f"add {self.b_pointer}, {self.b_pointer}, #{b_bytes}",
+            f"add {self.a_pointer}, {self.a_pointer}, #{self.a_bytes}",
+            f"add {self.b_pointer}, {self.b_pointer}, #{self.b_bytes}",
         )
 
     def _fma(self, number: int) -> str:
@@ -92,7 +92,7 @@ class _Block:
         """Put each `ins` far enough behind the loads of its halves."""
         joins: dict[int, _Placed] = {}
         for vector in range(self.vectors):
-            behind = (vector + 1) * self.mr + APART
+            behind = (vector + 1) * self.mr + min(APART, self.mr - 3)
             joins[behind % self.fmas] = _Placed(self.load_b(vector)[2], behind >= self.fmas)
         for number in range(self.fmas):
             if number in joins:
@@ -136,13 +136,13 @@ class _Placed(NamedTuple):
     own: bool
 
 
-def loop(mr: int, nr: int) -> list[str]:
-    """Return the lines of the loop.
+def loop(mr: int, nr: int, a_bytes: int, b_bytes: int) -> list[str]:
+    """Return the lines of the loop of a block, whose panels have steps of so many bytes.
 
     First operands; steps that load those of the next; the last step, which loads no more. Operand
     number i of the assembly is accumulator i; behind them come the pointers to A and B, and k.
     """
-    block = _Block(mr, nr)
+    block = _Block(mr, nr, a_bytes, b_bytes)
     joined = [part for vector in range(block.vectors) for part in block.load_b(vector)]
     return [
         *(block.load_a(pair) for pair in range(block.pairs)),

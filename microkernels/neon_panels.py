@@ -8,7 +8,8 @@ piece of inline assembly, and no spill or move can come in between. There are tw
   for four rows, and three registers through which the vectors of B pass. LLVM loads all of B first
   and spills (5 to 39 stack accesses in a step, depending on the core).
 
-Inlined into a kernel, a function leaves nothing but its loop.
+A function serves a whole block, or one that is cut, whose panels are as wide as those of the whole.
+Inlined into a kernel, it leaves nothing but its loop.
 """
 
 from __future__ import annotations
@@ -23,46 +24,45 @@ from tvm_blislike.microkernels.neon_in_order import HALVES
 REGISTERS = 32
 # Registers that vectors of B pass through, at least: the next one is loaded meanwhile.
 _LEAST_PASSING = 2
-_NAME = re.compile(r"blislike_neon_f32_(\d+)x(\d+)_(in_order|streamed)")
+_NAME = re.compile(r"blislike_neon_f32_(\d+)x(\d+)_of_(\d+)x(\d+)_(in_order|streamed)")
+_ROWS_WITHOUT_LOAD = 3
 
 
 def streams(mr: int, nr: int) -> bool:
-    """Whether a block fits with vectors of B passing through few registers.
-
-    A remainder of three rows has no load of its own.
-    """
-    return mr % 4 != 3 and mr * nr // 4 + -(-mr // 4) + min(nr // 4, _LEAST_PASSING) <= REGISTERS
+    """Whether a block fits with vectors of B passing through few registers."""
+    return mr * nr // 4 + _registers_of_a(mr) + min(nr // 4, _LEAST_PASSING) <= REGISTERS
 
 
-def symbol(mr: int, nr: int, in_order: bool) -> str:
-    """Return the name of the function of a block."""
-    return f"blislike_neon_f32_{mr}x{nr}_{'in_order' if in_order else 'streamed'}"
+def symbol(rows: int, columns: int, mr: int, nr: int, in_order: bool) -> str:
+    """Return the name of the function of a block of rows x columns, cut from one of mr x nr."""
+    kind = "in_order" if in_order and neon_in_order.fits(rows, columns) else "streamed"
+    return f"blislike_neon_f32_{rows}x{columns}_of_{mr}x{nr}_{kind}"
 
 
 def source_of(name: str) -> str:
     """Return the LLVM function called `name`, empty when it is none of this file."""
     found = _NAME.fullmatch(name)
-    return _source(int(found[1]), int(found[2]), found[3] == "in_order") if found else ""
+    return _source(*(int(size) for size in found.groups()[:4]), found[5]) if found else ""
 
 
 @functools.cache
-def _source(mr: int, nr: int, in_order: bool) -> str:
-    """LLVM function: void (C in registers, A panel, B panel, steps of k).
+def _source(rows: int, columns: int, mr: int, nr: int, kind: str) -> str:
+    """LLVM function: void (A panel, B panel, steps of k, the rows of C).
 
-    C is (mr, nr), contiguous; A (k, mr) and B (k, nr) are packed panels; k >= 1. Nothing beyond
-    the panels is read.
+    Rows of C are contiguous and in registers; A (k, mr) and B (k, nr) are packed panels; k >= 1.
+    Nothing beyond the panels is read.
     """
-    count, name = mr * nr // 4, symbol(mr, nr, in_order)
-    lines = [
-        f"define linkonce_odr void @{name}(ptr %c, ptr %a, ptr %b, i64 %k) alwaysinline nounwind {{"
-    ]
-    for i in range(count):
-        lines.append(f"  %p{i} = getelementptr i8, ptr %c, i64 {16 * i}")
+    places = [(row, 16 * v) for row in range(rows) for v in range(columns // 4)]
+    name = f"blislike_neon_f32_{rows}x{columns}_of_{mr}x{nr}_{kind}"
+    parameters = ["ptr %a", "ptr %b", "i64 %k", *(f"ptr %row{row}" for row in range(rows))]
+    lines = [f"define linkonce_odr void @{name}({', '.join(parameters)}) alwaysinline nounwind {{"]
+    for i, (row, offset) in enumerate(places):
+        lines.append(f"  %p{i} = getelementptr i8, ptr %row{row}, i64 {offset}")
         lines.append(f"  %c{i} = load <4 x float>, ptr %p{i}, align 16")
-    loop = neon_in_order.loop(mr, nr) if in_order else list(_streamed(mr, nr))
-    lines.append(_call(count, loop))
-    for i in range(count):
-        lines.append(f"  %r{i} = extractvalue {_result(count)} %r, {i}")
+    order = neon_in_order.loop if kind == "in_order" else _streamed
+    lines.append(_call(len(places), list(order(rows, columns, 4 * mr, 4 * nr))))
+    for i in range(len(places)):
+        lines.append(f"  %r{i} = extractvalue {_result(len(places))} %r, {i}")
         lines.append(f"  store <4 x float> %r{i}, ptr %p{i}, align 16")
     return "\n".join([*lines, "  ret void", "}", ""])
 
@@ -86,26 +86,43 @@ def _call(count: int, loop: list[str]) -> str:
     )
 
 
-def _streamed(mr: int, nr: int) -> Iterator[str]:
+def _registers_of_a(rows: int) -> int:
+    """Four rows share a register; three that are left come as two and one."""
+    return -(-rows // 4) + (rows % 4 == _ROWS_WITHOUT_LOAD)
+
+
+def _streamed(rows: int, columns: int, a_bytes: int, b_bytes: int) -> Iterator[str]:
     """Steps of k for a core that reorders: each vector of B is loaded, used and forgotten."""
-    vectors, count = nr // 4, mr * nr // 4
-    first = count + -(-mr // 4)
+    vectors, count = columns // 4, rows * columns // 4
+    first = count + _registers_of_a(rows)
     passing = range(first, min(REGISTERS, first + vectors))
     a_pointer, b_pointer, counter = (f"${count + i}" for i in range(3))
-    yield "1:"
-    for register, start in zip(range(count, first), range(0, mr, 4), strict=True):
-        kind = {1: "s", 2: "d"}.get(mr - start, "q")
-        yield f"ldr {kind}{register}, [{a_pointer}, #{4 * start}]"
+    elements, loads_a = _load_a(rows, count, a_pointer)
     loads = [f"ldr q{passing[v % len(passing)]}, [{b_pointer}, #{16 * v}]" for v in range(vectors)]
+    yield "1:"
+    yield from loads_a
     yield from loads[: len(passing)]
     for vector in range(vectors):
         number = passing[vector % len(passing)]
-        for row in range(mr):
-            element = f"v{count + row // 4}.s[{row % 4}]"
-            yield f"fmla v{row * vectors + vector}.4s, v{number}.4s, {element}"
+        for row in range(rows):
+            yield f"fmla v{row * vectors + vector}.4s, v{number}.4s, {elements[row]}"
         if vector + len(passing) < vectors:
             yield loads[vector + len(passing)]
     yield f"subs {counter}, {counter}, #1"
-    yield f"add {a_pointer}, {a_pointer}, #{4 * mr}"
-    yield f"add {b_pointer}, {b_pointer}, #{16 * vectors}"
+    yield f"add {a_pointer}, {a_pointer}, #{a_bytes}"
+    yield f"add {b_pointer}, {b_pointer}, #{b_bytes}"
     yield "b.ne 1b"
+
+
+def _load_a(rows: int, register: int, pointer: str) -> tuple[list[str], list[str]]:
+    """Return the element that holds each row, and the loads into registers from `register` on."""
+    elements: list[str] = []
+    loads: list[str] = []
+    while len(elements) < rows:
+        kind, width = next(
+            (k, w) for k, w in (("q", 4), ("d", 2), ("s", 1)) if w <= rows - len(elements)
+        )
+        loads.append(f"ldr {kind}{register}, [{pointer}, #{4 * len(elements)}]")
+        elements += [f"v{register}.s[{lane}]" for lane in range(width)]
+        register += 1
+    return elements, loads

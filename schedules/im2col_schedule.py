@@ -52,7 +52,7 @@ def schedule(
         sch.compute_at(acc, loops["yb"], preserve_unit_loops=True)
         place = _tile_sums(sch, acc, geo, kernel, parallel)
     _place_packing(sch, marked, place, geo, kernel)
-    _tensorize(sch, acc, geo, kernel)
+    _tensorize(sch, acc, geo, kernel, core)
 
 
 def _inner(geo: Im2colGeometry, it: Any, jt: Any) -> tuple[Any, Any]:
@@ -178,7 +178,9 @@ def _place_slab(
     sch.annotate(q, PIECES, note)
 
 
-def _tensorize(sch: s_tir.Schedule, acc: Any, geo: Im2colGeometry, kernel: Microkernel) -> None:
+def _tensorize(
+    sch: s_tir.Schedule, acc: Any, geo: Im2colGeometry, kernel: Microkernel, core: Core
+) -> None:
     """Update a block of C by one micro-kernel call: in registers, or partial sums in memory."""
     in_memory = geo.sets > 1
     steps = geo.channels * geo.taps
@@ -197,8 +199,15 @@ def _tensorize(sch: s_tir.Schedule, acc: Any, geo: Im2colGeometry, kernel: Micro
         # Blockized before tensorizing, zeroing stays with the first set of channels.
         sch.blockize(inner[0])
         inner = sch.get_loops(acc)[-len(inner) :]
-    mr = geo.config.mr
-    shape = UpdateShape(1, mr, kr=steps, unroll=geo.config.kr, view="panel", in_memory=in_memory)
+    shape = UpdateShape(
+        1,
+        geo.config.mr,
+        kr=steps,
+        unroll=geo.config.kr,
+        view="panel",
+        in_memory=in_memory,
+        in_order=core.in_order,
+    )
     sch.tensorize(inner[0], update_intrin(kernel, shape))
 
 

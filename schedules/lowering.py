@@ -7,7 +7,7 @@ this module
 1. splits the last iteration off each `EDGE` loop and shrinks the loops inside that run over the
    cut axis (`AXIS`), which makes the edge variant of the micro-kernel: no wasted FMA, no
    predicate, no access outside a tensor;
-   (micro-kernels with a second form for whole blocks get it here, `whole_blocks`);
+   (k loops that are functions of LLVM are chosen by what is left, `panel_loops`);
 2. splits the first and last iterations off each `BORDER` loop, so that conditions on the padding
    of a convolution become constants in the interior;
 3. unrolls each `BY_INPUT` nest in the order of the input pixels, so that each is loaded once;
@@ -34,11 +34,11 @@ from tvm import s_tir, tirx
 from tvm_blislike.microkernels import AXIS
 from tvm_blislike.schedules import (
     fresh_registers,
+    panel_loops,
     panels,
     pieces,
     prefetch,
     rings,
-    whole_blocks,
 )
 from tvm_blislike.schedules.accumulators import split_rows
 from tvm_blislike.schedules.gathers import shuffle_gathers
@@ -90,7 +90,7 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
     by_name = {g.name_hint: g for g in ours}
     for g, f in finished_mod.functions_items():
         joined = f.with_body(shuffle_gathers(f.body))
-        called = fresh_registers.with_sources(whole_blocks.with_sources(joined))
+        called = fresh_registers.with_sources(panel_loops.with_sources(joined))
         in_rows = split_rows(called, int(f.attrs[REGISTER_BYTES]))
         result.update_func(by_name[g.name_hint], in_rows.without_attr(REGISTER_BYTES))
     return result
@@ -134,7 +134,7 @@ def _finish(func: tirx.PrimFunc) -> tirx.Stmt:
     body = fresh_registers.insert(rings.insert(body))
     # From the outside in: the last block of tiles may have a cut last tile (`LAST_EDGE`).
     body = tvm_ffi.structural_map(body, [(tirx.For, _split_tiles)], order="pre")
-    body = whole_blocks.choose(body)
+    body = panel_loops.choose(body)
     body = tvm_ffi.structural_map(body, [(tirx.For, _unroll_by_input)])
     body = tvm_ffi.structural_map(body, [(tirx.For, _split_pieces)])
     body = tvm_ffi.structural_map(body, [(tirx.For, _write_out)])

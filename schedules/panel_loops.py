@@ -1,7 +1,7 @@
-"""K loops that exist in two forms: a function of LLVM for whole blocks, plain loops for cut ones.
+"""K loops that are functions of LLVM: whole blocks and cut ones call the one of their size.
 
-A micro-kernel offers both (`microkernels.WHOLE`) before it is known where the edges of tiles are.
-Once they have been split off, each copy keeps the form that its extents allow.
+A micro-kernel leaves a call without a name (`microkernels.PANELS`), because where blocks are cut
+is known only after the edges of tiles have been split off.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tvm_blislike.microkernels import AXIS, WHOLE, neon_panels
+from tvm_blislike.microkernels import AXIS, PANELS, neon_panels
 
 _IMPORT = "pragma_import_llvm"
 
 
 def choose(body: tirx.Stmt) -> tirx.Stmt:
-    """Replace every pair of forms by the one that fits."""
+    """Give every call the name of the function for its block, and drop the plain loops."""
     return tvm_ffi.structural_map(body, [(tirx.For, _chosen)])
 
 
@@ -39,22 +39,27 @@ def with_sources(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _chosen(loop: tirx.For) -> tirx.Stmt:
-    whole = loop.annotations.get(WHOLE) if loop.annotations else None
-    if whole is None:
+    note = loop.annotations.get(PANELS) if loop.annotations else None
+    if note is None:
         return loop
     call, *plain = loop.body.seq
-    loops = plain[0] if len(plain) == 1 else tirx.SeqStmt(plain)
-    wanted = {str(axis): int(extent) for axis, extent in whole.items()}
-    return call if _is_whole(loops, wanted) else loops
+    whole = {str(key): int(value) for key, value in note.items()}
+    size = _extents(tirx.SeqStmt(plain) if len(plain) > 1 else plain[0])
+    rows, columns = size["mh"] * size["mw"], 4 * size["nr"]
+    name = neon_panels.symbol(rows, columns, whole["mw"], 4 * whole["nr"], bool(whole["in_order"]))
+    _, a, b, steps, *c = call.value.args
+    # TVM may give a cut block of C shorter rows: each row has its own address.
+    return tirx.Evaluate(tirx.call_extern("void", name, a, b, steps, *c[:rows]))
 
 
-def _is_whole(body: tirx.Stmt, wanted: dict[str, int]) -> bool:
-    found: list[bool] = []
+def _extents(body: tirx.Stmt) -> dict[str, int]:
+    """Extents of the loops over the axes of the block; an axis without a loop has one."""
+    found = {"mh": 1, "mw": 1, "nr": 1}
 
     def visit(loop: tirx.For) -> None:
-        axis = loop.annotations.get(AXIS) if loop.annotations else None
-        if axis is not None and str(axis) in wanted:
-            found.append(int(loop.extent) == wanted[str(axis)])
+        axis = str(loop.annotations.get(AXIS)) if loop.annotations else ""
+        if axis in found:
+            found[axis] = int(loop.extent)
 
     tvm_ffi.structural_walk(body, [(tirx.For, visit)])
-    return all(found)
+    return found

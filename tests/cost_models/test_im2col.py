@@ -48,7 +48,7 @@ def check_geometry(config: Config, workload: Conv2dWorkload, core: Core) -> None
     assert geo.channels % geo.slab_channels == 0
     assert config.mc % config.mr == 0 and geo.blocks_m * geo.block_m >= geo.tiles_m
     kernel = next(k for k in im2col._kernels(workload, core) if k.nr == config.nr)
-    assert kernel.registers + 2 <= core.vector_registers
+    assert kernel.panels_only or kernel.registers + 2 <= core.vector_registers
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])

@@ -1,0 +1,94 @@
+"""The k loop of every NEON micro-kernel on every ARM core, simulated: no board, no time.
+
+    python benchmarks/arm_mca.py                      # all cores, as benchmarks/results/arm_mca.txt
+    python benchmarks/arm_mca.py cortex-a72 --best 5
+
+Needs llvm-mca (Debian's package llvm-22 or llvm-19). Each micro-kernel is compiled for the core on
+its own, with A in place ("rows") and packed ("panel"). `cycles/k` are those of one step of k by
+llvm-mca; on cores that issue in order, by cost_models/in_order.py, which knows their load path, and
+llvm-mca's figure stands beside it. `FMA` is the share of the multiply-adds that the core could
+have started meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tvm_blislike.errors import ToolchainError
+from tvm_blislike.hardware import Core
+from tvm_blislike.kernel_code import k_loops
+from tvm_blislike.mca import LoopSpeed, find_tool, speed
+from tvm_blislike.microkernels import Microkernel, kernels_for
+
+CORES = ("cortex-a53", "cortex-a55", "cortex-a57", "cortex-a72", "cortex-a76", "neoverse-n1")
+VIEWS = ("rows", "panel")
+HEADER = "micro-kernel      view   cycles/k    FMA  llvm-mca/k  loads/FMA  spills  moves"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One micro-kernel with one view on one core."""
+
+    kernel: Microkernel
+    view: str
+    speed: LoopSpeed
+
+    def __str__(self) -> str:
+        counts, steps = self.speed.counts, self.steps
+        return (
+            f"{self.kernel.name:<17} {self.view:<6} {self.speed.cycles / steps:8.2f}  "
+            f"{self.speed.utilisation:.3f}  {self.speed.mca_cycles / steps:10.2f}  "
+            f"{counts.loads / counts.fmas:9.3f}  {counts.spills:6}  {counts.moves:5}"
+        )
+
+    @property
+    def steps(self) -> float:
+        """Steps of k in one iteration of the loop."""
+        return self.speed.counts.fmas / (self.kernel.mr * self.kernel.vectors)
+
+
+def main() -> None:
+    """Print a table for each core, the best micro-kernels first."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cores", nargs="*", default=CORES, metavar="CORE")
+    parser.add_argument("--best", type=int, metavar="N", help="only the N best of each view")
+    arguments = parser.parse_args()
+    try:
+        print(f"{_version()}\n")
+    except ToolchainError as error:
+        sys.exit(str(error))
+    for name in arguments.cores:
+        _print_core(Core.named(name), arguments.best)
+
+
+def _print_core(core: Core, most: int | None) -> None:
+    order = "in order" if core.in_order else "out of order"
+    print(
+        f"{core.name}: {order}, {core.fma_per_cycle:g} FMA and {core.loads_per_cycle:g} vector "
+        f"loads a cycle\n{HEADER}"
+    )
+    for view in VIEWS:
+        rows = sorted(_rows(core, view), key=lambda row: -row.speed.utilisation)
+        print(*rows[:most], sep="\n")
+    print(flush=True)
+
+
+def _rows(core: Core, view: str) -> Iterator[Row]:
+    offered = kernels_for(core.isa, panels=view == "panel")
+    loops = k_loops(offered, core, view)
+    for kernel in offered:
+        yield Row(kernel, view, speed(loops[kernel.name], core))
+
+
+def _version() -> str:
+    """First line of what llvm-mca says of itself that names its version."""
+    text = subprocess.run([find_tool(), "--version"], capture_output=True, text=True, check=True)
+    return next(line.strip() for line in text.stdout.splitlines() if "version" in line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Cycles of a k step against the simulated ones of every NEON micro-kernel, as they are on file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tvm_blislike.cost_models.roofline import step_cycles
+from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import Microkernel, get_kernel, kernels_for
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "arm_mca.txt"
+# Share of the FMA peak that the best micro-kernel of a core reaches at least.
+OUT_OF_ORDER, IN_ORDER = 0.97, 0.85
+# Fewer accumulators depend on how a core forwards them, which its simulation leaves out.
+ENOUGH_ACCUMULATORS = 12
+
+
+def figures() -> Iterator[tuple[Core, Microkernel, str, float, int, int]]:
+    """Yield (core, micro-kernel, view, cycles of a step, spills, moves)."""
+    core = None
+    for line in RESULTS.read_text().splitlines():
+        heading = re.match(r"([a-z0-9-]+): (in|out of) order", line)
+        if heading:
+            core = Core.named(heading[1])
+        elif line.startswith("neon_f32"):
+            name, view, cycles, *_, spills, moves = line.split()
+            yield core, get_kernel(name), view, float(cycles), int(spills), int(moves)
+
+
+FIGURES = list(figures())
+CORES = list({core.name: core for core, *_ in FIGURES}.values())
+
+
+def predicted(core: Core, kernel: Microkernel, view: str) -> float:
+    a_loads = kernel.a_loads(kernel.mr, view, core.in_order)
+    return step_cycles(core, kernel.mr, kernel.vectors, a_loads)
+
+
+def test_every_micro_kernel_is_on_file():
+    assert len(CORES) == 6
+    for core in CORES:
+        for view in ("rows", "panel"):
+            listed = {k for c, k, v, *_ in FIGURES if (c, v) == (core, view)}
+            assert listed == set(kernels_for("neon", panels=view == "panel"))
+
+
+def test_no_loop_spills_or_moves():
+    assert [f for f in FIGURES if f[-2:] != (0, 0)] == []
+
+
+@pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
+def test_best_micro_kernel_reaches_the_bar(core: Core):
+    best = max(
+        kernel.mr * kernel.vectors / core.fma_per_cycle / cycles
+        for c, kernel, _, cycles, *_ in FIGURES
+        if c == core
+    )
+    assert best >= (IN_ORDER if core.in_order else OUT_OF_ORDER)
+
+
+@pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
+def test_model_follows_the_simulation(core: Core):
+    """Out of order within a few percent; in order as good as its one constant allows."""
+    ratios = {
+        f"{kernel.name} {view}": cycles / predicted(core, kernel, view)
+        for c, kernel, view, cycles, *_ in FIGURES
+        if c == core and kernel.mr > 1 and kernel.mr * kernel.vectors >= ENOUGH_ACCUMULATORS
+    }
+    low, high = (0.75, 1.35) if core.in_order else (0.95, 1.15)
+    assert {name: ratio for name, ratio in ratios.items() if not low <= ratio <= high} == {}
+
+
+@pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
+def test_what_the_model_prefers_is_among_the_fastest(core: Core):
+    def speed(kernel: Microkernel, cycles: float) -> float:
+        return kernel.mr * kernel.vectors / cycles
+
+    for view in ("rows", "panel"):
+        rows = [(k, cycles) for c, k, v, cycles, *_ in FIGURES if (c, v) == (core, view)]
+        best = max(speed(*row) for row in rows)
+        chosen = max(rows, key=lambda row: speed(row[0], predicted(core, row[0], view)))
+        assert speed(*chosen) >= 0.9 * best
