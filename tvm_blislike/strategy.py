@@ -65,7 +65,7 @@ class Choice:
     measured_seconds : float or None
         Its time on record.
     is_fastest_predicted : bool
-        The cost model alone decided.
+        It is what the cost model alone would take.
     """
 
     workload: Workload
@@ -79,8 +79,10 @@ class Choice:
 
     @property
     def seconds(self) -> float:
-        """Its time: measured where it was, else predicted."""
-        return self.estimate.seconds if self.measured_seconds is None else self.measured_seconds
+        """Its time: predicted where predictions compete, else measured if it was."""
+        if self.is_fastest_predicted or self.measured_seconds is None:
+            return self.estimate.seconds
+        return self.measured_seconds
 
     @property
     def layouts(self) -> tuple[str, str]:
@@ -243,12 +245,13 @@ class Strategy:
             return predicted
         predictions = {choice.config: choice.estimate.seconds for choice, _ in offers}
         record = fastest([record for _, record in offers], predictions.__getitem__)
+        # Where the record agrees with the model, the neighbours still have a say in the layouts.
         return replace(
             next(choice for choice, r in offers if r is record),
             reason=f"fastest of {len(offers)} measured",
             candidates=predicted.candidates,
             measured_seconds=record.median_seconds,
-            is_fastest_predicted=False,
+            is_fastest_predicted=record.config == predicted.config,
         )
 
     def _allowed(

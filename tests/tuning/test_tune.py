@@ -357,3 +357,26 @@ def test_interrupted_and_killed_sweeps_keep_what_they_measured(tmp_path: Path) -
 def test_made_records_are_of_their_core() -> None:
     assert record().facts == core_facts(Core.named("skylake-avx512"))
     assert model_search(Strategy(NATIVE, 1), GemmWorkload(8, 8, 8)).propose(1)
+
+
+def test_a_record_that_agrees_with_the_model_leaves_the_layouts_open() -> None:
+    from tvm_blislike.workload import Conv2dWorkload
+
+    w = Conv2dWorkload(1, 64, 14, 14, 64, 1, 1)
+    plain = Strategy(NATIVE, 1)
+    agreeing = Strategy(NATIVE, 1, records=RecordBook([_native(w, plain.choose(w).config)]))
+    assert agreeing.choose(w).measured_seconds == 1e-9
+    assert [c.config for c in agreeing.options(w)] == [c.config for c in plain.options(w)]
+    assert agreeing.choose(w).seconds == plain.choose(w).seconds
+    other = next(c for c, _ in plain.offers(w) if c != plain.choose(w).config)
+    following = Strategy(NATIVE, 1, records=RecordBook([_native(w, other)]))
+    assert [c.config for c in following.options(w)] == [other]
+    assert following.choose(w).seconds == 1e-9
+
+
+def test_layers_whose_layouts_the_neighbours_decide_take_no_part(product: tuple[Any, ...]) -> None:
+    _, w, choice, slow = product
+    # The untuned model does not use this first candidate.
+    verdict = decide(_contest(product, slow, choice))
+    assert verdict.unsettled == (w,)
+    assert not verdict.layers and verdict.gain == 1

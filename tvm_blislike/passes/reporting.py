@@ -9,6 +9,7 @@ import tvm
 from tvm import relax, tirx
 
 from tvm_blislike.adapter import bindings, functions
+from tvm_blislike.config import Config
 from tvm_blislike.cost_models.roofline import clock_hz
 from tvm_blislike.microkernels import kernel_name
 from tvm_blislike.passes.legalize import CHOICE, read_choice
@@ -60,7 +61,6 @@ def _layer(gvar: tvm.ir.GlobalVar, mod: tvm.IRModule, strategy: Strategy) -> Lay
 def _chosen(name: str, func: tirx.PrimFunc, strategy: Strategy) -> LayerReport:
     workload, config = read_choice({CHOICE: func.attrs[CHOSEN]})
     choice: Choice = strategy.choice_of(workload, config)
-    fields = {k: v for k, v in dataclasses.asdict(config).items() if v not in ("", 0)}
     estimate = choice.estimate
     return LayerReport(
         name,
@@ -68,7 +68,7 @@ def _chosen(name: str, func: tirx.PrimFunc, strategy: Strategy) -> LayerReport:
         str(workload),
         config.implementation,
         kernel_name(strategy.core.isa, config.mr, config.nr, workload.dtype),
-        fields,
+        shown_fields(config),
         tuple(_footprint(entry) for entry in estimate.footprint),
         estimate.seconds * 1e3,
         estimate.peak_fraction,
@@ -78,6 +78,11 @@ def _chosen(name: str, func: tirx.PrimFunc, strategy: Strategy) -> LayerReport:
         tuple(_candidate(candidate) for candidate in choice.candidates),
         None if choice.measured_seconds is None else choice.measured_seconds * 1e3,
     )
+
+
+def shown_fields(config: Config) -> dict[str, Any]:
+    """Return the fields of a configuration that its implementation uses."""
+    return {k: v for k, v in dataclasses.asdict(config).items() if v not in ("", 0)}
 
 
 def _candidate(candidate: Candidate) -> CandidateReport:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from tvm_blislike.config import Config
 from tvm_blislike.constraints import Constraints
 from tvm_blislike.hardware import Core
+from tvm_blislike.passes.reporting import shown_fields
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning.book import RecordBook, favourite
 from tvm_blislike.workload import Workload
@@ -79,6 +80,8 @@ class Verdict:
         Why the untuned model stays, "" when the tuned one does.
     rel_error : float
         Largest difference of the outputs relative to the largest value.
+    unsettled : tuple of Workload
+        Those that took no part: the layouts of their neighbours decide how they are computed.
     """
 
     untuned_ms: float
@@ -86,6 +89,7 @@ class Verdict:
     layers: Mapping[tuple[Workload, Config], Sequence[float]] = field(default_factory=dict)
     rejected: str = ""
     rel_error: float = 0.0
+    unsettled: tuple[Workload, ...] = ()
 
     @property
     def gain(self) -> float:
@@ -104,10 +108,19 @@ class _Entrant:
 
 def decide(contest: Contest) -> Verdict:
     """Hold the finals in this process."""
-    entrants = _enter(contest)
-    if len(entrants) == 1:
-        ms = _take_turns(entrants, contest.seconds / 3)[0]
-        return Verdict(ms, ms)
+    started = time.monotonic()
+    untuned = _compile(contest, {})
+    unsettled = _unsettled(contest, untuned)
+    settled = {w: c for w, c in contest.candidates.items() if w not in unsettled}
+    left = contest.allowed_seconds - (time.monotonic() - started)
+    contest = replace(contest, candidates=settled, allowed_seconds=left)
+    untuned.configs = {w: configs[0] for w, configs in settled.items()}
+    verdict = _hold(contest, [untuned, *_rivals(contest)])
+    return replace(verdict, unsettled=unsettled)
+
+
+def _hold(contest: Contest, entrants: Sequence[_Entrant]) -> Verdict:
+    """Compare the models' layers, then the untuned model with that of the fastest layers."""
     _time_layers(entrants)
     untuned = entrants[0]
     layers = _layers(entrants)
@@ -129,18 +142,30 @@ def _objection(before: float, after: float, error: float) -> str:
     return ""
 
 
-def _enter(contest: Contest) -> list[_Entrant]:
-    """Compile the untuned model and those with the next best candidates, while time allows."""
+def _unsettled(contest: Contest, untuned: _Entrant) -> tuple[Workload, ...]:
+    """Return the workloads for which the layouts of neighbours decide, not the time alone."""
+    used: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for layer in untuned.compiled.explain().layers:
+        used[layer.workload].append(layer.config)
+    return tuple(
+        w
+        for w, configs in contest.candidates.items()
+        if any(config != shown_fields(configs[0]) for config in used[str(w)])
+    )
+
+
+def _rivals(contest: Contest) -> list[_Entrant]:
+    """Compile the models with the next best candidates, while time allows."""
     started = time.monotonic()
-    entrants: list[_Entrant] = []
-    for place in range(max(map(len, contest.candidates.values()), default=1)):
+    rivals: list[_Entrant] = []
+    for place in range(1, max(map(len, contest.candidates.values()), default=1)):
         spent = time.monotonic() - started
         # One more compilation like those before, and the last one.
-        if place > 1 and spent * (place + 2) / place > contest.allowed_seconds:
+        if rivals and spent * (place + 1) / (place - 1) > contest.allowed_seconds:
             break
         configs = {w: c[place] if place < len(c) else c[0] for w, c in contest.candidates.items()}
-        entrants.append(_compile(contest, configs))
-    return entrants
+        rivals.append(_compile(contest, configs))
+    return rivals
 
 
 def _compile(contest: Contest, configs: Mapping[Workload, Config]) -> _Entrant:
@@ -151,6 +176,7 @@ def _compile(contest: Contest, configs: Mapping[Workload, Config]) -> _Entrant:
         contest.core,
         contest.shapes,
         contest.threads,
+        # What does not change is left to the strategy, as a compilation with records does.
         {w: c for w, c in configs.items() if c != contest.candidates[w][0]}.get,
         contest.constraints,
         RecordBook(),

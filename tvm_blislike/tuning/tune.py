@@ -275,6 +275,8 @@ def _judge(sweep: Sweep, tasks: Sequence[Task], subject: Subject, end: float | N
         _in_model(sweep, of[workload], config, tuple(seconds))
         for (workload, config), seconds in verdict.layers.items()
     ]
+    for workload in verdict.unsettled:
+        records += _dropped(sweep, of[workload], "the layouts of its neighbours decide")
     if verdict.rejected:
         records = [r for task in tasks for r in _dropped(sweep, task, verdict.rejected)]
     sweep.write(records)
