@@ -34,6 +34,7 @@ def blislike_pipeline(
     reporter: Reporter | None = None,
     constraints: Constraints | None = None,
     records: RecordBook | None = None,
+    finalize: bool = True,
 ) -> tvm.transform.Pass:
     """Return the pipeline; `relax.get_pipeline("blislike", ...)` takes the same arguments.
 
@@ -51,6 +52,8 @@ def blislike_pipeline(
         Limits of the choice.
     records : RecordBook, optional
         What was measured; it overrules the cost model.
+    finalize : bool, optional
+        False leaves out what TVM's virtual machine needs, such as its plan of the memory.
 
     Returns
     -------
@@ -68,13 +71,13 @@ def blislike_pipeline(
             chosen_core, count, override, constraints or Constraints(), records or RecordBook()
         )
         with target:
-            return _passes(strategy, target, reporter)(mod)
+            return _passes(strategy, target, reporter, finalize)(mod)
 
     return run
 
 
 def _passes(
-    strategy: Strategy, target: tvm.target.Target, reporter: Reporter | None
+    strategy: Strategy, target: tvm.target.Target, reporter: Reporter | None, finalize: bool
 ) -> tvm.transform.Pass:
     # TVM's own CPU pipeline, with our passes where it would lower operators to naive loops.
     cpu = relax.backend.cpu_generic.pipeline
@@ -97,7 +100,7 @@ def _passes(
             *(p for p in cpu.dataflow_lower_passes(target) if p.info.name != _VIEWS.info.name),
             concat_in_place,
             *report,
-            *cpu.finalize_passes(target),
+            *(cpu.finalize_passes(target) if finalize else []),
         ]
     )
 

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from tvm_blislike.cli import commands, measure, records, tune
+from tvm_blislike.cli import commands, compile, measure, records, tune
 from tvm_blislike.cli.terminal import stderr
 from tvm_blislike.errors import BlislikeError, all_errors
 
@@ -49,7 +49,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 for _command in (
-    commands.compile,
+    compile.compile,
     commands.run,
     commands.explain,
     tune.tune,

@@ -1,4 +1,4 @@
-"""The commands compile, run, explain and targets."""
+"""The commands run, explain and targets."""
 
 from __future__ import annotations
 
@@ -22,51 +22,6 @@ if TYPE_CHECKING:
     from tvm_blislike.constraints import Constraints
     from tvm_blislike.hardware import Core
     from tvm_blislike.tuning.book import RecordBook
-
-
-def compile(
-    model: options.Model,
-    target: options.Target = "native",
-    shape: options.Shapes = None,
-    threads: options.Threads = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="OUT.so", help="Library; default: MODEL.so."),
-    ] = None,
-    bundle: options.BundleFolder = None,
-    cc: options.Compiler = None,
-    max_error: options.MaxError = None,
-    max_workspace: options.MaxWorkspace = None,
-    only: options.Only = None,
-    without: options.Without = None,
-    pin: options.Pins = None,
-    records: options.Records = None,
-    as_json: options.Json = False,
-) -> None:
-    """Compile an ONNX model to a shared library, or to a bundle for a board."""
-    from tvm_blislike.api import resolve_core
-
-    core = resolve_core(target)
-    outputs = _outputs(Path(model).stem, core, output, bundle)
-    _require_possible(core, outputs, cc)
-    started = time.perf_counter()
-    limits = options.constraints(max_error, max_workspace, only, without, pin)
-    book = options.record_book(records)
-    compiled = _compile(model, core, shape, threads, limits, book)
-    written = [_write(compiled, kind, path, cc) for kind, path in outputs.items()]
-    result = {
-        "output": str(written[0][0]),
-        "bytes": written[0][1],
-        "seconds": time.perf_counter() - started,
-        "core": compiled.core,
-        "threads": compiled.threads,
-        "inputs": [asdict(spec) for spec in compiled.inputs],
-        "outputs": [asdict(spec) for spec in compiled.outputs],
-    }
-    if as_json:
-        print_json(result)
-    else:
-        tables.print_compiled(stdout(), compiled, result)
 
 
 def run(
@@ -154,40 +109,7 @@ def targets(as_json: options.Json = False) -> None:
         tables.print_cores(stdout(), cores)
 
 
-def _outputs(stem: str, core: Core, library: Path | None, bundle: Path | None) -> dict[str, Path]:
-    """Return what is to be written, by kind; a library unless something else is asked for."""
-    from tvm_blislike.export.link import is_darwin
-
-    outputs = {"bundle": bundle, "library": library}
-    asked = {kind: path for kind, path in outputs.items() if path is not None}
-    suffix = ".dylib" if is_darwin(core.target_config()) else ".so"
-    return asked or {"library": Path(stem + suffix)}
-
-
-def _require_possible(core: Core, outputs: dict[str, Path], cc: str | None) -> None:
-    """Raise what would go wrong after compiling."""
-    from tvm_blislike.export.bundle import require_bundle
-    from tvm_blislike.files import require_writable
-    from tvm_blislike.library import find_compiler
-
-    for kind, path in outputs.items():
-        if kind == "bundle":
-            require_bundle(path, core.target_config())
-        else:
-            require_writable(path)
-    find_compiler(core.target_config(), cc)
-
-
-def _write(compiled: CompiledModel, kind: str, path: Path, cc: str | None) -> tuple[Path, int]:
-    """Write one output; return its path and size in bytes."""
-    with working(f"writing {path}"):
-        if kind == "bundle":
-            return path, compiled.bundle(path, cc).bytes
-        compiled.export(path, cc)
-        return path, path.stat().st_size
-
-
-def _compile(
+def compiled_model(
     model: str,
     target: str | Core,
     shape: list[str] | None,
@@ -195,6 +117,7 @@ def _compile(
     limits: Constraints,
     book: RecordBook,
 ) -> CompiledModel:
+    """Compile an ONNX model, and show that this goes on."""
     shapes = options.parse_shapes(shape)
     with working(f"compiling {Path(model).name}"):
         import tvm_blislike
@@ -216,7 +139,7 @@ def _open(
     from tvm_blislike.library import is_library
 
     if not is_library(model):
-        return _compile(model, target, shape, threads, limits, options.record_book(records))
+        return compiled_model(model, target, shape, threads, limits, options.record_book(records))
     if shape or target != "native":
         raise typer.BadParameter("--shape and --target are fixed in a compiled library")
     if limits != Constraints() or records is not None:

@@ -51,6 +51,13 @@ BundleFolder = Annotated[
         help="Write a folder with all that a Linux board needs, instead of a library.",
     ),
 ]
+Standalone = Annotated[
+    bool,
+    typer.Option(
+        "--standalone",
+        help="Write a static object with a C entry point and its header, which needs no TVM.",
+    ),
+]
 Inputs = Annotated[
     list[str] | None,
     typer.Option(

@@ -13,7 +13,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from tvm_blislike.bench import BenchResult
-    from tvm_blislike.compiled import CompiledModel, LayerTime
+    from tvm_blislike.compiled import LayerTime
     from tvm_blislike.hardware import Core
     from tvm_blislike.probe import ProbeResult
     from tvm_blislike.report import LayerReport, Report
@@ -30,18 +30,24 @@ def describe(array: np.ndarray) -> dict[str, Any]:
     return facts
 
 
-def print_compiled(console: Console, compiled: CompiledModel, result: Mapping[str, Any]) -> None:
+def print_compiled(console: Console, report: Report, result: Mapping[str, Any]) -> None:
     """Print what `compile` wrote."""
-    used = Counter(layer.implementation for layer in compiled.explain().layers)
+    from tvm_blislike.frontend import TensorSpec
+
+    used = Counter(layer.implementation for layer in report.layers)
     kernels = ", ".join(f"{count} {name}" for name, count in used.most_common())
     console.print(
         f"{result['output']}: {result['bytes'] / 1e6:.1f} MB, compiled in {result['seconds']:.1f} s"
         f" for {result['core']}, {_threads(result['threads'])}"
     )
-    for label, specs in (("in ", compiled.inputs), ("out", compiled.outputs)):
-        for spec in specs:
-            console.print(f"  {label} {escape(str(spec))}")
+    for label, key in (("in ", "inputs"), ("out", "outputs")):
+        for fields in result[key]:
+            console.print(f"  {label} {escape(str(TensorSpec(**fields)))}")
     console.print(f"  kernels: {kernels}")
+    if "header" in result:
+        needs = ", ".join(result["needs"]) or "see the header"
+        console.print(f"  {result['header']}; workspace {result['workspace_bytes'] / 1e6:.2f} MB")
+        console.print(f"  needs from elsewhere: {needs}")
 
 
 def print_run(console: Console, summary: Mapping[str, Any]) -> None:

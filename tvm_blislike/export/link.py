@@ -78,6 +78,26 @@ def find_builder(target: Mapping[str, Any], cc: str | None = None) -> list[str]:
     return _zig_compiler(target)
 
 
+def find_archiver(target: Mapping[str, Any], compiler: Sequence[str]) -> list[str]:
+    """Return the command that joins objects when given the result and the objects.
+
+    One relocatable object; for Apple's systems a static archive.
+
+    Parameters
+    ----------
+    target : mapping
+        Configuration of TVM's target.
+    compiler : sequence of str
+        What `find_builder` returned.
+    """
+    if is_darwin(target):
+        return [*_zig(), "ar", "rcs"] if "ziglang" in compiler else ["ar", "rcs"]
+    plain = ("--strip-debug", "-o")
+    if "ziglang" in compiler:
+        return [*_zig(), "ld.lld", "-m", _EMULATIONS[machine_of(target)], "-r", *plain]
+    return [*compiler, "-r", "-nostdlib", "-Wl,--strip-debug", "-o"]
+
+
 def link(compiler: Sequence[str], output: str, objects: Sequence[str], **_: object) -> None:
     """Link object files with a command of `find_compiler`.
 
@@ -110,9 +130,13 @@ def run_tool(command: Sequence[str], purpose: str) -> None:
     if os.strerror(errno.ENOSPC) in done.stderr:
         raise OutputError(
             f"{command[0]} could not {purpose}: no space left",
-            f"free some space in {Path(command[command.index('-o') + 1]).parent}",
+            f"free some space in {_folder_of_output(command)}",
         )
     raise ToolchainError(f"{command[0]} could not {purpose}: {done.stderr.strip()[-500:]}", _OTHER)
+
+
+def _folder_of_output(command: Sequence[str]) -> str:
+    return str(Path(command[command.index("-o") + 1]).parent) if "-o" in command else "."
 
 
 def require_machine(path: str | os.PathLike[str], target: Mapping[str, Any]) -> None:

@@ -1,0 +1,155 @@
+"""The command compile: a library, a bundle for a board, or an object without a runtime."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tvm_blislike.cli import options, tables
+from tvm_blislike.cli.commands import compiled_model
+from tvm_blislike.cli.terminal import print_json, stdout, working
+from tvm_blislike.errors import UsageError
+
+if TYPE_CHECKING:
+    from tvm_blislike.compiled import CompiledModel
+    from tvm_blislike.constraints import Constraints
+    from tvm_blislike.hardware import Core
+    from tvm_blislike.report import Report
+    from tvm_blislike.tuning.book import RecordBook
+
+
+def compile(
+    model: options.Model,
+    target: options.Target = "native",
+    shape: options.Shapes = None,
+    threads: options.Threads = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="OUT.so", help="Library; default: MODEL.so."),
+    ] = None,
+    bundle: options.BundleFolder = None,
+    standalone: options.Standalone = False,
+    cc: options.Compiler = None,
+    max_error: options.MaxError = None,
+    max_workspace: options.MaxWorkspace = None,
+    only: options.Only = None,
+    without: options.Without = None,
+    pin: options.Pins = None,
+    records: options.Records = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compile an ONNX model to a shared library, a bundle for a board, or a static object."""
+    from tvm_blislike.api import resolve_core
+
+    core = resolve_core(target)
+    outputs = _outputs(Path(model).stem, core, output, bundle, standalone)
+    _require_possible(core, outputs, cc, threads)
+    started = time.perf_counter()
+    limits = options.constraints(max_error, max_workspace, only, without, pin)
+    book = options.record_book(records)
+    if standalone:
+        _, path = next(iter(outputs.items()))
+        result, report = _standalone(model, core, shape, limits, book, path, cc)
+    else:
+        compiled = compiled_model(model, core, shape, threads, limits, book)
+        written = [_write(compiled, kind, path, cc) for kind, path in outputs.items()]
+        result, report = _result(compiled, *written[0]), compiled.explain()
+    result["seconds"] = time.perf_counter() - started
+    if as_json:
+        print_json(result)
+    else:
+        tables.print_compiled(stdout(), report, result)
+
+
+def _outputs(
+    stem: str, core: Core, output: Path | None, bundle: Path | None, standalone: bool
+) -> dict[str, Path]:
+    """Return what is to be written, by kind; a library unless something else is asked for."""
+    from tvm_blislike.export.link import is_darwin
+
+    darwin = is_darwin(core.target_config())
+    if standalone:
+        if bundle is not None:
+            raise UsageError("--standalone and --bundle exclude each other")
+        return {"object": output or Path(stem + (".a" if darwin else ".o"))}
+    outputs = {"bundle": bundle, "library": output}
+    asked = {kind: path for kind, path in outputs.items() if path is not None}
+    return asked or {"library": Path(stem + (".dylib" if darwin else ".so"))}
+
+
+def _require_possible(
+    core: Core, outputs: dict[str, Path], cc: str | None, threads: int | None
+) -> None:
+    """Raise what would go wrong after compiling."""
+    from tvm_blislike.export.bundle import require_bundle
+    from tvm_blislike.export.link import find_builder, find_compiler
+    from tvm_blislike.files import require_writable
+
+    for kind, path in outputs.items():
+        if kind == "bundle":
+            require_bundle(path, core.target_config())
+        else:
+            require_writable(path)
+    if "object" not in outputs:
+        find_compiler(core.target_config(), cc)
+        return
+    find_builder(core.target_config(), cc)
+    if (threads or 1) > 1:
+        raise UsageError("a standalone object runs in one thread", "leave out --threads")
+
+
+def _write(compiled: CompiledModel, kind: str, path: Path, cc: str | None) -> tuple[Path, int]:
+    """Write one output; return its path and size in bytes."""
+    with working(f"writing {path}"):
+        if kind == "bundle":
+            return path, compiled.bundle(path, cc).bytes
+        compiled.export(path, cc)
+        return path, path.stat().st_size
+
+
+def _result(compiled: CompiledModel, path: Path, size: int) -> dict[str, Any]:
+    return {
+        "output": str(path),
+        "bytes": size,
+        "core": compiled.core,
+        "threads": compiled.threads,
+        "inputs": [asdict(spec) for spec in compiled.inputs],
+        "outputs": [asdict(spec) for spec in compiled.outputs],
+    }
+
+
+def _standalone(
+    model: str,
+    core: Core,
+    shape: list[str] | None,
+    limits: Constraints,
+    book: RecordBook,
+    path: Path,
+    cc: str | None,
+) -> tuple[dict[str, Any], Report]:
+    """Compile and write an object without a runtime."""
+    from tvm_blislike.export import standalone
+
+    shapes = options.parse_shapes(shape)
+    with working(f"compiling {Path(model).name}"):
+        compiled = standalone.compile(
+            model, core, path.stem, shapes, constraints=limits, records=book
+        )
+    with working(f"writing {path}"):
+        header = standalone.write(compiled, path, cc)
+    result = {
+        "output": str(path),
+        "header": str(header),
+        "bytes": path.stat().st_size,
+        "workspace_bytes": compiled.workspace_bytes,
+        "needs": standalone.needs(compiled, path),
+        "core": core.name,
+        "threads": 1,
+        "inputs": [asdict(spec) for spec in compiled.inputs],
+        "outputs": [asdict(spec) for spec in compiled.outputs],
+    }
+    return result, compiled.report

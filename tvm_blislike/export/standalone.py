@@ -1,0 +1,244 @@
+"""A model as one static object with a C entry point, for systems without TVM's runtime.
+
+TVM's virtual machine is part of its runtime, so the calls of the kernels become a table and a
+small C program (`static/standalone.c`). What is left is one thread, static shapes, and memory that
+the caller provides.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import tvm
+from tvm import tirx
+
+from tvm_blislike import frontend
+from tvm_blislike.api import resolve_core
+from tvm_blislike.errors import OutputError
+from tvm_blislike.export import c_tables
+from tvm_blislike.export.link import find_archiver, find_builder, is_darwin, run_tool
+from tvm_blislike.export.plan import Plan, plan_calls
+from tvm_blislike.files import require_writable
+from tvm_blislike.passes.reporting import Reporter
+from tvm_blislike.pipeline import blislike_pipeline
+from tvm_blislike.threads import use_threads
+
+if TYPE_CHECKING:
+    import onnx
+
+    from tvm_blislike.constraints import Constraints
+    from tvm_blislike.hardware import Core
+    from tvm_blislike.report import Report
+    from tvm_blislike.strategy import Override
+    from tvm_blislike.tuning.book import RecordBook
+
+_SOURCE = Path(__file__).parent / "static" / "standalone.c"
+# Of ELF files.
+_SYMBOL_TABLE, _GLOBAL = 2, 1
+# Calls of TVM's allocator in LLVM's text: device, number, bytes, type.
+_ALLOCATION = re.compile(r"call ptr %\S+\(i32 \S+, i32 \S+, i64 (\S+), i32 \d+, i32 \d+\)")
+
+
+@dataclass(frozen=True)
+class StandaloneModel:
+    """A model compiled for `write`.
+
+    Parameters
+    ----------
+    plan : Plan
+        Its kernel calls.
+    kernels : tvm.runtime.Executable
+        Its kernels, their names without a prefix.
+    inputs, outputs : tuple of TensorSpec
+        In the order of the C function's arguments.
+    core : Core
+        What it was compiled for.
+    report : Report
+        What was chosen for each layer.
+    name : str
+        Prefix of all its C names.
+    """
+
+    plan: Plan
+    kernels: tvm.runtime.Executable
+    inputs: tuple[frontend.TensorSpec, ...]
+    outputs: tuple[frontend.TensorSpec, ...]
+    core: Core
+    report: Report
+    name: str
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory that the caller provides for a call."""
+        return c_tables.workspace_bytes(self)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Most memory that one kernel asks for while it runs."""
+        text = self.kernels.mod.inspect_source("ll")
+        functions = re.split(r"^define ", text, flags=re.M)
+        return max(sum(_allocations(function)) for function in functions)
+
+
+def compile(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    target: str | os.PathLike[str] | Core,
+    name: str = "model",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    override: Override | None = None,
+    constraints: Constraints | None = None,
+    records: RecordBook | None = None,
+) -> StandaloneModel:
+    """Compile an ONNX model for one thread and without TVM's runtime.
+
+    Parameters
+    ----------
+    model, target, shapes, override, constraints
+        As of `tvm_blislike.compile`.
+    records : RecordBook, optional
+        Measurements to follow.
+    name : str
+        Prefix of all its C names; characters that C does not allow become underscores.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        When the model does something that only TVM's virtual machine can.
+    BlislikeError
+        As of `tvm_blislike.compile`.
+    """
+    core = resolve_core(target)
+    # Constants are folded by running kernels.
+    use_threads(1)
+    loaded = frontend.load(model, shapes)
+    reporter = Reporter()
+    pipeline = blislike_pipeline(core, 1, override, reporter, constraints, records, finalize=False)
+    lowered = pipeline(loaded.module)
+    prefix = c_tables.identifier(name)
+    kernels = {
+        gvar.name_hint: func.with_attr("global_symbol", f"{prefix}_{gvar.name_hint}")
+        for gvar, func in lowered.functions_items()
+        if isinstance(func, tirx.PrimFunc)
+    }
+    built = tvm.compile(tvm.IRModule(kernels), tvm.target.Target(core.target_config(1)))
+    return StandaloneModel(
+        plan_calls(lowered), built, loaded.inputs, loaded.outputs, core, reporter.report, prefix
+    )
+
+
+def write(model: StandaloneModel, path: str | os.PathLike[str], cc: str | None = None) -> Path:
+    """Write the object `path` and, beside it, a C header; return the header's path.
+
+    The object is one relocatable file; for Apple's systems a static archive.
+
+    Parameters
+    ----------
+    model : StandaloneModel
+        The model.
+    path : path
+        The object, such as model.o.
+    cc : str, optional
+        Command of a C compiler for the model's target; by default a system compiler or that of
+        the package ziglang.
+
+    Raises
+    ------
+    OutputError
+        When a file cannot be written.
+    ToolchainError
+        When there is no C compiler, or it fails.
+    """
+    path = Path(path)
+    header = path.with_suffix(".h")
+    for place in (path, header):
+        require_writable(place)
+    compiler = find_builder(model.core.target_config(1), cc)
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
+            whole = _joined(model, Path(scratch), compiler)
+            text = c_tables.header(model, needs(model, whole))
+            (Path(scratch) / "header").write_text(text, encoding="utf-8")
+            os.replace(whole, path)
+            os.replace(Path(scratch) / "header", header)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}") from error
+    return header
+
+
+def _joined(model: StandaloneModel, folder: Path, compiler: list[str]) -> Path:
+    """Build the parts of the object and join them."""
+    target = model.core.target_config(1)
+    parts = [folder / f"{part}.o" for part in ("kernels", "weights", "calls")]
+    model.kernels.mod.write_to_file(str(parts[0]))
+    _write_weights(model.plan, folder / "weights.bin")
+    (folder / "weights.S").write_text(c_tables.weights_source(model.name, is_darwin(target)))
+    (folder / "tables.h").write_text(c_tables.tables(model))
+    shutil.copyfile(_SOURCE, folder / "standalone.c")
+    compile_part = [*compiler, "-c", "-O2", "-fPIC", "-ffreestanding", f"-I{folder}"]
+    sources = (folder / "weights.S", folder / "standalone.c")
+    for source, part in zip(sources, parts[1:], strict=True):
+        run_tool([*compile_part, str(source), "-o", str(part)], f"compile {source.name}")
+    whole = folder / "whole"
+    join = find_archiver(target, compiler)
+    run_tool([*join, str(whole), *map(str, parts)], "join the object")
+    return whole
+
+
+def _write_weights(plan: Plan, path: Path) -> None:
+    content = bytearray(plan.total("weight"))
+    for storage in plan.storages:
+        if storage.kind == "weight" and storage.value is not None:
+            raw = np.ascontiguousarray(storage.value).tobytes()
+            content[storage.offset : storage.offset + len(raw)] = raw
+    path.write_bytes(content)
+
+
+def _allocations(function: str) -> Iterator[int]:
+    """Yield the bytes of each allocation in a function, as the C program counts them."""
+    for size in _ALLOCATION.findall(function):
+        # A size that is no constant would be that of a dynamic shape; there are none.
+        yield (int(size) + 63) // 64 * 64 + 64
+
+
+def needs(model: StandaloneModel, path: Path) -> list[str]:
+    """Return the names that an object of a model takes from elsewhere, such as memcpy.
+
+    Parameters
+    ----------
+    model : StandaloneModel
+        The model.
+    path : Path
+        What `write` wrote. An archive is not read: then it is what the kernels declare and what
+        compilers call on their own.
+    """
+    content = path.read_bytes()
+    if content.startswith(b"\x7fELF"):
+        return sorted(set(_undefined(content)))
+    declared = re.findall(r"^declare .*?@([\w.]+)\(", model.kernels.mod.inspect_source("ll"), re.M)
+    kept = {name for name in declared if not name.startswith(("llvm.", "TVM"))}
+    return sorted(kept | {"memcpy", "memset"})
+
+
+def _undefined(content: bytes) -> Iterator[str]:
+    """Yield the global names that a 64-bit ELF object does not define."""
+    (sections,) = struct.unpack_from("<Q", content, 40)
+    size, count = struct.unpack_from("<HH", content, 58)
+    for index in range(count):
+        header = struct.unpack_from("<IIQQQQI", content, sections + index * size)
+        _, kind, _, _, offset, length, link = header
+        if kind != _SYMBOL_TABLE:
+            continue
+        (texts,) = struct.unpack_from("<Q", content, sections + link * size + 24)
+        for entry in range(offset, offset + length, 24):
+            name, info, _, section = struct.unpack_from("<IBBH", content, entry)
+            if section == 0 and info >> 4 == _GLOBAL:
+                yield content[texts + name : content.index(b"\0", texts + name)].decode()
