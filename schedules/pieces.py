@@ -144,7 +144,7 @@ def address_by_pixel(func: tirx.PrimFunc) -> tirx.Stmt:
 
     def view(buffer: Any) -> Any:
         shape = [int(e) for e in buffer.shape]
-        if len(shape) != 4 or tuple(shape[-2:]) not in sizes:
+        if tuple(shape[-2:]) not in sizes:
             return None
         if buffer not in views:
             pixels = (*shape[:-2], shape[-2] * shape[-1])
@@ -181,7 +181,9 @@ def _sizes(body: tirx.Stmt) -> set[tuple[int, ...]]:
 
     def look(loop: tirx.For) -> None:
         if IMAGE in loop.annotations:
-            found.add(tuple(int(e) for e in loop.annotations[IMAGE]))
+            height, width = (int(e) for e in loop.annotations[IMAGE])
+            # Constants of an epilogue may be the same along a row.
+            found.update({(height, width), (height, 1)})
 
     tvm_ffi.structural_walk(body, [(tirx.For, look)])
     return found

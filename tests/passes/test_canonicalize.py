@@ -92,6 +92,8 @@ def test_an_activation_ends_the_chain() -> None:
 KEPT: dict[str, tuple[Steps, str]] = {
     # The constant differs along the image.
     "bias per pixel": (lambda b, y: op.add(y, relax.const(random(5, 6))), "add"),
+    "bias per row": (lambda b, y: op.add(y, relax.const(random(5, 1))), "add"),
+    "bias per column": (lambda b, y: op.add(y, relax.const(random(1, 1, 6))), "add"),
     "bias per image": (lambda b, y: op.add(y, relax.const(random(2, CHANNELS, 1, 1))), "add"),
     # These are no scale of the result.
     "subtracted from": (lambda b, y: op.subtract(per_channel(), y), "subtract"),

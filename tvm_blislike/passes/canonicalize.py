@@ -5,7 +5,8 @@
 2. `Clip` of the ONNX importer arrives as calls of the PrimFuncs `topi.maximum` and
    `topi.minimum`, opaque to layout conversion: they become `relax.maximum` and `relax.minimum`.
 3. Signals, volumes and transposed convolutions become images (`passes.planar`).
-4. Batch normalization becomes a scale and a shift; these, a bias and any other scale or shift per
+4. Normalization across channels becomes one kernel (`passes.local_response`).
+5. Batch normalization becomes a scale and a shift; these, a bias and any other scale or shift per
    channel behind a convolution with constant weights become its weights and one addition.
 """
 
@@ -30,6 +31,7 @@ from tvm_blislike.adapter import (
     use_counts,
 )
 from tvm_blislike.passes.constants import Folding
+from tvm_blislike.passes.local_response import local_response
 from tvm_blislike.passes.planar import ToImages
 
 _AFFINE = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
@@ -42,7 +44,7 @@ class Canonicalize:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
         mod = _rewrite(mod, _Operators)
-        mod = _TIDY(mod)
+        mod = _TIDY(local_response(_TIDY(mod)))
         mod = _TIDY(ToImages()(mod))
         mod = _rewrite(mod, _Affine)
         return relax.transform.DeadCodeElimination()(mod)
