@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import os
 import shutil
 import signal
@@ -23,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tvm_blislike.export import bundle
+from tvm_blislike.export import bundle, runtime_wheel
 from tvm_blislike.export.link import find_builder, run_tool
 from tvm_blislike.hardware import Core
 
@@ -112,7 +113,7 @@ def prepare(cpu: str = "max") -> Board:
         When a package cannot be had; the message says what to install.
     """
     FOLDER.mkdir(parents=True, exist_ok=True)
-    board = Board(_emulator(), _sysroot(), FOLDER / "programs", cpu)
+    board = Board(_emulator(), _sysroot(), FOLDER / f"programs-{_version_of_sources()}", cpu)
     with _folder_made_once(board.programs) as fresh:
         if fresh:
             bundle.write_programs(fresh, TARGET)
@@ -127,6 +128,14 @@ def build(board: Board, source: Path, program: Path) -> None:
     command += ["-Wl,--no-as-needed", "-Wl,--allow-shlib-undefined", str(source)]
     command += [*map(str, sorted(lib.glob("*.so"))), f"-Wl,-rpath,{lib}", "-o", str(program)]
     run_tool(command, f"build {source.name}")
+
+
+def _version_of_sources() -> str:
+    """Return a name for what the programs are built from."""
+    digest = hashlib.sha256(repr(runtime_wheel.versions()).encode())
+    for path in sorted(bundle.SOURCES.iterdir()):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _emulator() -> str:

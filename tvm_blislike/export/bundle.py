@@ -20,7 +20,8 @@ from tvm_blislike.export.link import find_builder, is_darwin, machine_of, run_to
 if TYPE_CHECKING:
     from tvm_blislike.compiled import CompiledModel
 
-_SOURCES = Path(__file__).parent / "runner"
+# Of the programs of a bundle.
+SOURCES = Path(__file__).parent / "runner"
 _PROGRAMS = ("blis_run", "blis_rpc")
 _LIBRARY = "model.so"
 
@@ -130,7 +131,7 @@ def _copy(files: list[Path], folder: Path) -> None:
 
 
 def _copy_sources(folder: Path) -> None:
-    _copy([path for path in _SOURCES.iterdir() if path.is_file()], folder)
+    _copy([path for path in SOURCES.iterdir() if path.is_file()], folder)
     for name, header in runtime_wheel.headers().items():
         place = folder / "include" / name
         place.parent.mkdir(parents=True, exist_ok=True)
