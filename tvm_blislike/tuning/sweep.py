@@ -23,9 +23,12 @@ from tvm_blislike.workload import Workload
 # Candidates that take turns in one process; more would push each other's operands out of L3.
 BUNDLE = 8
 # Bundles built at once, per CPU: workers start anew for each batch, which takes a second or two.
-BUNDLES_PER_CPU = 4
+BUNDLES_PER_CPU = 6
 # Measured again, side by side, when a search needed more than one bundle.
 _FINALISTS = 4
+# Layers of less than this share of the model's time are worth fewer measurements.
+_SMALL_SHARE = 0.01
+_FEW = 4
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class Limits:
     Parameters
     ----------
     per_task : int
-        Measurements of one workload at most, those on record included.
+        Measurements of one workload at most, those on record included; 4 where it takes less than
+        1 % of the model's time, unless there is no limit at all.
     trials : int, optional
         Measurements of this sweep at most.
     end : float, optional
@@ -158,7 +162,10 @@ class Sweep:
         known = [record for record in every if record.context == self.context]
         search = self.make_search(s, task.workload)
         search.tell([Outcome(r.config, r.status, r.seconds, r.error, r.reason) for r in known])
-        return _Job(task, search, self.limits.per_task - len(known))
+        most = self.limits.per_task
+        if task.share < _SMALL_SHARE and most < sys.maxsize:
+            most = min(most, _FEW)
+        return _Job(task, search, most - len(known))
 
     def _with_work(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Bundle]]:
         found = [(job, self._next(job)) for job in jobs]

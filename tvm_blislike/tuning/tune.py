@@ -44,7 +44,7 @@ _LEAST_PER_TASK = 2
 _CACHES = ("cold", "warm")
 # Candidates of a layer that meet the model's choice inside the model, and how much slower by
 # themselves they may be.
-_FINALISTS = 3
+_FINALISTS = 2
 _WORTH = 1.02
 # Share of a budget, and seconds at most, for the finals.
 _FINALS_SHARE = 0.5
