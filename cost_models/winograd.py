@@ -48,13 +48,20 @@ HIDDEN = 0.85
 HIDING = 0.5
 # Writing a cache line reads it first.
 WRITE_PASSES = 2.0
+# Bytes per cycle at which a thread gets V that another one has written ("channels" order; two cores
+# of Golden Cove: 0.5 to 1.1, each line from the other's L2).
+FROM_OTHER_CORE = 1.0
 # Share of the L3 bandwidth of a few megabytes that tens of megabytes get (Golden Cove: 30 GB/s).
 FAR_L3 = 0.5
 # Cycles per vector that a transform loads, stores or computes (both passes, Golden Cove).
 TRANSFORM_CYCLES = 1.5
-# Passes over more points than this spill.
+# Passes over more points than this spill: F(6, 3) takes 1.7 to 3 times as long per vector.
 POINTS_IN_REGISTERS = 36
-SPILLING = 1.5
+SPILLING = 2.2
+# V and P beyond this part of L2 lose some of it to the weights and images that pass by: 64 channels
+# of 56x56 take 2 % longer at 0.48 of L2, 10 % at 0.66; 128 channels of 112x112 13 % at 0.63.
+ROOMY = 0.45
+CROWDING = 0.6
 
 
 def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> Estimate:
@@ -79,11 +86,14 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
         kept = v * geo.blocks
         far = level_holding(core, int(kept / L2_PLANNED), threads)
         cycles["V"] = _kept_cycles(core, kept, far, geo, share)
+        cycles["V"] += kept * (1 - 1 / threads) / FROM_OTHER_CORE
     else:
         near = level_holding(core, int((weights + v + p) / L2_PLANNED), threads)
         cycles["weights"] = _stream(core, weights, near, geo.blocks * share, busy)
     cycles["input transform"] = _input_cycles(geo, core, threads) * share
     cycles["output transform"] = _output_cycles(geo, core, threads) * share
+    if not by_channels:
+        cycles["crowding"] = _crowding(core, v + p, threads) * sum(cycles.values())
     cycles["fork"] = (2 if by_channels else 1) * FORK_JOIN_CYCLES if threads > 1 else 0.0
     footprint = tuple(
         (name, at := level_holding(core, size, threads), size, _part(core, at, size, threads))
@@ -97,6 +107,12 @@ def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> i
     geo = geometry(workload, config)
     v, p = geo.v_bytes, geo.p_bytes
     return v * geo.blocks + p * threads if config.loop_order == CHANNELS else (v + p) * threads
+
+
+def _crowding(core: Core, size: int, threads: int) -> float:
+    """Part of the time that is added where V and P leave too little of L2."""
+    cache = share_bytes(core, 2, threads) or share_bytes(core, 1, threads)
+    return CROWDING * max(0.0, size / cache - ROOMY)
 
 
 def _part(core: Core, level: int, size: int, threads: int) -> float:

@@ -29,8 +29,17 @@ passes by default.
 
 Tiles at the border read zeros outside the image. The condition is tested per row of a patch, not
 per pixel (`lowering.UNSWITCH`, Winogen's unswitching, thesis section 6.10): a row outside is
-skipped, a row inside runs without conditions. Indirection would need the zeros in memory and a
-load of an address per pixel.
+skipped, a row inside runs without conditions. Indirection, the other way there, loads the address
+of each pixel from a table and needs zeros in memory that the addresses outside point at. Whole
+layers, F(4, 3), fastest of 60 runs on one core in ms, the last column as a measure of what is left
+to gain:
+
+    channels, size    unswitched    each pixel tested    indirection    padded beforehand
+    64, 56            0.412         0.413                0.415          0.412
+    128, 28           0.380         0.409                0.388          0.421
+    256, 14           0.563         0.581                0.555          0.548
+
+Both are as fast as an image without borders; unswitching needs no table and no zero pixel.
 """
 
 from __future__ import annotations

@@ -211,5 +211,37 @@ def test_more_work_takes_longer(sizes: tuple[str, ...]) -> None:
     assert fastest(more) > 1.3 * fastest(LAYER)
 
 
+GOLDEN_COVE = [
+    # ci = co, size, threads, and which forms measured within a tenth of the fastest.
+    (64, 56, 1, [("tiles", 4), ("tiles", 6)]),
+    (64, 224, 1, [("tiles", 4), ("tiles", 6)]),
+    (128, 28, 1, [("tiles", 4), ("channels", 4), ("channels", 6)]),
+    (128, 112, 1, [("tiles", 4)]),
+    (256, 56, 1, [("channels", 4), ("tiles", 4)]),
+    (512, 28, 1, [("channels", 4)]),
+    (512, 14, 1, [("channels", 2)]),
+    (64, 56, 2, [("tiles", 4)]),
+    (128, 28, 2, [("tiles", 4)]),
+    (512, 14, 2, [("channels", 2)]),
+]
+
+
+@pytest.mark.parametrize("channels, size, threads, fast", GOLDEN_COVE, ids=str)
+def test_choice_is_one_that_measured_fast(
+    channels: int, size: int, threads: int, fast: list[tuple[str, int]]
+) -> None:
+    workload = Conv2dWorkload(1, channels, size, size, channels, 3, 3, padding=SAME)
+    best = min(
+        winograd_configs.configs(workload, AVX512, threads),
+        key=lambda c: winograd.estimate(workload, c, AVX512, threads).seconds,
+    )
+    assert (best.loop_order, best.tile_w) in fast
+    geo = WinogradGeometry(workload, best)
+    if best.loop_order == TILES:
+        # Half of L2 leaves room for the weights.
+        level = share_bytes(AVX512, 2, threads)
+        assert geo.v_bytes + geo.p_bytes <= 0.6 * level
+
+
 def test_two_threads_take_less_time_for_a_large_layer() -> None:
     assert fastest(LAYER, 2) < 0.7 * fastest(LAYER, 1)
