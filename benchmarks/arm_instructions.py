@@ -1,0 +1,154 @@
+"""Instructions per inference on ARM, counted in an emulator, beside those of ONNX Runtime.
+
+    python benchmarks/arm_instructions.py                       mobilenet_v2 and resnet18
+    python benchmarks/arm_instructions.py -m squeezenet1_1 --image 128
+
+Both sides run in one thread on the same emulated Cortex-A72 (qemu-user; Debian's `qemu-user`, as
+only that one loads plugins): our model by `blis_run`, ONNX Runtime's aarch64 wheel in a Python for
+aarch64. A plugin counts every executed instruction; the count of a run with more inferences less
+that of one with fewer leaves the inferences alone. It says how much work is done, not how long it
+takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "examples"))
+sys.path.insert(0, str(ROOT / "tests" / "board"))
+import aarch64_python
+import emulated_board
+import zoo
+
+import tvm_blislike
+from tvm_blislike.export.link import find_builder, run_tool
+from tvm_blislike.hardware import Core
+
+MODELS = ("mobilenet_v2", "resnet18")
+CORE = "cortex-a72"
+_FEW, _MORE = 1, 3
+_ORT = """
+import sys, numpy, onnxruntime
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = options.inter_op_num_threads = 1
+session = onnxruntime.InferenceSession(sys.argv[1], options, ["CPUExecutionProvider"])
+image = {session.get_inputs()[0].name: numpy.load(sys.argv[2])}
+for _ in range(1 + int(sys.argv[3])):
+    result = session.run(None, image)[0]
+numpy.save(sys.argv[4], result)
+"""
+
+
+class Counter:
+    """Runs aarch64 programs and counts their instructions."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._plugin = folder / "instruction_counter.so"
+        command = find_builder(Core.native().target_config())
+        source = Path(__file__).with_name("instruction_counter.c")
+        run_tool(
+            [*command, "-O2", "-shared", "-fPIC", str(source), "-o", str(self._plugin)],
+            "build the plugin",
+        )
+        self._qemu = shutil.which("qemu-aarch64")
+        if self._qemu is None:
+            raise SystemExit("no qemu-aarch64 that loads plugins: apt-get install qemu-user")
+
+    def count(self, sysroot: str | Path, command: list[str], environment: dict[str, str]) -> int:
+        """Return the instructions that a command executes."""
+        out = self._folder / "count"
+        words = [self._qemu, "-L", str(sysroot), "-cpu", CORE]
+        words += ["-plugin", f"{self._plugin},out={out}", *command]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(words)}: exit {done.returncode}\n{done.stderr[-2000:]}")
+        return int(out.read_text())
+
+
+def per_inference(count: Callable[[int], int]) -> int:
+    """Return the instructions of one inference; `count` gets the number of inferences."""
+    few, more = count(_FEW), count(_MORE)
+    return (more - few) // (_MORE - _FEW)
+
+
+def ours(counter: Counter, model: onnx.ModelProto, image: Path, folder: Path) -> tuple[int, int]:
+    """Return our instructions per inference and the model's multiply-adds."""
+    board = emulated_board.prepare(CORE)
+    compiled = tvm_blislike.compile(model, target=CORE, threads=1)
+    bundle = compiled.bundle(folder / "bundle").folder
+    name = compiled.inputs[0].name
+
+    def count(repeat: int) -> int:
+        command = [str(bundle / "blis_run"), str(bundle), "--repeat", str(repeat)]
+        command += ["--input", f"{name}={image}", "--output", str(folder)]
+        return counter.count(board.sysroot, command, dict(os.environ))
+
+    macs = sum(layer.macs for layer in compiled.explain().layers)
+    return per_inference(count), macs
+
+
+def theirs(counter: Counter, model: onnx.ModelProto, image: Path, folder: Path) -> int:
+    """Return ONNX Runtime's instructions per inference."""
+    version = importlib.metadata.version("onnxruntime")
+    place = emulated_board.FOLDER / f"python-onnxruntime-{version}"
+    root = aarch64_python.prepare(place, [f"onnxruntime=={version}", "numpy"])
+    onnx.save(model, folder / "model.onnx")
+    (folder / "run.py").write_text(_ORT)
+
+    def count(repeat: int) -> int:
+        arguments = [folder / "model.onnx", image, str(repeat), folder / "theirs.npy"]
+        command = aarch64_python.command(root, folder / "run.py", *arguments)
+        return counter.count(root, command, aarch64_python.environment(root))
+
+    return per_inference(count)
+
+
+def row(name: str, size: int | None) -> str:
+    """Return a line of the table."""
+    model = zoo.build(name, image=size)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        counter = Counter(folder)
+        extent = size or zoo.DEFAULT_IMAGE.get(name, 224)
+        image = np.random.default_rng(0).standard_normal((1, 3, extent, extent), dtype=np.float32)
+        np.save(folder / "image.npy", image)
+        own, macs = ours(counter, model, folder / "image.npy", folder)
+        other = theirs(counter, model, folder / "image.npy", folder)
+        difference = np.abs(np.load(folder / "logits.npy") - np.load(folder / "theirs.npy")).max()
+    return (
+        f"{name:16s} {extent:5d} {macs / 1e6:9.1f} {own / 1e6:10.1f} {own / macs:8.4f} "
+        f"{other / 1e6:10.1f} {other / macs:8.4f} {own / other:7.3f} {difference:10.1e}"
+    )
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("-m", "--model", action="append", choices=zoo.names(), metavar="NAME")
+    parser.add_argument("--image", type=int, help="height and width in pixels")
+    options = parser.parse_args()
+    version = importlib.metadata.version("onnxruntime")
+    print(f"emulated {CORE}, 1 thread, fp32; millions per inference; onnxruntime {version}")
+    print(
+        f"{'model':16s} {'image':>5s} {'MACs':>9s} {'ours':>10s} {'/MAC':>8s} "
+        f"{'theirs':>10s} {'/MAC':>8s} {'ratio':>7s} {'difference':>10s}"
+    )
+    for name in options.model or MODELS:
+        print(row(name, options.image), flush=True)
+
+
+if __name__ == "__main__":
+    main()
