@@ -25,9 +25,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "examples"))
-sys.path.insert(0, str(ROOT / "tests" / "board"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "board"))
 import aarch64_python
 import emulated_board
 import zoo
