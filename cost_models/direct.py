@@ -43,6 +43,9 @@ HIDDEN = 0.6
 MIN_BLOCKED_CHANNELS = 8
 # LLVM IR instructions up to which LLVM 22 unrolls a loop (a kernel row) of its own accord.
 _MOST_UNROLLED = 480
+# NEON blocks whose elements of A are loaded as vectors, and that LLVM 22 spills or moves all the
+# same once it has unrolled a kernel row around the micro-kernel.
+_SPILLED_IN_NESTS = ((8, 8), (13, 4), (14, 4))
 SLAB_ROWS = (1, 2, 4, 7, 8, 14, 16, 28)
 
 
@@ -79,6 +82,8 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Conf
     for kernel in kernels_for(core.isa, workload.dtype):
         if not _suits_channels(kernel, workload, out_layout):
             continue
+        if data_layout != "NCHW" and not _keeps_registers(kernel):
+            continue
         for tile_h, tile_w in _tiles(kernel.mr, workload):
             if data_layout == "NCHW" and _spills(kernel, workload, tile_h, tile_w, core):
                 continue
@@ -109,6 +114,17 @@ def relaid(workload: Conv2dWorkload, config: Config, core: Core) -> Iterator[Con
 
 def _or_nhwc(layout: str) -> tuple[str, ...]:
     return (layout, "NHWC") if block_of(layout) else (layout,)
+
+
+def _keeps_registers(kernel: Microkernel) -> bool:
+    """Whether a NEON micro-kernel stays free of spills inside the loops of the convolution.
+
+    Those do that load A as vectors: where elements are loaded one by one, LLVM takes four steps of
+    k together, which leaves no register for them (8x12: 20 stack accesses).
+    """
+    if not kernel.a_by_lane:
+        return True
+    return kernel.loads_a_vectors and (kernel.mr, kernel.nr) not in _SPILLED_IN_NESTS
 
 
 def _suits_channels(kernel: Microkernel, workload: Conv2dWorkload, out_layout: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tvm_blislike.cost_models.roofline import step_cycles
+from tvm_blislike.cost_models.roofline import FMA_EFFICIENCY, step_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, get_kernel, kernels_for
 
@@ -37,7 +37,8 @@ CORES = list({core.name: core for core, *_ in FIGURES}.values())
 
 def predicted(core: Core, kernel: Microkernel, view: str) -> float:
     a_loads = kernel.a_loads(kernel.mr, view, core.in_order)
-    return step_cycles(core, kernel.mr, kernel.vectors, a_loads)
+    # The model's margin is for what no simulation of a k loop sees.
+    return step_cycles(core, kernel.mr, kernel.vectors, a_loads) * FMA_EFFICIENCY
 
 
 def test_every_micro_kernel_is_on_file():
