@@ -125,6 +125,31 @@ def measure_peak_gflops(core: Core, threads: int = 1) -> float:
     return _fma_gflops(core, use_threads(threads))
 
 
+def read_bandwidth(core: Core, size_bytes: int) -> Callable[[int], float]:
+    """Return a function that measures how fast a number of threads reads a block of memory.
+
+    Parameters
+    ----------
+    core : Core
+        Gives vector width and LLVM target.
+    size_bytes : int
+        The same bytes are read again and again: choose what you compare with.
+
+    Returns
+    -------
+    callable
+        Threads to 1e9 bytes per second, all threads together.
+
+    Raises
+    ------
+    TargetError
+        When this machine cannot run the core's instructions.
+    """
+    require_runnable(core.target_config())
+    data = _data(core, size_bytes)
+    return lambda threads: _read_gb_per_s(core, data, size_bytes, threads)
+
+
 def probe(core: Core, progress: Callable[[str], None] = lambda text: None) -> ProbeResult:
     """Measure the machine this runs on.
 
