@@ -16,7 +16,7 @@ from onnx import numpy_helper
 
 import tvm_blislike
 
-MODELS = {"resnet18": 64, "mobilenet_v2": 96, "squeezenet1_1": 64}
+MODELS = {"resnet18": 32, "mobilenet_v2": 96, "squeezenet1_1": 64}
 THREADS = 2
 
 
