@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tvm_blislike import library
-from tvm_blislike.errors import InputError, suggest
+from tvm_blislike.errors import InputError, UsageError, suggest
 from tvm_blislike.frontend import TensorSpec
 from tvm_blislike.runnable import require_runnable
 from tvm_blislike.threads import use_threads
@@ -184,6 +184,22 @@ class CompiledModel:
     def explain(self) -> Report:
         """Return what was chosen for each layer, and why."""
         return self._report
+
+    def assembly(self) -> str:
+        """Return the machine code of all kernels as text.
+
+        Raises
+        ------
+        UsageError
+            When the model was loaded from a library, which holds no text.
+        """
+        module = getattr(self._executable, "mod", self._executable)
+        found = [part for part in module.imports if part.kind == "llvm"]
+        if not found:
+            raise UsageError(
+                "a compiled library holds no assembly text", "explain the ONNX model it was made of"
+            )
+        return found[0].inspect_source("asm")
 
     def export(self, path: str | os.PathLike[str], cc: str | None = None) -> None:
         """Write the model as one shared library that `load` and TVM can open.

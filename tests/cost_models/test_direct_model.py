@@ -66,6 +66,8 @@ def test_more_work_takes_longer(workload: Conv2dWorkload, core: Core, size: str)
     more = doubled(workload, size)
     assume(more.macs > workload.macs)
     assume(not IMPLEMENTATION.applies(workload, core) and not IMPLEMENTATION.applies(more, core))
+    # The width of a group decides which blocks fit it exactly.
+    assume(workload.groups == 1 or size != "co")
     # Another layout of the image is another way to compute it.
     layouts = [direct.layouts(w, core.lanes()) for w in (workload, more)]
     assume(layouts[0] == layouts[1])

@@ -87,15 +87,36 @@ def explain(
     without: options.Without = None,
     pin: options.Pins = None,
     records: options.Records = None,
+    asm: Annotated[
+        bool,
+        typer.Option(
+            "--asm",
+            help="Show the machine code of each k loop and its cycles, which llvm-mca counts.",
+        ),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Show what was chosen for each layer, what it should cost, and why."""
     limits = options.constraints(max_error, max_workspace, only, without, pin)
-    report = _open(model, target, shape, threads, limits, records).explain()
-    if as_json:
+    compiled = _open(model, target, shape, threads, limits, records)
+    report = compiled.explain()
+    if asm:
+        _explain_loops(compiled, target, as_json)
+    elif as_json:
         print_json(json.loads(report.to_json()))
     else:
         tables.print_report(stdout(), report)
+
+
+def _explain_loops(compiled: CompiledModel, target: str, as_json: bool) -> None:
+    from tvm_blislike.api import resolve_core
+    from tvm_blislike.loops import layer_loops
+
+    loops = layer_loops(compiled.assembly(), compiled.explain(), resolve_core(target))
+    if as_json:
+        print_json([asdict(entry) for entry in loops])
+    else:
+        tables.print_loops(stdout(), loops)
 
 
 def targets(as_json: options.Json = False) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tvm_blislike.bench import BenchResult
     from tvm_blislike.compiled import LayerTime
     from tvm_blislike.hardware import Core
+    from tvm_blislike.loops import LayerLoop
     from tvm_blislike.probe import ProbeResult
     from tvm_blislike.report import LayerReport, Report
 
@@ -170,6 +171,39 @@ def print_probe(console: Console, measured: ProbeResult, toml: str | None) -> No
     if toml:
         console.print()
         console.print(toml, markup=False, soft_wrap=True)
+
+
+def print_loops(console: Console, loops: Sequence[LayerLoop]) -> None:
+    """Print the k loop of each layer, then a table of what they consist of."""
+    for entry in loops:
+        console.print(f"{entry.layer}: {entry.implementation} {entry.microkernel}", markup=False)
+        for instruction in entry.loop:
+            console.print(f"    {instruction}", markup=False, highlight=False)
+    table = Table("layer", "micro-kernel", title="k loops, per iteration", title_justify="left")
+    headings = (
+        "instructions",
+        "FMAs",
+        "loads",
+        "spills",
+        "moves",
+        "cycles",
+        "llvm-mca",
+        "% of FMA",
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for entry in loops:
+        counts, speed = entry.speed.counts, entry.speed
+        numbers = (counts.instructions, counts.fmas, counts.loads, counts.spills, counts.moves)
+        cycles = (f"{speed.cycles:.1f}", f"{speed.mca_cycles:.1f}")
+        table.add_row(
+            escape(entry.layer),
+            entry.microkernel,
+            *map(str, numbers),
+            *cycles,
+            f"{100 * speed.utilisation:.0f}",
+        )
+    console.print(table)
 
 
 def _layer_cells(layer: LayerReport) -> list[str]:
