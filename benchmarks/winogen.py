@@ -84,6 +84,11 @@ def workloads() -> list[tuple[str, Conv2dWorkload]]:
     ]
 
 
+def title(network: str, workload: Conv2dWorkload) -> str:
+    """Return the name of a layer: two networks have 512 channels of 14x14."""
+    return f"{network}: {workload}"
+
+
 def model_of(workload: Conv2dWorkload, weights: np.ndarray) -> ModelProto:
     """Return an ONNX model of one convolution without bias."""
     w, kind = workload, TensorProto.FLOAT
@@ -132,7 +137,7 @@ def measure(network: str, workload: Conv2dWorkload, core: Core, rounds: int) -> 
     largest = np.abs(wanted).max()
     sizes = {n: get_implementation(n).workspace_bytes(w, c, 1) for n, c in configs.items()}
     return Row(
-        layer=str(w),
+        layer=title(network, w),
         network=network,
         size=(w.h, w.ci, w.co, w.kh),
         gflop=2 * w.macs / 1e9,
@@ -173,7 +178,7 @@ def main() -> None:
         report(about, list(rows.values()), SIDES)
         return
     first, last = (int(part) if part else None for part in options.layers.split(":"))
-    todo = [(network, w) for network, w in workloads()[first:last] if str(w) not in rows]
+    todo = [(network, w) for network, w in workloads()[first:last] if title(network, w) not in rows]
     append(options.file, todo, options.seconds, options.repeat)
 
 
