@@ -317,7 +317,7 @@ def _candidates(workload: Conv2dWorkload, core: Core) -> Iterator[Config]:
     orders = ("channels", "rows") if block_of(out_layout) else ("rows",)
     pixels = depthwise.accumulators(workload, core)
     for tile_h in range(1, min(4, workload.oh) + 1):
-        for tile_w in range(1, min(pixels // tile_h, workload.ow) + 1):
+        for tile_w in range(1, min(pixels // tile_h, workload.ow, depthwise.widest(core)) + 1):
             for order in orders:
                 yield Config(
                     "conv2d_depthwise",
