@@ -15,6 +15,7 @@ nr / co_group - 1 times out of nr / co_group.
 
 from __future__ import annotations
 
+from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
 from tvm_blislike.schedules.conv2d_depthwise import Conv2dDepthwise
 from tvm_blislike.schedules.depthwise_geometry import CODE_BYTES, FMA_BYTES
@@ -48,3 +49,7 @@ class Conv2dGrouped(Conv2dDepthwise):
 
 
 IMPLEMENTATION = Conv2dGrouped()
+
+    def relaid(self, workload: Workload, config: Config, core: Core) -> tuple[Config, ...]:
+        """Return none: whole groups fill a vector only where images are blocked or narrow."""
+        return ()
