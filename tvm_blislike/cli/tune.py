@@ -56,6 +56,13 @@ def tune(
         Cache,
         typer.Option(help="Whether the caches of a core are emptied before each repeat."),
     ] = Cache.cold,
+    rpc: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Tracker of TVM's RPC: measure on its boards."),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="What the boards are registered under.")
+    ] = None,
     max_error: options.MaxError = None,
     max_workspace: options.MaxWorkspace = None,
     only: options.Only = None,
@@ -84,6 +91,8 @@ def tune(
         limits,
         cache.value,
         progress,
+        rpc,
+        key,
     )
     if as_json:
         print_json(_plain(result))

@@ -30,6 +30,8 @@ from tvm_blislike.tuning import operands
 from tvm_blislike.workload import Workload
 
 _BUNDLE = "blislike.bundle"
+# TVM's AffinityMode that takes the fastest cores first.
+_BIG_CORES = 1
 
 
 @dataclass(frozen=True)
@@ -171,9 +173,15 @@ def export(folder: str, compiler: list[str], library: Any) -> str:
     return str(place)
 
 
-def allocate(bundle: Bundle, device: Any, _args_info: Any, _repeat: int) -> list[list[Any]]:
-    """Return [data, packed or plain operand, ..., result] of each candidate, seeded."""
+def allocate(bundle: Bundle, *context: Any) -> list[list[Any]]:
+    """Return [data, packed operand, (plain operand,) result] of each candidate, seeded.
+
+    The context is that of a runner's `f_alloc_argument`, with or without a session in front:
+    device, descriptions of arguments, repeats.
+    """
     import tvm
+
+    device = context[-3]
 
     from tvm_blislike.registry import get_implementation
 
@@ -208,6 +216,20 @@ def run_here(
     use_threads(bundle.threads)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus[: bundle.threads])
+    return run(bundle, plan, module, device, arguments)
+
+
+def run_there(
+    bundle: Bundle,
+    plan: Plan,
+    session: Any,
+    module: Any,
+    device: Any,
+    _config: Any,
+    arguments: list[Any],
+) -> list[float]:
+    """Do as `run` on a board (a remote runner's `f_run_evaluator`)."""
+    session.get_function("runtime.config_threadpool")(_BIG_CORES, bundle.threads)
     return run(bundle, plan, module, device, arguments)
 
 

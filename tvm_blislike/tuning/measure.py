@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -71,19 +71,19 @@ class Runner(Protocol):
         """End the processes and remove what was built."""
 
 
-class LocalRunner:
-    """Builds with all CPUs, then measures one bundle at a time on this machine.
+class BundleRunner:
+    """Builds with all CPUs; how the libraries are run is a subclass's business.
 
     Parameters
     ----------
     core : Core
-        This machine.
+        What to build for.
     threads : int
         Threads of the candidates.
     plan : Plan
         How they are timed.
-    build_seconds, run_seconds : float
-        Time that a bundle may take to build and to run; a single candidate gets the same.
+    build_seconds : float
+        Time that a bundle may take to build; a single candidate gets the same.
 
     Raises
     ------
@@ -91,22 +91,14 @@ class LocalRunner:
         When there is no C compiler to link candidates with.
     """
 
-    def __init__(
-        self,
-        core: Core,
-        threads: int,
-        plan: Plan,
-        build_seconds: float = 120.0,
-        run_seconds: float = 30.0,
-    ) -> None:
+    def __init__(self, core: Core, threads: int, plan: Plan, build_seconds: float = 120.0) -> None:
         import tvm
         from tvm.s_tir import meta_schedule as ms
 
-        self.plan = plan
+        self.plan, self.threads = plan, threads
         self.target = tvm.target.Target(core.target_config(threads))
         compiler = find_compiler(core.target_config(threads))
         self._folder = tempfile.mkdtemp(prefix="tvm-blislike-")
-        start = kernels.worker_start()
         with ThreadPoolExecutor() as pool:  # each of them starts a process and waits for it
             builder = pool.submit(
                 ms.builder.LocalBuilder,
@@ -114,9 +106,9 @@ class LocalRunner:
                 timeout_sec=build_seconds,
                 f_build=partial(kernels.build, core, threads),
                 f_export=partial(kernels.export, self._folder, compiler),
-                initializer=start,
+                initializer=kernels.worker_start(),
             )
-            runner = pool.submit(ms.runner.LocalRunner, run_seconds, initializer=start)
+            runner = pool.submit(self._start)
         self._builder, self._runner = builder.result(), runner.result()
 
     def measure(self, bundles: Sequence[Bundle]) -> Measured:
@@ -131,13 +123,25 @@ class LocalRunner:
         self._runner.pool.shutdown()
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def _start(self) -> Any:
+        """Return MetaSchedule's runner."""
+        raise NotImplementedError
+
+    def _run(self, built: Sequence[tuple[Bundle, str]]) -> Measured:
+        """Run libraries; outcomes in any order."""
+        raise NotImplementedError
+
     def _measure(self, bundles: Sequence[Bundle]) -> Measured:
-        for bundle, built in zip(bundles, self._build(bundles), strict=True):
-            if built.error_msg is not None:
-                yield bundle, _failed(bundle, "cannot be built", built.error_msg)
-                continue
-            yield bundle, self._run(bundle, str(built.artifact_path))
-            shutil.rmtree(Path(str(built.artifact_path)).parent, ignore_errors=True)
+        built: list[tuple[Bundle, str]] = []
+        for bundle, result in zip(bundles, self._build(bundles), strict=True):
+            if result.error_msg is not None:
+                yield bundle, failures(bundle, "cannot be built", str(result.error_msg))
+            else:
+                built.append((bundle, str(result.artifact_path)))
+        libraries = {bundle: library for bundle, library in built}
+        for bundle, outcomes in self._run(built):
+            shutil.rmtree(Path(libraries[bundle]).parent, ignore_errors=True)
+            yield bundle, outcomes
 
     def _build(self, bundles: Sequence[Bundle]) -> Sequence[Any]:
         from tvm.s_tir.meta_schedule.builder import BuilderInput
@@ -146,16 +150,15 @@ class LocalRunner:
             [BuilderInput(kernels.as_module(b), self.target) for b in bundles]
         )
 
-    def _run(self, bundle: Bundle, library: str) -> list[Outcome]:
+    def _submit(self, bundle: Bundle, library: str, run: Callable[..., Any]) -> Any:
+        """Return the future of a library; `run` is kernels' for this runner."""
         from tvm.s_tir.meta_schedule.runner import RunnerInput
 
         # A runner's functions are its attributes, read at each run; ours depend on the bundle.
         self._runner.f_alloc_argument = partial(kernels.allocate, bundle)
-        self._runner.f_run_evaluator = partial(kernels.run_here, bundle, self.plan)
-        result = self._runner.run([RunnerInput(library, "cpu", [])])[0].result()
-        if result.error_msg is not None:
-            return _failed(bundle, "cannot be run", str(result.error_msg))
-        return outcomes_of(bundle, [float(x) for x in result.run_secs])
+        self._runner.f_run_evaluator = partial(run, bundle, self.plan)
+        (future,) = self._runner.run([RunnerInput(library, "cpu", [])])
+        return future
 
     def _one_by_one(self, bundle: Bundle) -> list[Outcome]:
         """Find the candidates that fail; measure the others once more, in turns."""
@@ -168,8 +171,45 @@ class LocalRunner:
         return [found[config] for config in bundle.configs]
 
 
-def outcomes_of(bundle: Bundle, numbers: Sequence[float]) -> list[Outcome]:
-    """Return the outcomes that the numbers of `kernels.run` mean."""
+class LocalRunner(BundleRunner):
+    """Measures one bundle at a time on this machine.
+
+    Parameters
+    ----------
+    core, threads, plan, build_seconds
+        As for `BundleRunner`; `core` is this machine.
+    run_seconds : float
+        Time that a bundle may take to run; a single candidate gets the same.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        threads: int,
+        plan: Plan,
+        build_seconds: float = 120.0,
+        run_seconds: float = 30.0,
+    ) -> None:
+        self._run_seconds = run_seconds
+        super().__init__(core, threads, plan, build_seconds)
+
+    def _start(self) -> Any:
+        from tvm.s_tir import meta_schedule as ms
+
+        start = kernels.worker_start()
+        return ms.runner.LocalRunner(self._run_seconds, initializer=start)
+
+    def _run(self, built: Sequence[tuple[Bundle, str]]) -> Measured:
+        for bundle, library in built:
+            result = self._submit(bundle, library, kernels.run_here).result()
+            yield bundle, outcomes_of(bundle, result)
+
+
+def outcomes_of(bundle: Bundle, result: Any) -> list[Outcome]:
+    """Return the outcomes that a runner's result means: numbers of `kernels.run`, or an error."""
+    if result.error_msg is not None:
+        return failures(bundle, "cannot be run", str(result.error_msg))
+    numbers = [float(x) for x in result.run_secs]
     width = len(numbers) // len(bundle.configs)
     parts = [numbers[i * width : (i + 1) * width] for i in range(len(bundle.configs))]
     return [
@@ -190,7 +230,8 @@ def _outcome(
     return Outcome(config, "ok", seconds, error)
 
 
-def _failed(bundle: Bundle, what: str, message: str) -> list[Outcome]:
+def failures(bundle: Bundle, what: str, message: str) -> list[Outcome]:
+    """Return the outcomes of a bundle that could not be measured, with the message's last line."""
     lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
     reason = f"{what}: {lines[-1] if lines else 'no message'}"[:_REASON_LENGTH]
     return [Outcome(config, "failed", reason=reason) for config in bundle.configs]

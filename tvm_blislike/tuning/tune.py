@@ -32,6 +32,7 @@ from tvm_blislike.tuning.kernels import Plan
 from tvm_blislike.tuning.measure import LocalRunner, Outcome, Runner
 from tvm_blislike.tuning.progress import Progress
 from tvm_blislike.tuning.record import Record, now, versions
+from tvm_blislike.tuning.remote import RemoteRunner
 from tvm_blislike.tuning.search import search_named
 from tvm_blislike.tuning.sweep import BUNDLES_PER_CPU, Limits, Sweep
 from tvm_blislike.tuning.tasks import Task, tasks_of
@@ -133,6 +134,8 @@ def tune(
     constraints: Constraints | None = None,
     cache: str = "cold",
     progress: Progress | None = None,
+    rpc: str | None = None,
+    key: str | None = None,
     runner: Runner | None = None,
 ) -> TuneResult:
     """Measure a few configurations of each layer of a model and keep them as records.
@@ -158,8 +161,11 @@ def tune(
         do; "warm": they are not.
     progress : Progress, optional
         A live display.
+    rpc, key : str, optional
+        "HOST:PORT" of a tracker of TVM's RPC, and what the boards to measure on are registered
+        under. The model is then not compared end to end.
     runner : Runner, optional
-        Where to measure; by default this machine, and then the model is compared end to end.
+        Where to measure instead; the same holds.
 
     Returns
     -------
@@ -177,21 +183,25 @@ def tune(
     ToolchainError
         When there is no C compiler to link candidates with.
     UsageError
-        When `search` or `cache` is unknown.
+        When `search` or `cache` is unknown, or one of `rpc` and `key` is missing.
     """
     started = time.monotonic()
     make_search, core = search_named(search), resolve_core(target)
     if cache not in _CACHES:
         raise UsageError(f"unknown cache mode {cache!r}", f"known: {', '.join(_CACHES)}")
-    threads = threads or default_threads()
-    if runner is None:
+    if (rpc is None) != (key is None):
+        raise UsageError("rpc and key belong together")
+    here = runner is None and rpc is None
+    threads = threads or (default_threads() if here else core.cores)
+    if here:
         require_runnable(core.target_config(threads))
+    plan = plan_for(core, cache)
     path = Path(records) if records is not None else files.default_path()
     strategy = Strategy(core, threads, None, constraints or Constraints())
     sweep = Sweep(
         strategy,
         make_search,
-        runner or LocalRunner(core, threads, plan_for(core, cache)),
+        runner or _runner(core, threads, plan, rpc, key),
         RecordBook.open(path) if path.exists() else RecordBook(),
         partial(files.append, path),
         progress or Progress(Console(quiet=True)),
@@ -206,7 +216,7 @@ def tune(
         fair = max(_LEAST_PER_TASK, ceil(trials / max(len(tasks), 1)))
         sweep.limits = replace(sweep.limits, per_task=min(sweep.limits.per_task, fair))
     try:
-        subject = None if runner else Subject(model, shapes)
+        subject = Subject(model, shapes) if here else None
         end = None if budget is None else started + budget
         verdict, interrupted = _sweep(sweep, tasks, subject, end)
     finally:
@@ -216,6 +226,12 @@ def tune(
     seconds = time.monotonic() - started
     rejected = tuple(_rejected(sweep, tasks))
     return TuneResult(path, layers, verdict, sweep.measured, rejected, seconds, interrupted)
+
+
+def _runner(core: Core, threads: int, plan: Plan, rpc: str | None, key: str | None) -> Runner:
+    if rpc is None or key is None:
+        return LocalRunner(core, threads, plan)
+    return RemoteRunner(core, threads, plan, rpc, key)
 
 
 def plan_for(core: Core, cache: str = "cold") -> Plan:
