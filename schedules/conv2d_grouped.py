@@ -47,9 +47,9 @@ class Conv2dGrouped(Conv2dDepthwise):
         too_large = products * FMA_BYTES > CODE_BYTES
         return f"{products} products per output are too many to unroll" if too_large else ""
 
+    def relaid(self, workload: Workload, config: Config, core: Core) -> tuple[Config, ...]:
+        """Return none: the lanes of a vector belong to several groups, in blocks only."""
+        return ()
+
 
 IMPLEMENTATION = Conv2dGrouped()
-
-    def relaid(self, workload: Workload, config: Config, core: Core) -> tuple[Config, ...]:
-        """Return none: whole groups fill a vector only where images are blocked or narrow."""
-        return ()
