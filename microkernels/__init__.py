@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tvm_blislike.microkernels import avx2_f32, avx512_f32, neon_f32
+from tvm_blislike.microkernels import avx2_f32, avx512_f32, neon_f16, neon_f32
 from tvm_blislike.microkernels.base import (
     AXIS,
     PANELS,
@@ -14,8 +14,10 @@ from tvm_blislike.microkernels.base import (
 )
 
 KERNELS: tuple[Microkernel, ...] = avx512_f32.KERNELS + avx2_f32.KERNELS + neon_f32.KERNELS
+# fp16, of cores with `+fullfp16`.
+HALF_KERNELS: tuple[Microkernel, ...] = neon_f16.KERNELS
 
-_BY_NAME = {kernel.name: kernel for kernel in KERNELS}
+_BY_NAME = {kernel.name: kernel for kernel in (*KERNELS, *HALF_KERNELS)}
 
 
 def kernels_for(isa: str, dtype: str = "float32", panels: bool = False) -> tuple[Microkernel, ...]:
@@ -26,7 +28,7 @@ def kernels_for(isa: str, dtype: str = "float32", panels: bool = False) -> tuple
     panels : bool
         A is packed into panels: those that can do with nothing else are offered too.
     """
-    offered = (k for k in KERNELS if k.isa == isa and k.dtype == dtype)
+    offered = (k for k in _BY_NAME.values() if k.isa == isa and k.dtype == dtype)
     return tuple(k for k in offered if panels or not k.panels_only)
 
 
@@ -45,6 +47,7 @@ def get_kernel(name: str) -> Microkernel:
 
 __all__ = [
     "AXIS",
+    "HALF_KERNELS",
     "KERNELS",
     "PANELS",
     "Microkernel",

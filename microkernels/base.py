@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tvm import tirx
 from tvm.s_tir import TensorIntrin
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
@@ -326,7 +327,7 @@ def _impl_body(
         _k_loop(kernel, shape, a, b, c)
         return
     sums = _Operand.local((shape.mh, shape.mw, kernel.nr), kernel.dtype)
-    zero = T.broadcast(T.float32(0.0), kernel.lanes)
+    zero = T.broadcast(tirx.const(0.0, kernel.dtype), kernel.lanes)
     for at in _block(kernel, shape):
         T.buffer_store(sums.buffer, zero, sums.at(*at))
     _k_loop(kernel, shape, a, b, sums)
@@ -367,7 +368,8 @@ def _has_ordered_loop(kernel: Microkernel) -> bool:
 def _is_streamed(kernel: Microkernel, shape: UpdateShape) -> bool:
     most = _MOST_VECTORS_IN_ORDER if shape.in_order else kernel.vectors
     tight = kernel.registers > _MOST_OF_A_LOOP_BY_LLVM or kernel.vectors > most
-    return shape.view == "panel" and kernel.isa == "neon" and tight
+    single = kernel.isa == "neon" and kernel.dtype == "float32"
+    return shape.view == "panel" and single and tight
 
 
 def _plain_k_loop(
