@@ -179,7 +179,7 @@ def _input_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
     w = geo.workload
     source = level_holding(core, w.n * w.ci * w.h * w.w * ITEM_BYTES, threads)
     image = w.n * w.ci * w.h * w.w * ITEM_BYTES / bytes_per_cycle(core, source)
-    vectors = geo.blocks * w.ci / core.lanes(w.dtype)
+    vectors = geo.blocks * math.ceil(w.ci / core.lanes(w.dtype))
     work = vectors * geo.input_work * _transform_cycles(geo, core)
     return work + (image if source not in (1, 2) else 0.0)
 
@@ -187,7 +187,7 @@ def _input_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
 def _output_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
     """Cycles of transforming all products and of the epilogue."""
     w = geo.workload
-    vectors = geo.blocks * w.co / core.lanes(w.dtype)
+    vectors = geo.blocks * math.ceil(w.co / core.lanes(w.dtype))
     size = w.n * w.co * w.oh * w.ow * ITEM_BYTES
     level = level_holding(core, size, threads)
     image = 0.0 if level in (1, 2) else size / bytes_per_cycle(core, level)

@@ -16,7 +16,7 @@ from tvm_blislike.cost_models.winograd_geometry import (
     geometry,
 )
 from tvm_blislike.hardware import Core
-from tvm_blislike.layouts import blocked
+from tvm_blislike.layouts import block_of, preferred
 from tvm_blislike.microkernels import Microkernel, kernels_for
 from tvm_blislike.workload import Conv2dWorkload
 
@@ -29,6 +29,9 @@ L2_PLANNED = 0.7
 MOST_KEPT_V = 16 << 20
 # Rows of tiles in a block.
 BLOCK_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 28)
+# One core of Golden Cove, ms, F(4, 3) against direct convolution: 3 to 64 channels of 112x112 0.33
+# and 0.25, 8 to 64 of 56x56 0.10 and 0.16, 24 to 24 0.11 and 0.22, 57 to 57 of 28x28 0.13 and 0.29.
+FEWEST_CHANNELS = 8
 # Rows in a block of a ring: for little workspace, which larger ones do not have.
 RING_ROWS = (1, 2, 4, 8)
 # Part of the rows that strips may compute beyond the image.
@@ -36,8 +39,8 @@ MOST_BEYOND = 0.1
 
 
 def applies(workload: Conv2dWorkload, core: Core) -> str:
-    """Return "" for convolutions of stride 1 whose channels fill vectors, else the reason."""
-    w, lanes = workload, core.lanes(workload.dtype)
+    """Return "" for convolutions of stride 1 that transforms may pay for, else the reason."""
+    w = workload
     if w.dtype != "float32":
         return f"no {w.dtype} transforms"
     if w.stride != (1, 1) or w.dilation != (1, 1):
@@ -46,8 +49,8 @@ def applies(workload: Conv2dWorkload, core: Core) -> str:
         return "only for one group"
     if w.kh == w.kw == 1 or not _sizes(w.kh) or not _sizes(w.kw):
         return f"no transform for {w.kh}x{w.kw} kernels"
-    if w.ci % lanes or w.co % lanes:
-        return f"channels are no multiple of {lanes}"
+    if min(w.ci, w.co) < FEWEST_CHANNELS:
+        return f"{min(w.ci, w.co)} channels: transforms would take longer than direct products"
     return ""
 
 
@@ -68,6 +71,9 @@ def applies_1d(workload: Conv2dWorkload, core: Core) -> str:
     """Return "" for what `conv2d_winograd` computes with kernels of several rows and columns."""
     if min(workload.kh, workload.kw) == 1:
         return "for kernels of one row or column conv2d_winograd is one-dimensional itself"
+    lanes = core.lanes(workload.dtype)
+    if workload.ci % lanes or workload.co % lanes:
+        return f"channels are no multiple of {lanes}: conv2d_winograd has forms for that"
     return applies(workload, core)
 
 
@@ -81,7 +87,10 @@ def _of_tile(
     name: str, workload: Conv2dWorkload, tile: tuple[int, int], core: Core, threads: int
 ) -> Iterator[Config]:
     for kernel in kernels_for(core.isa, workload.dtype):
-        if workload.co % kernel.nr == 0 and _leaves_registers(kernel, core):
+        lanes = core.lanes(workload.dtype)
+        # Lanes of the last panel may be empty where those of the last vector are as well.
+        empty = -workload.co % kernel.nr
+        if empty < (lanes if workload.co % lanes else 1) and _leaves_registers(kernel, core):
             yield from _blocked(name, workload, kernel, tile, core, threads)
 
 
@@ -144,9 +153,12 @@ def _chunked(
     core: Core,
 ) -> Iterator[Config]:
     """Yield a config for each number of panels that divides the output channels."""
-    panels = workload.co // kernel.nr
-    layout = blocked(core.lanes(workload.dtype))
-    for chunk in (c for c in range(1, panels + 1) if panels % c == 0):
+    panels = math.ceil(workload.co / kernel.nr)
+    lanes = core.lanes(workload.dtype)
+    layouts = preferred(workload.ci, 1, lanes), preferred(workload.co, 1, lanes)
+    # The last panel of an NHWC image is in the same chunk as all others.
+    least = 1 if block_of(layouts[1]) else panels
+    for chunk in (c for c in range(least, panels + 1) if panels % c == 0):
         yield Config(
             name,
             mr=kernel.mr,
@@ -155,8 +167,8 @@ def _chunked(
             nc=chunk * kernel.nr,
             kc=workload.ci,
             loop_order=TILES,
-            data_layout=layout,
-            out_layout=layout,
+            data_layout=layouts[0],
+            out_layout=layouts[1],
             tile_h=tile[0],
             tile_w=tile[1],
             oh_block=block[0],

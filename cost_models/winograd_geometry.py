@@ -16,6 +16,8 @@ CHANNELS = "channels"
 FLAT = "flat"
 
 ITEM_BYTES = 4
+# Channels of an NHWC image that are transformed together, whole vectors of any width.
+NHWC_BLOCK = 16
 ONE_D = "conv2d_winograd_1d"
 TWO_D = "conv2d_winograd"
 
@@ -26,7 +28,7 @@ def matrices_bytes(points: int, tiles: int, channels: int, lanes: int) -> int:
     A matrix takes an odd number of vectors: points a multiple of a page apart would share one
     cache set.
     """
-    return ITEM_BYTES * points * lanes * (tiles * channels // lanes | 1)
+    return ITEM_BYTES * points * lanes * (math.ceil(tiles * channels / lanes) | 1)
 
 
 @dataclass(frozen=True)
@@ -155,13 +157,33 @@ class WinogradGeometry:
 
     @property
     def lanes(self) -> int:
-        """Channels that lie side by side in the images."""
-        return block_of(self.config.out_layout)
+        """Elements that matrices are aligned to."""
+        return block_of(self.config.out_layout) or NHWC_BLOCK
+
+    @property
+    def in_block(self) -> int:
+        """Input channels that are transformed together; the last ones of NHWC may be fewer."""
+        return block_of(self.config.data_layout) or NHWC_BLOCK
+
+    @property
+    def in_blocks(self) -> int:
+        """Blocks of input channels, the last one perhaps cut."""
+        return math.ceil(self.workload.ci / self.in_block)
+
+    @property
+    def out_block(self) -> int:
+        """Output channels that are transformed together; the last ones of NHWC may be fewer."""
+        return block_of(self.config.out_layout) or math.gcd(NHWC_BLOCK, self.config.nr)
+
+    @property
+    def out_blocks(self) -> int:
+        """Blocks of output channels, the last one perhaps cut."""
+        return math.ceil(self.workload.co / self.out_block)
 
     @property
     def chunks(self) -> int:
-        """Chunks of nc output channels."""
-        return self.workload.co // self.config.nc
+        """Chunks of nc output channels; the last one may reach beyond them."""
+        return math.ceil(self.workload.co / self.config.nc)
 
     @property
     def panels(self) -> int:

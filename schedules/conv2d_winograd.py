@@ -1,4 +1,4 @@
-"""Winograd convolution on NCHWc images: fewer multiplications through transforms.
+"""Winograd convolution on NCHWc or NHWC images: fewer multiplications through transforms.
 
 For tiles of m x m outputs of an r x r kernel, n = m + r - 1 (thesis section 6.1, Lavin 2016):
 
@@ -20,6 +20,10 @@ Loops ("tiles" order):
 V and P of a block stay in L2; the weights stream past them, from L2, L3 or memory, once per block.
 "channels" order transforms the whole image first and divides the chunks of output channels among
 the threads: for small images, whose few blocks would each read all weights.
+
+Channels that fill no vectors (NHWC: 24, 57) are transformed in blocks of 16 of which the last is
+narrower, V has as many columns as there are channels, and only panels of weights are filled up with
+zeros: 1.6 to 2.5 times as fast as direct convolution from 8 channels on (`winograd_configs`).
 
 `Config.transform` = "flat" transforms a patch in one pass (`winograd_programs`): no more additions,
 but all points alive at once. One core with 32 vector registers, 64 channels of 56x56 and 128 of
@@ -54,6 +58,7 @@ from tvm_blislike.config import Config
 from tvm_blislike.cost_models import winograd as model
 from tvm_blislike.cost_models import winograd_configs as choices
 from tvm_blislike.cost_models.winograd_geometry import WinogradGeometry
+from tvm_blislike.layouts import block_of, shape_in
 from tvm_blislike.registry import Template
 from tvm_blislike.schedules.common import stage
 from tvm_blislike.schedules.winograd_passes import flat_pass, one_pass, select, transform
@@ -68,7 +73,9 @@ def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) 
     geo = WinogradGeometry(workload, config)
     rows, columns = _transforms(workload, config)
     points = transform_weights(weights, rows, columns)
-    panels = points.reshape(*points.shape[:3], geo.chunks, geo.panels, config.nr)
+    missing = geo.chunks * config.nc - workload.co
+    filled = np.pad(points, ((0, 0), (0, 0), (0, 0), (0, missing)))
+    panels = filled.reshape(*points.shape[:3], geo.chunks, geo.panels, config.nr)
     return np.ascontiguousarray(panels.transpose(3, 0, 1, 4, 2, 5))
 
 
@@ -88,7 +95,7 @@ def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor
     def value(chunk: Any, xi: Any, nu: Any, panel: Any, ci: Any, j: Any) -> Any:
         co = chunk * config.nc + panel * config.nr + j
         kernel_columns = [half[xi, i, co, ci] for i in range(workload.kw)]
-        return one_pass(columns.g, nu, kernel_columns)
+        return _where(co, workload.co, one_pass(columns.g, nu, kernel_columns), 0.0)
 
     return te.compute(geo.packed_shape, value, name="packed_weights")
 
@@ -116,14 +123,14 @@ def compute(
     Parameters
     ----------
     data : te.Tensor
-        The image batch, (n, ci / lanes, h, w, lanes).
+        The image batch, (n, ci / lanes, h, w, lanes) or (n, h, w, ci).
     packed : te.Tensor
         Weights as `pack_weights` makes them.
 
     Returns
     -------
     te.Tensor
-        The result, (n, co / lanes, oh, ow, lanes).
+        The result, (n, co / lanes, oh, ow, lanes) or (n, oh, ow, co).
     """
     geo = WinogradGeometry(workload, config)
     grid = (workload.n, geo.blocks_h, geo.blocks_w)
@@ -131,7 +138,7 @@ def compute(
     transformed = _input_transform(geo, data, grid)
 
     k = te.reduce_axis((0, workload.ci), "k")
-    mr, nr, lanes = config.mr, config.nr, geo.lanes
+    mr, nr = config.mr, config.nr
     # Whole micro-kernel blocks: those that reach beyond the tiles are cut in the schedule.
     groups = -(-geo.tiles // mr)
 
@@ -148,7 +155,7 @@ def compute(
         name="products",
         attrs=stage("products"),
     )
-    return _output_transform(geo, products, lanes)
+    return _output_transform(geo, products)
 
 
 def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ...]) -> te.Tensor:
@@ -157,8 +164,13 @@ def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ..
     Flat transforms have a copy of the patch for their first stage, with zeros outside the image:
     conditions then stay out of their long expressions.
     """
-    w, c, lanes = geo.workload, geo.config, geo.lanes
+    w, c, block = geo.workload, geo.config, geo.in_block
     rows, columns = _transforms(w, c)
+
+    def loaded(n: Any, ib: Any, y: Any, x: Any, lane: Any) -> Any:
+        if block_of(c.data_layout):
+            return data[n, ib, y, x, lane]
+        return data[n, y, x, ib * block + lane]
 
     def patch_row(n: Any, yb: Any, xb: Any, r: Any, q: Any, ib: Any, i: Any, nu: Any, lane: Any):
         y = (yb * geo.block_h + r) * c.tile_h + i - w.padding[0]
@@ -166,21 +178,24 @@ def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ..
 
         def pixel(j: int) -> Any:
             inside = tirx.all(y >= 0, y < w.h, x + j >= 0, x + j < w.w)
-            return tirx.if_then_else(inside, data[n, ib, y, x + j, lane], 0.0)
+            return tirx.if_then_else(inside, loaded(n, ib, y, x + j, lane), 0.0)
 
         pixels = [pixel(j) for j in range(geo.patch_w)]
         return select(nu, pixels) if geo.flat else one_pass(columns.bt, nu, pixels)
 
-    shape = (*grid, geo.block_h, geo.block_w, w.ci // lanes, geo.patch_h, geo.patch_w, lanes)
+    shape = (*grid, geo.block_h, geo.block_w, geo.in_blocks, geo.patch_h, geo.patch_w, block)
     patch = te.compute(shape, patch_row, name="patch_rows", attrs=stage("patch_rows"))
 
     def value(n: Any, yb: Any, xb: Any, xi: Any, nu: Any, t: Any, channel: Any) -> Any:
-        at = (n, yb, xb, t // geo.block_w, t % geo.block_w, channel // lanes)
-        lane = channel % lanes
+        at = (n, yb, xb, t // geo.block_w, t % geo.block_w, channel // block)
+        lane = channel % block
         if geo.flat:
             pixels = [patch[(*at, *pixel, lane)] for pixel in np.ndindex(geo.patch_h, geo.patch_w)]
-            return flat_pass(rows.bt, columns.bt, (xi, nu), pixels)
-        return one_pass(rows.bt, xi, [patch[(*at, i, nu, lane)] for i in range(geo.patch_h)])
+            result = flat_pass(rows.bt, columns.bt, (xi, nu), pixels)
+        else:
+            column = [patch[(*at, i, nu, lane)] for i in range(geo.patch_h)]
+            result = one_pass(rows.bt, xi, column)
+        return _where(channel, w.ci, result, patch[(*at, 0, 0, block - 1)], block)
 
     return te.compute(
         (*grid, geo.patch_h, geo.patch_w, geo.tiles, w.ci),
@@ -190,8 +205,19 @@ def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ..
     )
 
 
-def _output_transform(geo: WinogradGeometry, products: te.Tensor, lanes: int) -> te.Tensor:
-    w, c = geo.workload, geo.config
+def _where(channel: Any, channels: int, value: Any, other: Any, block: int = 0) -> Any:
+    """Return `value` for channels that exist, which are all where they fill blocks.
+
+    With a block, the condition holds wherever the schedule computes anything, and is simplified
+    away; naming the last lane keeps `compute_at` from cutting the block to a varying size.
+    """
+    if block and channels % block == 0:
+        return value
+    return tirx.if_then_else(channel < channels, value, other)
+
+
+def _output_transform(geo: WinogradGeometry, products: te.Tensor) -> te.Tensor:
+    w, c, lanes = geo.workload, geo.config, geo.out_block
     rows, columns = _transforms(w, c)
 
     def tile_column(n: Any, ob: Any, yt: Any, xt: Any, a: Any, nu: Any, lane: Any) -> Any:
@@ -205,17 +231,24 @@ def _output_transform(geo: WinogradGeometry, products: te.Tensor, lanes: int) ->
         column = [products[(*block, xi, nu, *place)] for xi in range(geo.patch_h)]
         return one_pass(rows.at, a, column)
 
-    shape = (w.n, w.co // lanes, geo.tiles_h, geo.tiles_w, *geo.half_shape, lanes)
+    shape = (w.n, geo.out_blocks, geo.tiles_h, geo.tiles_w, *geo.half_shape, lanes)
     half = te.compute(shape, tile_column, name="tile_columns", attrs=stage("tile_columns"))
 
     def value(n: Any, ob: Any, y: Any, x: Any, lane: Any) -> Any:
         at = (n, ob, y // c.tile_h, x // c.tile_w, y % c.tile_h)
         values = [half[(*at, nu, lane)] for nu in range(geo.half_shape[1])]
         b = x % c.tile_w
-        return select(b, values) if geo.flat else one_pass(columns.at, b, values)
+        result = select(b, values) if geo.flat else one_pass(columns.at, b, values)
+        return _where(ob * lanes + lane, w.co, result, half[(*at, 0, lanes - 1)], lanes)
+
+    def of_channels(n: Any, y: Any, x: Any, channel: Any) -> Any:
+        return value(n, channel // lanes, y, x, channel % lanes)
 
     return te.compute(
-        (w.n, w.co // lanes, w.oh, w.ow, lanes), value, name="unpack", attrs=stage("unpack")
+        shape_in(c.out_layout, w.n, w.co, w.oh, w.ow),
+        value if block_of(c.out_layout) else of_channels,
+        name="unpack",
+        attrs=stage("unpack"),
     )
 
 

@@ -13,6 +13,7 @@ from tvm_blislike.cost_models.winograd_geometry import (
     WinogradGeometry,
 )
 from tvm_blislike.hardware import Core
+from tvm_blislike.layouts import block_of
 from tvm_blislike.microkernels import (
     Microkernel,
     UpdateShape,
@@ -58,9 +59,13 @@ def tile_epilogue(
     sch: s_tir.Schedule, epilogue: Any, geo: WinogradGeometry, kernel: Microkernel
 ) -> dict[str, Any]:
     """Split the epilogue's loops into blocks, tiles and pixels of a tile."""
-    n, ob, oh, ow, lane = sch.get_loops(epilogue)
-    config = geo.config
-    oc, o = sch.split(ob, [None, config.nc // geo.lanes])
+    config, block = geo.config, geo.out_block
+    if block_of(config.out_layout):
+        n, ob, oh, ow, lane = sch.get_loops(epilogue)
+        oc, o = sch.split(ob, [None, config.nc // block])
+    else:
+        n, oh, ow, channel = sch.get_loops(epilogue)
+        oc, o, lane = sch.split(channel, [1, geo.out_blocks, block])
     yb, r, a = sch.split(oh, [None, geo.block_h, config.tile_h])
     xb, q, b = sch.split(ow, [None, geo.block_w, config.tile_w])
     outer = [oc, n, yb, xb] if config.loop_order == CHANNELS else [n, yb, xb, oc]
@@ -69,7 +74,15 @@ def tile_epilogue(
     annotate_step(sch, a, UNSWITCH)
     annotate_step(sch, b, UNROLL)
     annotate_vector(sch, lane, kernel.lanes)
+    annotate_cut(sch, o, lane, geo.workload.co % block)
     return {"n": n, "oc": oc, "yb": yb, "xb": xb, "o": o, "block": outer[-1]}
+
+
+def annotate_cut(sch: s_tir.Schedule, blocks: Any, lane: Any, cut: int) -> None:
+    """Say how many channels the last block of an NHWC image has; 0 when it is whole."""
+    if cut:
+        annotate_axis(sch, lane, "lanes")
+        sch.annotate(blocks, EDGE, {"lanes": cut})
 
 
 def annotate_step(sch: s_tir.Schedule, loop: Any, step: str) -> None:
@@ -90,7 +103,7 @@ def schedule_products(
     # An odd number of vectors: points a multiple of a page apart would share one cache set.
     one_d = isinstance(geo, Winograd1dGeometry)
     point_axis = len(sch.get(products).writes[0].source.shape) - (5 if one_d else 4)
-    sch.storage_align(products, 0, point_axis, 2 * kernel.lanes, kernel.lanes)
+    sch.storage_align(products, 0, point_axis, 2 * geo.lanes, geo.lanes)
     *_, row, t, j = sch.get_loops(products)
     group, i = sch.split(t, [None, config.mr])
     sch.unroll(i)
@@ -145,7 +158,7 @@ def _schedule_input_transform(
         sch.compute_at(transformed, place, preserve_unit_loops=True)
     *outer, xi, nu, t, channel = sch.get_loops(transformed)
     r, q = sch.split(t, [None, geo.block_w])
-    ib, lane = sch.split(channel, [None, geo.lanes])
+    ib, lane = sch.split(channel, [None, geo.in_block])
     sch.reorder(r, q, ib, nu, xi, lane)
     annotate_step(sch, xi, UNROLL)
     if geo.flat:
@@ -155,12 +168,16 @@ def _schedule_input_transform(
         sch.reorder(r, *outer[-3:], q)
         sch.parallel(r)
     # An odd number of vectors: points a multiple of a page apart would share one cache set.
-    sch.storage_align(transformed, 0, 4, 2 * kernel.lanes, kernel.lanes)
+    sch.storage_align(transformed, 0, 4, 2 * geo.lanes, geo.lanes)
+    cut = geo.workload.ci % geo.in_block
+    annotate_cut(sch, ib, lane, cut)
     sch.compute_at(patch, ib, preserve_unit_loops=True)
     i, nu, lane = sch.get_loops(patch)[-3:]
     annotate_step(sch, nu, UNROLL)
     annotate_step(sch, i, UNSWITCH)
     annotate_vector(sch, lane, kernel.lanes)
+    if cut:
+        annotate_axis(sch, lane, "lanes")
 
 
 def _schedule_output_transform(
@@ -174,6 +191,8 @@ def _schedule_output_transform(
     if geo.flat:
         annotate_step(sch, nu, UNROLL)
     annotate_vector(sch, lane, kernel.lanes)
+    if geo.workload.co % geo.out_block:
+        annotate_axis(sch, lane, "lanes")
 
 
 def parallelize(

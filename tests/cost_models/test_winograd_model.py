@@ -33,7 +33,8 @@ ODD = [
 
 
 def workloads(lanes: int) -> st.SearchStrategy[Conv2dWorkload]:
-    channels = st.integers(1, 24).map(lambda count: lanes * count)
+    whole = st.integers(1, 24).map(lambda count: lanes * count)
+    channels = st.one_of(whole, st.integers(8, 100))
     return convolutions(channels=channels, image=80, stride=1, dilation=1, most_macs=math.inf)
 
 
@@ -51,7 +52,9 @@ def check(workload: Conv2dWorkload, config: Config, core: Core, threads: int) ->
     assert kernel.registers + 2 <= core.vector_registers
     assert config.mr <= config.mc == geo.block_h * geo.block_w
     assert geo.block_h <= geo.tiles_h and geo.block_w <= geo.tiles_w
-    assert config.nc % config.nr == 0 and workload.co % config.nc == 0
+    empty = -workload.co % config.nc
+    assert config.nc % config.nr == 0 and empty < core.lanes()
+    assert empty == 0 or config.out_layout == "NHWC"
     assert max(geo.patch_h, geo.patch_w) <= winograd_configs.MOST_POINTS
     assert min(workload.kh, workload.kw) == 1 or config.tile_h == config.tile_w
     assert config.loop_order in (TILES, CHANNELS)
@@ -143,8 +146,8 @@ def test_offers_both_orders_and_chunks() -> None:
         (dataclasses.replace(LAYER, dilation=(2, 1)), "without dilation"),
         (dataclasses.replace(LAYER, groups=2), "only for one group"),
         (dataclasses.replace(LAYER, groups=64), "only for one group"),
-        (dataclasses.replace(LAYER, ci=24), "channels are no multiple of 16"),
-        (dataclasses.replace(LAYER, co=24), "channels are no multiple of 16"),
+        (dataclasses.replace(LAYER, ci=3), "3 channels: transforms would take longer"),
+        (dataclasses.replace(LAYER, co=7), "7 channels: transforms would take longer"),
         (dataclasses.replace(LAYER, kh=1, kw=1), "no transform for 1x1 kernels"),
         (dataclasses.replace(LAYER, kh=11, kw=11), "no transform for 11x11 kernels"),
         (dataclasses.replace(LAYER, kh=8, kw=3), "no transform for 8x3 kernels"),
@@ -156,10 +159,20 @@ def test_refuses_with_a_reason(workload: Conv2dWorkload, reason: str) -> None:
     assert reason in winograd_configs.applies(workload, AVX512)
 
 
+def test_channels_that_fill_no_vectors_are_for_two_dimensions() -> None:
+    workload = dataclasses.replace(LAYER, ci=24, co=57)
+    assert winograd_configs.applies(workload, AVX512) == ""
+    assert "no multiple of 16" in winograd_configs.applies_1d(workload, AVX512)
+    offered = check_all(workload, AVX512, 1)
+    assert {(c.data_layout, c.out_layout, c.nc) for c in offered} == {("NHWC", "NHWC", 64)}
+    mixed = check_all(dataclasses.replace(LAYER, ci=24), AVX512, 2)
+    assert {(c.data_layout, c.out_layout) for c in mixed} == {("NHWC", "NCHW16c")}
+
+
 def test_24_channels_fill_the_vectors_of_other_cores() -> None:
     workload = dataclasses.replace(LAYER, ci=24, co=24)
-    assert winograd_configs.applies(workload, Core.named("haswell")) == ""
-    assert winograd_configs.applies(workload, Core.named("cortex-a72")) == ""
+    assert winograd_configs.applies_1d(workload, Core.named("haswell")) == ""
+    assert winograd_configs.applies_1d(workload, Core.named("cortex-a72")) == ""
 
 
 @pytest.mark.parametrize(

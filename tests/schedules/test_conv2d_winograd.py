@@ -70,6 +70,10 @@ CORNERS = {
     "outputs of padding alone": Conv2dWorkload(1, 16, 3, 4, 32, 3, 3, padding=(5, 4, 3, 6)),
     "batch of three": Conv2dWorkload(3, 16, 9, 11, 32, 3, 3, padding=SAME),
     "batch of three pixels": Conv2dWorkload(3, 16, 1, 1, 32, 3, 3, padding=SAME),
+    "24 to 57 channels": Conv2dWorkload(1, 24, 13, 11, 57, 3, 3, padding=SAME),
+    "24 to 64 channels": Conv2dWorkload(1, 24, 14, 14, 64, 5, 5, padding=(2, 2, 2, 2)),
+    "64 to 9 channels": Conv2dWorkload(2, 64, 9, 10, 9, 3, 3, padding=(1, 0, 2, 1)),
+    "9 to 8 channels": Conv2dWorkload(1, 9, 7, 12, 8, 1, 3, padding=(0, 1, 0, 1)),
     "whole tiles": Conv2dWorkload(2, 16, 24, 12, 32, 3, 3, padding=SAME),
 }
 
@@ -80,7 +84,7 @@ def variants(workload: Conv2dWorkload) -> Iterator[tuple[Config, int]]:
         h, w = -(-workload.oh // tile[0]), -(-workload.ow // tile[1])
         blocks = [(h, w), (1, w), (min(2, h), w), (1, -(-w // 2)), (min(3, h), min(2, w))]
         block = blocks[(number + w) % len(blocks)]
-        panels = workload.co // kernel_of(NATIVE, block[0] * block[1], workload.co).nr
+        panels = -(-workload.co // kernel_of(NATIVE, block[0] * block[1], workload.co).nr)
         # Threads change with every second variant, so that both orders meet both numbers.
         chunk = panels if number % 3 == 0 else 1
         yield forced(workload, tile, block, order, chunk), 1 + (number + number // 2) % 2
@@ -184,6 +188,30 @@ def test_one_thread_and_two_give_the_same_bits(order: str) -> None:
     assert_threads_do_not_change_a_bit(workload, forced(workload, (4, 4), (1, 5), order))
 
 
+ODD_CHANNELS = [(24, 57), (24, 4 * LANES), (2 * LANES, 9), (57, 24), (8, 8), (17, 33)]
+
+
+@pytest.mark.parametrize("core", RUNNABLE, ids=lambda core: core.isa)
+@pytest.mark.parametrize("ci, co", ODD_CHANNELS)
+def test_channels_that_fill_no_vectors(ci: int, co: int, core: Core) -> None:
+    """Of all widths of kernels: panels with empty lanes, and vectors with."""
+    workload = Conv2dWorkload(1, ci, 9, 13, co, 3, 3, padding=(1, 0, 2, 1))
+    for number, columns in enumerate(sorted({k.nr for k in kernels_for(core.isa)})):
+        kernel = next(k for k in kernels_for(core.isa) if k.nr == columns and k.mr <= 3)
+        if -co % columns < (core.lanes() if co % core.lanes() else 1):
+            config = forced(workload, (2, 2), (2, 3), kernel=kernel, core=core)
+            steps = EPILOGUES[number % len(EPILOGUES)]
+            assert_right(workload, config, 1 + number % 2, steps, core)
+
+
+def test_workspace_of_channels_that_fill_no_vectors() -> None:
+    workload = Conv2dWorkload(1, 24, 9, 13, 57, 3, 3, padding=SAME)
+    config = forced(workload, (2, 2), (2, 3))
+    found = dict(allocations(lowered(primfunc(workload, config, ["bias"]), NATIVE)["main"].body))
+    size = found["transformed"] + found["products"]
+    assert size == IMPLEMENTATION.workspace_bytes(workload, config, 1)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
@@ -218,7 +246,8 @@ FIELDS = ("loop_order", "tile_h", "tile_w", "nr", "mc", "oh_block", "mr", "nc")
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Core, Conv2dWorkload, Config, int, list[str]]:
     core, threads = draw(st.sampled_from(RUNNABLE)), draw(st.sampled_from([1, 2]))
-    channels = st.sampled_from([core.lanes() * count for count in range(1, 5)])
+    whole = st.sampled_from([core.lanes() * count for count in range(1, 5)])
+    channels = st.one_of(whole, st.integers(8, 60))
     workload = draw(convolutions(channels=channels, stride=1, dilation=1))
     config = one_config(draw, IMPLEMENTATION, workload, core, threads, FIELDS)
     return core, workload, config, threads, draw(epilogues(3))
@@ -231,7 +260,10 @@ def test_random_workloads_and_configs(case) -> None:
     assert_right(workload, config, threads, steps, core)
 
 
-@pytest.mark.parametrize("name", ["F(2,3), F(4,3), F(6,3)", "F(2,5), F(4,5)", "1x7", "3x1", "3x5"])
+@pytest.mark.parametrize(
+    "name",
+    ["F(2,3), F(4,3), F(6,3)", "F(2,5), F(4,5)", "1x7", "3x1", "3x5", "24 to 57 channels"],
+)
 def test_weights_packed_at_run_time_are_those_packed_before(name: str) -> None:
     """But for rounding: at compile time the transform is computed in double precision."""
     workload = CORNERS[name]

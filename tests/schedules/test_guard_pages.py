@@ -31,6 +31,8 @@ CASES = {
     "winograd 3x3": "Conv2dWorkload(2, 16, 12, 25, 48, 3, 3, padding=(1, 0, 2, 1))",
     "winograd 5x5": "Conv2dWorkload(1, 32, 9, 25, 32, 5, 5)",
     "winograd 1x7": "Conv2dWorkload(1, 16, 7, 17, 32, 1, 7, padding=(0, 3, 0, 3))",
+    "winograd NHWC 24 to 57": "Conv2dWorkload(1, 24, 12, 25, 57, 3, 3, padding=(1, 0, 2, 1))",
+    "winograd NHWC 9 to 32": "Conv2dWorkload(1, 9, 12, 11, 32, 3, 3)",
     "winograd_1d 3x3": "Conv2dWorkload(2, 16, 12, 25, 48, 3, 3, padding=(1, 0, 2, 1))",
     "winograd_1d 5x5": "Conv2dWorkload(1, 32, 9, 25, 32, 5, 5)",
     "gemm": "GemmWorkload(37, 53, 29)",

@@ -10,15 +10,16 @@ from conv_workloads import NATIVE
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.winograd_geometry import TILES
 from tvm_blislike.hardware import Core
-from tvm_blislike.layouts import blocked
+from tvm_blislike.layouts import preferred
 from tvm_blislike.microkernels import Microkernel, kernels_for
 from tvm_blislike.registry import get_implementation
 from tvm_blislike.workload import Conv2dWorkload
 
 
 def kernel_of(core: Core, rows: int, columns: int) -> Microkernel:
-    """The highest micro-kernel of at most `rows`, among the widest that divide `columns`."""
-    fitting = [k for k in kernels_for(core.isa) if columns % k.nr == 0 and k.mr <= rows]
+    """The highest micro-kernel of at most `rows`, among the widest that `columns` fill."""
+    empty = core.lanes() if columns % core.lanes() else 1
+    fitting = [k for k in kernels_for(core.isa) if -columns % k.nr < empty and k.mr <= rows]
     return max(fitting, key=lambda k: (k.nr <= 2 * core.lanes(), k.nr, k.mr))
 
 
@@ -34,7 +35,9 @@ def blocking(
 ) -> Config:
     """Describe a blocking: tiles of a block (rows, columns), panels of a chunk."""
     kernel = kernel or kernel_of(core, block[0] * block[1], workload.co)
-    layout = blocked(core.lanes())
+    data_layout, out_layout = (preferred(c, 1, core.lanes()) for c in (workload.ci, workload.co))
+    if out_layout == "NHWC":
+        chunk = -(-workload.co // kernel.nr)
     return Config(
         implementation,
         mr=kernel.mr,
@@ -43,8 +46,8 @@ def blocking(
         nc=chunk * kernel.nr,
         kc=workload.ci,
         loop_order=order,
-        data_layout=layout,
-        out_layout=layout,
+        data_layout=data_layout,
+        out_layout=out_layout,
         tile_h=tile[0],
         tile_w=tile[1],
         oh_block=block[0],
