@@ -50,7 +50,7 @@ FMAS_PER_RELOAD = 3.0
 # GEMM: of the level's rate, input plus output get this share (30 GB/s measured on Golden Cove).
 BEYOND_L2_SHARE = 0.45
 # Pixels at the stride of an NHWC image: their lines share sets, and each tile reads part of a line
-# run (Golden Cove: 25 to 50 % more time than blocks of channels).
+# run (Golden Cove: 25 to 50 % more time than blocks of channels, where there is a choice).
 STRIDE_LOSS = 0.3
 # Of memory traffic and arithmetic the smaller one is not hidden completely.
 OVERLAP_LOSS = 0.1
@@ -149,7 +149,7 @@ def estimate(
     # Prefetched streams overlap with arithmetic: what exceeds it costs time.
     moving *= share
     cycles["traffic"] = max(0.0, moving - busy) + OVERLAP_LOSS * min(moving, busy)
-    if config.data_layout == "NHWC":
+    if config.data_layout == "NHWC" and workload.ci % core.lanes(workload.dtype) == 0:
         cycles["strides"] = STRIDE_LOSS * max(busy, moving)
     cycles["packing"] = 2 * copied_bytes * share / bytes_per_cycle(core, 2)
     cycles["fork"] = FORK_JOIN_CYCLES if threads > 1 else 0.0

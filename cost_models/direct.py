@@ -217,7 +217,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     slabs = workload.n * math.ceil(geo.tiles_h / config.oh_block)
     share = parts / (slabs if config.loop_order == "rows" else slabs * tiles)
     cycles = {name: value * share for name, value in calls.items()}
-    cycles["strides"] = sum(cycles.values()) * _stride_loss(config)
+    cycles["strides"] = sum(cycles.values()) * _stride_loss(workload, config, core)
     passes = slabs * share if config.loop_order == "rows" else slabs
     once = weights * (share if config.loop_order != "rows" else 1.0)
     cycles["weights"] = _weights_cycles(core, once, weight_level, passes, sum(cycles.values()))
@@ -239,12 +239,16 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     return finish(core, threads, workload.macs, cycles, footprint)
 
 
-def _stride_loss(config: Config) -> float:
-    """Share of the time that pixels at the stride of an NHWC image cost: their lines share sets.
+def _stride_loss(workload: Conv2dWorkload, config: Config, core: Core) -> float:
+    """Share of the time that NHWC costs more than blocks, where there is a choice.
 
-    Golden Cove, 14x32 blocks: 0 to 5 % for the input, 0 to 15 % for the result.
+    The lines of pixels at a large stride share sets. Golden Cove, 14x32 blocks: 0 to 5 % for the
+    input, 0 to 15 % for the result.
     """
-    return 0.02 * (config.data_layout == "NHWC") + 0.04 * (config.out_layout == "NHWC")
+    lanes = core.lanes(workload.dtype)
+    reads = config.data_layout == "NHWC" and workload.ci % lanes == 0
+    writes = config.out_layout == "NHWC" and workload.co % lanes == 0
+    return 0.02 * reads + 0.04 * writes
 
 
 def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> int:
