@@ -23,13 +23,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import zoo
 
 MODELS = (
-    "resnet18",
-    "resnet50",
+    "vgg11",
     "vgg16",
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "googlenet",
+    "squeezenet1_0",
+    "squeezenet1_1",
     "mobilenet_v1",
     "mobilenet_v2",
-    "squeezenet1_1",
-    "googlenet",
 )
 
 
