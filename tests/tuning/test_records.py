@@ -160,9 +160,9 @@ def test_killed_writers_leave_a_file_others_can_use(tmp_path: Path) -> None:
             os.write(1, b"+")
     """
     for pause in (0.01, 0.05, 0.1):
+        before = len(files.read(path)[0]) if path.exists() else 0
         writer = _python(code, path, stdout=subprocess.PIPE)
         writer.stdout.readline()
-        before = len(files.read(path)[0]) if path.exists() else 0
         with pytest.raises(subprocess.TimeoutExpired):
             writer.wait(pause)
         writer.kill()
