@@ -179,3 +179,18 @@ def test_registers_bound_the_tile() -> None:
     assert counts == [12, 10, 8]
     assert depthwise.accumulators(LAYER, in_order) == 10
     assert depthwise.widest(neon) < depthwise.widest(AVX512)
+
+
+def test_threads_split_large_images_by_rows_and_small_ones_by_channels() -> None:
+    """As the layers before them do; cores that share their L2 need not care."""
+
+    def order(core: str, channels: int, size: int, threads: int) -> str:
+        layer = Conv2dWorkload(
+            1, channels, size, size, channels, 3, 3, padding=(1, 1, 1, 1), groups=channels
+        )
+        return IMPLEMENTATION.configs(layer, Core.named(core), threads)[0].loop_order
+
+    assert order("skylake-avx512", 128, 56, 2) == "rows"
+    assert order("skylake-avx512", 512, 14, 2) == "channels"
+    assert order("skylake-avx512", 128, 56, 1) == "channels"
+    assert order("cortex-a72", 512, 14, 4) == "channels"
