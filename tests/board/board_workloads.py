@@ -23,7 +23,7 @@ from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
 
 # Enough for tiles, slabs and panels to be whole, cut and alone; little for the emulator.
 _MOST_MACS = 2e6
-_TRIES = 2000
+_TRIES = 5000
 
 
 def random_kernel(
