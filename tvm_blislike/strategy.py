@@ -115,6 +115,9 @@ class Strategy:
     records: RecordBook = field(default_factory=RecordBook)
     _made: dict[Workload, Choice] = field(default_factory=dict)
     _options: dict[Workload, tuple[Choice, ...]] = field(default_factory=dict)
+    _offered: dict[Workload, tuple[tuple[Choice | None, Candidate], ...]] = field(
+        default_factory=dict
+    )
 
     def choose(self, workload: Workload) -> Choice:
         """Return the choice for a workload.
@@ -167,21 +170,18 @@ class Strategy:
         yield chosen
         if not chosen.is_fastest_predicted:
             return
-        able = self._able_for(workload)
         seen = {chosen.layouts}
-        for choice in sorted(self._relaid(workload, able), key=lambda c: c.seconds):
+        for choice in sorted(self._relaid(workload), key=lambda c: c.seconds):
             if choice.layouts not in seen:
                 seen.add(choice.layouts)
                 yield replace(choice, candidates=chosen.candidates)
 
-    def _relaid(self, workload: Workload, able: tuple[Implementation, ...]) -> Iterable[Choice]:
+    def _relaid(self, workload: Workload) -> Iterable[Choice]:
         """Yield the best of each implementation, for all layouts that it has."""
         reason = "fits the layouts of its neighbours"
-        for implementation in able:
-            best, _ = self._offer(implementation, workload, able)
-            if best is None:
-                continue
+        for best in (choice for choice, _ in self._bests(workload) if choice is not None):
             yield replace(best, reason=reason)
+            implementation = best.implementation
             others = list(implementation.relaid(workload, best.config, self.core))
             for config in self._allowed(implementation, workload, others):
                 yield replace(self._best(implementation, workload, [config]), reason=reason)
@@ -276,17 +276,23 @@ class Strategy:
 
     def _fastest(self, workload: Workload) -> Choice:
         """Return the fastest of the best that each implementation has to offer."""
-        every = implementations(workload.kind)
-        able = self._able_for(workload)
-        offers = [self._offer(i, workload, able) for i in every]
-        candidates = tuple(candidate for _, candidate in offers)
-        choices = [choice for choice, _ in offers if choice is not None]
+        bests = self._bests(workload)
+        candidates = tuple(candidate for _, candidate in bests)
+        choices = [choice for choice, _ in bests if choice is not None]
         if choices:
             best = min(choices, key=lambda choice: choice.estimate.seconds)
             total = sum(candidate.configs for candidate in candidates)
             reason = f"fastest of {total} predicted"
             return replace(best, reason=reason, candidates=candidates, is_fastest_predicted=True)
-        return replace(self._smallest(workload, able), candidates=candidates)
+        return replace(self._smallest(workload), candidates=candidates)
+
+    def _bests(self, workload: Workload) -> tuple[tuple[Choice | None, Candidate], ...]:
+        """Return what each implementation has to offer; all configurations are estimated once."""
+        if workload not in self._offered:
+            able = self._able_for(workload)
+            every = implementations(workload.kind)
+            self._offered[workload] = tuple(self._offer(i, workload, able) for i in every)
+        return self._offered[workload]
 
     def _offer(
         self, implementation: Implementation, workload: Workload, able: tuple[Implementation, ...]
@@ -307,8 +313,9 @@ class Strategy:
         best = self._best(implementation, workload, small)
         return best, Candidate(name, best.estimate.seconds, "", len(small))
 
-    def _smallest(self, workload: Workload, able: tuple[Implementation, ...]) -> Choice:
+    def _smallest(self, workload: Workload) -> Choice:
         """Return what needs least memory where everything needs more than the user allows."""
+        able = self._able_for(workload)
         bytes_of = [
             (i.workspace_bytes(workload, c, self.threads), i, c)
             for i in able

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tvm
 from tvm import relax
+from tvm.relax import op
 
 from tvm_blislike.adapter import bindings, functions, op_name, static_shape
 from tvm_blislike.hardware import Core
@@ -34,6 +35,16 @@ def graph(function: Callable[..., relax.Expr], *shapes: Sequence[int]) -> tvm.IR
             outputs = [builder.emit_output(r) for r in (results if several else (results,))]
         builder.emit_func_output(outputs if several else outputs[0])
     return builder.get()
+
+
+def conv(
+    builder: relax.BlockBuilder, x: relax.Expr, co: int, k: int = 3, **attrs: int
+) -> relax.Var:
+    """Emit a convolution that keeps the size of the image."""
+    x = x if isinstance(x, relax.Var) else builder.emit(x)
+    ci = static_shape(x)[1] // attrs.get("groups", 1)
+    weights = random(co, ci, k, k) / np.float32(k * np.sqrt(ci))
+    return builder.emit(op.nn.conv2d(x, relax.const(weights), padding=k // 2, **attrs))
 
 
 def calls(mod: tvm.IRModule, *names: str) -> list[relax.Call]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
-import numpy as np
 import pytest
 import tvm
-from relax_graphs import assert_same_as_plain_tvm, graph, random
+from relax_graphs import assert_same_as_plain_tvm, conv, graph, random
 from tvm import relax
 from tvm.relax import op
 
@@ -16,13 +16,7 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.pipeline import compile_module
 
 Builder = relax.BlockBuilder
-
-
-def conv(builder: Builder, x: relax.Expr, co: int, k: int = 1) -> relax.Var:
-    """Emit a convolution that keeps the size of the image."""
-    ci = int(x.ty.shape[1])
-    weights = random(co, ci, k, k) / np.float32(k * np.sqrt(ci))
-    return builder.emit(op.nn.conv2d(x, relax.const(weights), padding=k // 2))
+pointwise = partial(conv, k=1)
 
 
 def concat(builder: Builder, *parts: relax.Expr, axis: int = 1) -> relax.Var:
@@ -38,44 +32,44 @@ def copies(mod: tvm.IRModule) -> Counter[str]:
 
 def branches(b: Builder, x: relax.Var) -> relax.Var:
     """Two branches and what they come from."""
-    x = conv(b, x, 32)
-    return conv(b, concat(b, conv(b, x, 48), conv(b, x, 16, 3)), 32)
+    x = pointwise(b, x, 32)
+    return pointwise(b, concat(b, pointwise(b, x, 48), conv(b, x, 16)), 32)
 
 
 def nested(b: Builder, x: relax.Var) -> relax.Var:
     """Each result is a part of the next and read by a convolution as well."""
-    x = conv(b, x, 16)
+    x = pointwise(b, x, 16)
     for _ in range(3):
-        x = concat(b, x, conv(b, conv(b, x, 32), 16, 3))
-    return conv(b, x, 16)
+        x = concat(b, x, conv(b, pointwise(b, x, 32), 16))
+    return pointwise(b, x, 16)
 
 
 def twice(b: Builder, x: relax.Var) -> relax.Var:
     """One part in two results, and in one of them two times."""
-    x, y = conv(b, x, 16), conv(b, x, 32)
-    return conv(b, concat(b, x, y, x), 16), conv(b, concat(b, y, x), 16)
+    x, y = pointwise(b, x, 16), pointwise(b, x, 32)
+    return pointwise(b, concat(b, x, y, x), 16), pointwise(b, concat(b, y, x), 16)
 
 
 def returned(b: Builder, x: relax.Var) -> tuple[relax.Var, relax.Var]:
     """A part and the whole are results of the model."""
-    x, y = conv(b, x, 16), conv(b, x, 32)
+    x, y = pointwise(b, x, 16), pointwise(b, x, 32)
     return y, concat(b, x, y)
 
 
 def given(b: Builder, x: relax.Var) -> relax.Var:
     """An argument and a constant beside what is computed."""
-    return concat(b, x, conv(b, x, 16), relax.const(random(int(x.ty.shape[0]), 16, 6, 5)))
+    return concat(b, x, pointwise(b, x, 16), relax.const(random(int(x.ty.shape[0]), 16, 6, 5)))
 
 
 def pooled(b: Builder, x: relax.Var) -> relax.Var:
     """Kernels that are no convolution write their part, too."""
     y = b.emit(op.nn.max_pool2d(x, (3, 3), padding=(1, 1)))
-    return conv(b, concat(b, conv(b, y, 32), b.emit(op.nn.relu(y)), y), 16)
+    return pointwise(b, concat(b, pointwise(b, y, 32), b.emit(op.nn.relu(y)), y), 16)
 
 
 def flat(b: Builder, x: relax.Var) -> relax.Var:
     """Vectors behind a reshape."""
-    means = [b.emit(op.mean(conv(b, x, c), [2, 3], keepdims=True)) for c in (32, 16)]
+    means = [b.emit(op.mean(pointwise(b, x, c), [2, 3], keepdims=True)) for c in (32, 16)]
     return concat(b, *(b.emit(op.squeeze(m, [2, 3])) for m in means))
 
 
@@ -91,7 +85,9 @@ def test_results_are_the_same(function: Callable[..., relax.Expr], batch: int) -
 @pytest.mark.parametrize("channels", [3, 24, 57])
 def test_channels_that_fill_no_vectors(channels: int) -> None:
     def network(b: Builder, x: relax.Var) -> relax.Var:
-        return conv(b, concat(b, conv(b, x, channels), conv(b, x, 24), conv(b, x, 32)), 16)
+        return pointwise(
+            b, concat(b, pointwise(b, x, channels), pointwise(b, x, 24), pointwise(b, x, 32)), 16
+        )
 
     assert_same_as_plain_tvm(graph(network, (1, 16, 7, 5)))
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import tvm
-from relax_graphs import assert_same_as_plain_tvm, calls, graph, operators, random
+from relax_graphs import assert_same_as_plain_tvm, calls, conv, graph, operators, random
 from tvm import relax
 from tvm.relax import op
 
@@ -25,16 +24,6 @@ STRATEGY = Strategy(
 )
 BLOCKED = "NCHW16c"
 MOVES = ("layout_transform", "permute_dims", "reshape")
-
-
-def conv(
-    builder: relax.BlockBuilder, x: relax.Expr, co: int, k: int = 3, **attrs: int
-) -> relax.Var:
-    """Emit a convolution that keeps the size of the image."""
-    x = x if isinstance(x, relax.Var) else builder.emit(x)
-    ci = static_shape(x)[1] // attrs.get("groups", 1)
-    weights = random(co, ci, k, k) / np.float32(k * np.sqrt(ci))
-    return builder.emit(op.nn.conv2d(x, relax.const(weights), padding=k // 2, **attrs))
 
 
 def laid_out(mod: tvm.IRModule) -> tvm.IRModule:

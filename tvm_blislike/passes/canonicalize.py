@@ -33,6 +33,7 @@ from tvm_blislike.adapter import (
 from tvm_blislike.passes.constants import Folding
 from tvm_blislike.passes.local_response import local_response
 from tvm_blislike.passes.planar import ToImages
+from tvm_blislike.passes.tidy import TIDY
 
 _AFFINE = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
 
@@ -44,16 +45,10 @@ class Canonicalize:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
         mod = _rewrite(mod, _Operators)
-        mod = _TIDY(local_response(_TIDY(mod)))
-        mod = _TIDY(ToImages()(mod))
+        mod = TIDY(local_response(TIDY(mod)))
+        mod = TIDY(ToImages()(mod))
         mod = _rewrite(mod, _Affine)
         return relax.transform.DeadCodeElimination()(mod)
-
-
-# Constants into their users; the batch norms that nobody reads any more would count as readers.
-_TIDY = tvm.transform.Sequential(
-    [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
-)
 
 
 def _rewrite(mod: tvm.IRModule, rewriter: type) -> tvm.IRModule:

@@ -9,12 +9,13 @@ concatenated by a kernel: channels of NHWC images, and blocks of channels of sev
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import tvm
 from tvm import relax, s_tir, te, tirx, topi
 
-from tvm_blislike.adapter import dtype_name, functions, op_name, static_shape
+from tvm_blislike.adapter import bindings, dtype_name, functions, op_name, static_shape
 from tvm_blislike.schedules.default_rule import DefaultCPU
 
 # PrimFunc attribute: this kernel does nothing but concatenate its inputs along the given axis.
@@ -65,10 +66,7 @@ def _are_pieces(shapes: list[tuple[int, ...]], axis: int, dtype: str) -> bool:
 
 
 def _bytes(shape: tuple[int, ...], dtype: str) -> int:
-    size = tvm.DataType(dtype).itemsize
-    for extent in shape:
-        size *= extent
-    return size
+    return math.prod(shape) * tvm.DataType(dtype).itemsize
 
 
 @tvm.transform.module_pass(opt_level=0, name="blislike.ConcatInPlace")
@@ -113,7 +111,7 @@ class _Function:
         self.mod, self.func = mod, func
         blocks = func.body.blocks if isinstance(func.body, relax.SeqExpr) else []
         self.bindings = list(itertools.chain.from_iterable(block.bindings for block in blocks))
-        self.values = {b.var: b.value for b in self.bindings if isinstance(b, relax.VarBinding)}
+        self.values = {b.var: b.value for b in bindings(func)}
         self.builder = relax.BlockBuilder(mod)
         # Kernels for parts that cannot be computed in place: constants, arguments of the model,
         # parts of two results.

@@ -37,6 +37,7 @@ from tvm_blislike.passes.layout_plan import (
     plan_layouts,
 )
 from tvm_blislike.passes.moves import moved
+from tvm_blislike.passes.tidy import TIDY
 from tvm_blislike.strategy import Strategy
 
 
@@ -49,14 +50,9 @@ def choose_layouts(strategy: Strategy) -> tvm.transform.Pass:
         for gvar, func in functions(mod):
             plan = plan_layouts(func, strategy)
             result.update_func(gvar, _Layouts(mod, plan).visit_expr(func))
-        return _TIDY(result)
+        return TIDY(result)
 
     return run
-
-
-_TIDY = tvm.transform.Sequential(
-    [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
-)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -71,7 +72,7 @@ class Runner(Protocol):
         """End the processes and remove what was built."""
 
 
-class BundleRunner:
+class BundleRunner(ABC):
     """Builds with all CPUs; how the libraries are run is a subclass's business.
 
     Parameters
@@ -123,13 +124,13 @@ class BundleRunner:
         self._runner.pool.shutdown()
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    @abstractmethod
     def _start(self) -> Any:
         """Return MetaSchedule's runner."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _run(self, built: Sequence[tuple[Bundle, str]]) -> Measured:
         """Run libraries; outcomes in any order."""
-        raise NotImplementedError
 
     def _measure(self, bundles: Sequence[Bundle]) -> Measured:
         built: list[tuple[Bundle, str]] = []
