@@ -32,6 +32,7 @@ from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
     FMA_EFFICIENCY,
     FORK_JOIN_CYCLES,
+    NEIGHBOURS,
     Estimate,
     bytes_per_cycle,
     finish,
@@ -193,7 +194,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     stream = _stream_cycles(geo, core, threads, share)
     cycles["beyond L2"] = max(stream - (1 - EXPOSED) * busy, EXPOSED * stream)
     cycles["packing"] = _packing_cycles(geo, core, threads) * packed
-    cycles["layouts"] = _layout_cycles(workload, core, threads) / threads
+    cycles[NEIGHBOURS] = _layout_cycles(workload, core, threads) / threads
     cycles["fork"] = FORK_JOIN_CYCLES if loop else 0.0
     panel = geo.panels_bytes // geo.tiles_n
     sizes = (("panel", panel), ("block", geo.panels_bytes), ("filters", _filters_bytes(geo)))

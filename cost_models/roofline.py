@@ -30,6 +30,8 @@ CALL_CYCLES = 12.0
 # Cycles to hand work to the other threads and wait for them (4 us at 2.6 GHz).
 FORK_JOIN_CYCLES = 10_000.0
 DEFAULT_GHZ = 2.0
+# Part of a breakdown that is no time of the kernel.
+NEIGHBOURS = "layouts"
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class Estimate:
     peak_fraction : float
         Useful FMAs over those that `threads` cores could start in that time.
     cycles : dict of str to float
-        Breakdown per thread: "fma", "loads", "traffic", "edges", "epilogue", "packing", "fork".
+        Breakdown per thread: "fma", "loads", "traffic", "edges", "epilogue", "packing", "fork";
+        `NEIGHBOURS` is what the layouts of the neighbours cost, outside the kernel.
     footprint : tuple of (str, int, int, float)
         (operand, cache level, bytes, fraction of the level per thread).
     """
@@ -57,6 +60,11 @@ class Estimate:
 def clock_hz(core: Core) -> float:
     """Return the clock to assume, in Hz."""
     return (core.ghz or DEFAULT_GHZ) * 1e9
+
+
+def kernel_seconds(estimate: Estimate, core: Core) -> float:
+    """Return the predicted time of the kernel by itself, in seconds."""
+    return estimate.seconds - estimate.cycles.get(NEIGHBOURS, 0.0) / clock_hz(core)
 
 
 def bytes_per_cycle(core: Core, level: int) -> float:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tvm_blislike.constraints import Constraints
     from tvm_blislike.hardware import Core
-    from tvm_blislike.strategy import Override
+    from tvm_blislike.strategy import Override, Predictor
     from tvm_blislike.tuning.book import RecordBook
 
 
@@ -30,6 +30,7 @@ def compile(
     override: Override | None = None,
     constraints: Constraints | None = None,
     records: str | os.PathLike[str] | RecordBook | None = None,
+    learned: str | os.PathLike[str] | Predictor | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model.
 
@@ -51,6 +52,8 @@ def compile(
     records : path or RecordBook, optional
         What `tune` measured: records of the same core, threads and workload overrule the model.
         By default the user's own file, if there is one; `RecordBook()` stands for none.
+    learned : path or Predictor, optional
+        What `records train` wrote: it corrects the cost model.
 
     Returns
     -------
@@ -60,13 +63,17 @@ def compile(
     Raises
     ------
     ModelError, UnsupportedOperatorError, InputError
-        See `tvm_blislike.frontend.load`.
+        See `tvm_blislike.frontend.load`; also when `learned` cannot be read.
     TargetError
         When `target` is unknown.
     ValueError
         When `threads` is less than 1.
     ChoiceError
         When an override or a pin cannot compute its workload.
+    UsageError
+        When `learned` is of another core or number of threads.
+    ToolchainError
+        When `learned` needs xgboost, which is not installed.
     """
     from tvm_blislike.pipeline import compile_module
     from tvm_blislike.tuning.book import RecordBook
@@ -78,11 +85,37 @@ def compile(
     # Constants are folded by running kernels: start TVM's pool with all CPUs before that does.
     use_threads(min(threads, len(available_cpus())) if foreign else threads)
     book = records if isinstance(records, RecordBook) else RecordBook.open(records)
+    predictor = resolve_predictor(learned, core, threads)
     loaded = frontend.load(model, shapes)
-    executable, report = compile_module(loaded.module, core, threads, override, constraints, book)
+    executable, report = compile_module(
+        loaded.module, core, threads, override, constraints, book, predictor
+    )
     return CompiledModel(
         executable, loaded.inputs, loaded.outputs, core.target_config(threads), report
     )
+
+
+def resolve_predictor(
+    learned: str | os.PathLike[str] | Predictor | None, core: Core, threads: int
+) -> Predictor | None:
+    """Return the predictor that `learned` means.
+
+    Raises
+    ------
+    InputError
+        When the file is missing, or no learned model of this version.
+    UsageError
+        When it is of another core or number of threads.
+    ToolchainError
+        Without xgboost.
+    """
+    if not isinstance(learned, str | os.PathLike):
+        return learned
+    from tvm_blislike.cost_models.learned import load
+
+    model = load(learned)
+    model.facts.require(core, threads)
+    return model
 
 
 def resolve_core(target: str | os.PathLike[str] | Core) -> Core:

@@ -16,7 +16,7 @@ from tvm_blislike.passes.layout import choose_layouts
 from tvm_blislike.passes.legalize import legalize
 from tvm_blislike.passes.reporting import Reporter
 from tvm_blislike.passes.schedule import schedule
-from tvm_blislike.strategy import Override, Strategy
+from tvm_blislike.strategy import Override, Predictor, Strategy
 from tvm_blislike.targets import core_of
 from tvm_blislike.tuning.book import RecordBook
 
@@ -35,6 +35,7 @@ def blislike_pipeline(
     constraints: Constraints | None = None,
     records: RecordBook | None = None,
     finalize: bool = True,
+    predictor: Predictor | None = None,
 ) -> tvm.transform.Pass:
     """Return the pipeline; `relax.get_pipeline("blislike", ...)` takes the same arguments.
 
@@ -54,6 +55,8 @@ def blislike_pipeline(
         What was measured; it overrules the cost model.
     finalize : bool, optional
         False leaves out what TVM's virtual machine needs, such as its plan of the memory.
+    predictor : Predictor, optional
+        Corrects the cost model, such as a `LearnedModel`.
 
     Returns
     -------
@@ -67,9 +70,8 @@ def blislike_pipeline(
         chosen_core = core or core_of(target)
         target = target or tvm.target.Target(chosen_core.target_config(threads))
         count = threads or int(target.attrs.get("num-cores", 1))
-        strategy = Strategy(
-            chosen_core, count, override, constraints or Constraints(), records or RecordBook()
-        )
+        limits, book = constraints or Constraints(), records or RecordBook()
+        strategy = Strategy(chosen_core, count, override, limits, book, predictor)
         with target:
             return _passes(strategy, target, reporter, finalize)(mod)
 
@@ -118,6 +120,7 @@ def compile_module(
     override: Override | None = None,
     constraints: Constraints | None = None,
     records: RecordBook | None = None,
+    predictor: Predictor | None = None,
 ) -> tuple[tvm.runtime.Executable, Report]:
     """Compile an imported module for a core.
 
@@ -128,5 +131,7 @@ def compile_module(
     """
     reporter = Reporter()
     target = tvm.target.Target(core.target_config(threads))
-    pipeline = blislike_pipeline(core, threads, override, reporter, constraints, records)
+    pipeline = blislike_pipeline(
+        core, threads, override, reporter, constraints, records, predictor=predictor
+    )
     return tvm.compile(mod, target, relax_pipeline=pipeline), reporter.report

@@ -1,13 +1,15 @@
 """Which implementation and configuration compute a workload: the smallest predicted time.
 
 The choice depends on the workload, the core, the number of threads and the user's constraints
-only. A measured record or a user's pin takes its place in `Strategy.choose`, nowhere else.
+only. A measured record or a user's pin takes its place in `Strategy.choose`, nowhere else; a
+learned model corrects the predicted times in `Strategy._estimates`, nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from tvm_blislike.config import Config
 from tvm_blislike.constraints import Constraints, Pin
@@ -20,6 +22,20 @@ from tvm_blislike.workload import Workload
 
 # Ask a user's function first: it returns a config, or None to leave the choice to the model.
 Override = Callable[[Workload], Config | None]
+
+
+class Predictor(Protocol):
+    """Knows better than the analytical model how long something takes, such as `LearnedModel`."""
+
+    def estimates(
+        self,
+        workload: Workload,
+        configs: Sequence[Config],
+        analytical: Sequence[Estimate],
+        core: Core,
+        threads: int,
+    ) -> list[Estimate]:
+        """Return an estimate for each configuration and its analytical estimate."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +122,8 @@ class Strategy:
         Limits of the choice.
     records : RecordBook, optional
         Measured configurations, which overrule the cost model.
+    predictor : Predictor, optional
+        Corrects the estimates of the cost model.
     """
 
     core: Core
@@ -113,6 +131,7 @@ class Strategy:
     override: Override | None = None
     constraints: Constraints = field(default_factory=Constraints)
     records: RecordBook = field(default_factory=RecordBook)
+    predictor: Predictor | None = None
     _made: dict[Workload, Choice] = field(default_factory=dict)
     _options: dict[Workload, tuple[Choice, ...]] = field(default_factory=dict)
     _offered: dict[Workload, tuple[tuple[Choice | None, Candidate], ...]] = field(
@@ -189,21 +208,20 @@ class Strategy:
     def offers(self, workload: Workload) -> list[tuple[Config, float]]:
         """Return every configuration that the constraints allow, with its predicted seconds."""
         able = self._able_for(workload)
-        return [
-            (config, implementation.estimate(workload, config, self.core, self.threads).seconds)
-            for implementation in able
-            if not self.constraints.refuses(implementation, able)
-            for config in self._allowed(
-                implementation,
-                workload,
-                implementation.configs(workload, self.core, self.threads),
-            )
-        ]
+        offered: list[tuple[Config, float]] = []
+        for implementation in able:
+            if self.constraints.refuses(implementation, able):
+                continue
+            every = implementation.configs(workload, self.core, self.threads)
+            configs = self._allowed(implementation, workload, every)
+            estimates = self._estimates(implementation, workload, configs)
+            offered += [(c, e.seconds) for c, e in zip(configs, estimates, strict=True)]
+        return offered
 
     def seconds(self, workload: Workload, config: Config) -> float:
         """Return the predicted time of any configuration, in seconds."""
         implementation = get_implementation(config.implementation)
-        return implementation.estimate(workload, config, self.core, self.threads).seconds
+        return self._estimates(implementation, workload, [config])[0].seconds
 
     def _able_for(self, workload: Workload) -> tuple[Implementation, ...]:
         every = implementations(workload.kind)
@@ -214,8 +232,7 @@ class Strategy:
         if config is None:
             return None
         implementation = self._able(config.implementation, workload, "the override")
-        estimate = implementation.estimate(workload, config, self.core, self.threads)
-        return Choice(workload, implementation, config, estimate, "asked for")
+        return replace(self._best(implementation, workload, [config]), reason="asked for")
 
     def _pinned(self, workload: Workload) -> Choice | None:
         """Return the fastest configuration that has the fields of the user's pin."""
@@ -282,7 +299,8 @@ class Strategy:
         if choices:
             best = min(choices, key=lambda choice: choice.estimate.seconds)
             total = sum(candidate.configs for candidate in candidates)
-            reason = f"fastest of {total} predicted"
+            how = "predicted" if self.predictor is None else "predicted by the learned model"
+            reason = f"fastest of {total} {how}"
             return replace(best, reason=reason, candidates=candidates, is_fastest_predicted=True)
         return replace(self._smallest(workload), candidates=candidates)
 
@@ -354,11 +372,20 @@ class Strategy:
     def _best(
         self, implementation: Implementation, workload: Workload, configs: list[Config]
     ) -> Choice:
-        estimates = [
-            (implementation.estimate(workload, c, self.core, self.threads), c) for c in configs
-        ]
-        estimate, config = min(estimates, key=lambda pair: pair[0].seconds)
+        estimates = self._estimates(implementation, workload, configs)
+        pairs = zip(estimates, configs, strict=True)
+        estimate, config = min(pairs, key=lambda pair: pair[0].seconds)
         return Choice(workload, implementation, config, estimate, "")
+
+    def _estimates(
+        self, implementation: Implementation, workload: Workload, configs: Sequence[Config]
+    ) -> list[Estimate]:
+        """Return the predicted times of configurations."""
+        core, threads = self.core, self.threads
+        found = [implementation.estimate(workload, c, core, threads) for c in configs]
+        if self.predictor is None:
+            return found
+        return self.predictor.estimates(workload, configs, found, core, threads)
 
 
 def _has(config: Config, pin: Pin) -> bool:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tvm_blislike.compiled import CompiledModel
     from tvm_blislike.constraints import Constraints
     from tvm_blislike.hardware import Core
+    from tvm_blislike.strategy import Predictor
     from tvm_blislike.tuning.book import RecordBook
 
 
@@ -48,6 +49,8 @@ class Job:
         Limits of blislike's choice.
     records : path or RecordBook, optional
         What blislike's choice follows.
+    learned : path or Predictor, optional
+        What corrects blislike's predictions.
     """
 
     path: str
@@ -57,6 +60,7 @@ class Job:
     core: Core
     constraints: Constraints | None = None
     records: str | os.PathLike[str] | RecordBook | None = None
+    learned: str | os.PathLike[str] | Predictor | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,7 @@ def _blislike(job: Job) -> Engine:
         job.threads,
         constraints=job.constraints,
         records=job.records,
+        learned=job.learned,
     )
     return Engine(lambda: compiled.run(job.inputs), tvm_blislike.__version__, compiled)
 

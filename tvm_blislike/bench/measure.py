@@ -24,6 +24,7 @@ from tvm_blislike.threads import available_cpus, default_threads, use_threads
 if TYPE_CHECKING:
     from tvm_blislike.constraints import Constraints
     from tvm_blislike.hardware import Core
+    from tvm_blislike.strategy import Predictor
     from tvm_blislike.tuning.book import RecordBook
 
 _MIN_ROUNDS = 10
@@ -59,6 +60,7 @@ def bench(
     constraints: Constraints | None = None,
     progress: Progress = lambda text: None,
     records: str | os.PathLike[str] | RecordBook | None = None,
+    learned: str | os.PathLike[str] | Predictor | None = None,
 ) -> BenchResult:
     """Measure several engines on one model in one interleaved run.
 
@@ -84,6 +86,8 @@ def bench(
         Called between the measurements with what comes next.
     records : path or RecordBook, optional
         What blislike's choice follows, as for `tvm_blislike.compile`.
+    learned : path or Predictor, optional
+        What corrects blislike's predictions; the same holds.
 
     Raises
     ------
@@ -101,7 +105,7 @@ def bench(
     proto, title = frontend.read_model(model)
     inputs = random_inputs(frontend.resolve_inputs(proto, shapes or {}))
     outputs = [value.name for value in proto.graph.output]
-    job = Job(str(model), inputs, outputs, threads, core, constraints, records)
+    job = Job(str(model), inputs, outputs, threads, core, constraints, records, learned)
     # TVM's pool starts now, for all CPUs, so that later work in this process can use them too.
     use_threads(threads)
     with _pinned(available_cpus()[:threads]):

@@ -43,6 +43,7 @@ def run(
     without: options.Without = None,
     pin: options.Pins = None,
     records: options.Records = None,
+    learned: options.Learned = None,
     as_json: options.Json = False,
 ) -> None:
     """Run a model once, or several times to time it."""
@@ -55,7 +56,7 @@ def run(
         _make_directory(output)
     require_runnable(resolve_core(target).target_config())
     limits = options.constraints(max_error, max_workspace, only, without, pin)
-    compiled = _open(model, target, shape, threads, limits, records)
+    compiled = _open(model, target, shape, threads, limits, records, learned)
     arrays = arrays or random_inputs(compiled.inputs)
     compiled.check(arrays)
     results, times = _timed_runs(compiled, arrays, repeat)
@@ -87,6 +88,7 @@ def explain(
     without: options.Without = None,
     pin: options.Pins = None,
     records: options.Records = None,
+    learned: options.Learned = None,
     asm: Annotated[
         bool,
         typer.Option(
@@ -98,7 +100,7 @@ def explain(
 ) -> None:
     """Show what was chosen for each layer, what it should cost, and why."""
     limits = options.constraints(max_error, max_workspace, only, without, pin)
-    compiled = _open(model, target, shape, threads, limits, records)
+    compiled = _open(model, target, shape, threads, limits, records, learned)
     report = compiled.explain()
     if asm:
         _explain_loops(compiled, target, as_json)
@@ -137,13 +139,14 @@ def compiled_model(
     threads: int | None,
     limits: Constraints,
     book: RecordBook,
+    learned: Path | None,
 ) -> CompiledModel:
     """Compile an ONNX model, and show that this goes on."""
     shapes = options.parse_shapes(shape)
     with working(f"compiling {Path(model).name}"):
         import tvm_blislike
 
-        return tvm_blislike.compile(model, target, shapes, threads, None, limits, book)
+        return tvm_blislike.compile(model, target, shapes, threads, None, limits, book, learned)
 
 
 def _open(
@@ -153,6 +156,7 @@ def _open(
     threads: int | None,
     limits: Constraints,
     records: Path | None,
+    learned: Path | None,
 ) -> CompiledModel:
     """Compile an ONNX model or load a library, which then runs with `threads`."""
     from tvm_blislike.compiled import CompiledModel
@@ -160,10 +164,11 @@ def _open(
     from tvm_blislike.library import is_library
 
     if not is_library(model):
-        return compiled_model(model, target, shape, threads, limits, options.record_book(records))
+        book = options.record_book(records)
+        return compiled_model(model, target, shape, threads, limits, book, learned)
     if shape or target != "native":
         raise typer.BadParameter("--shape and --target are fixed in a compiled library")
-    if limits != Constraints() or records is not None:
+    if limits != Constraints() or records is not None or learned is not None:
         raise typer.BadParameter("the choice of implementations is fixed in a compiled library")
     loaded = CompiledModel.load(model)
     if threads and threads != loaded.threads:

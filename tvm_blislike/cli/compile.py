@@ -40,6 +40,7 @@ def compile(
     without: options.Without = None,
     pin: options.Pins = None,
     records: options.Records = None,
+    learned: options.Learned = None,
     as_json: options.Json = False,
 ) -> None:
     """Compile an ONNX model to a shared library, a bundle for a board, or a static object."""
@@ -53,9 +54,9 @@ def compile(
     book = options.record_book(records)
     if standalone:
         _, path = next(iter(outputs.items()))
-        result, report = _standalone(model, core, shape, limits, book, path, cc)
+        result, report = _standalone(model, core, shape, limits, book, learned, path, cc)
     else:
-        compiled = compiled_model(model, core, shape, threads, limits, book)
+        compiled = compiled_model(model, core, shape, threads, limits, book, learned)
         written = [_write(compiled, kind, path, cc) for kind, path in outputs.items()]
         result, report = _result(compiled, *written[0]), compiled.explain()
     result["seconds"] = time.perf_counter() - started
@@ -128,6 +129,7 @@ def _standalone(
     shape: list[str] | None,
     limits: Constraints,
     book: RecordBook,
+    learned: Path | None,
     path: Path,
     cc: str | None,
 ) -> tuple[dict[str, Any], Report]:
@@ -137,7 +139,13 @@ def _standalone(
     shapes = options.parse_shapes(shape)
     with working(f"compiling {Path(model).name}"):
         compiled = standalone.compile(
-            model, core, path.stem, shapes, constraints=limits, records=book
+            model,
+            core,
+            path.stem,
+            shapes,
+            constraints=limits,
+            records=book,
+            learned=learned,
         )
     with working(f"writing {path}"):
         header = standalone.write(compiled, path, cc)

@@ -46,6 +46,7 @@ def bench(
     without: options.Without = None,
     pin: options.Pins = None,
     records: options.Records = None,
+    learned: options.Learned = None,
 ) -> None:
     """Measure engines side by side: interleaved, pinned, outputs compared."""
     from tvm_blislike.bench import bench as measure
@@ -59,7 +60,9 @@ def bench(
     limits = options.constraints(max_error, max_workspace, only, without, pin)
     book = options.record_book(records)
     with _progress() as show:
-        result = measure(model, names, threads, repeat, target, shapes, profile, limits, show, book)
+        result = measure(
+            model, names, threads, repeat, target, shapes, profile, limits, show, book, learned
+        )
     if to_stdout:
         print(result.to_json())
     else:

@@ -120,6 +120,15 @@ Records = Annotated[
         help="What `tune` measured; default: the user's own file, see `records show`.",
     ),
 ]
+Learned = Annotated[
+    Path | None,
+    typer.Option(
+        "--learned",
+        metavar="FILE.json",
+        rich_help_panel=_CHOICE,
+        help="Model that `records train` wrote; it corrects the predicted times.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 

@@ -1,9 +1,10 @@
-"""The commands records show, best, merge, prune, export and import."""
+"""The commands records show, best, merge, prune, train, export and import."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from tvm_blislike.cli import options
 from tvm_blislike.cli.terminal import print_json, stderr, stdout
 
 if TYPE_CHECKING:
+    from tvm_blislike.cost_models.learned import Facts
     from tvm_blislike.tuning.files import BadLine
     from tvm_blislike.tuning.record import Record
 
@@ -71,6 +73,37 @@ def prune(
 
     stay, gone = maintain.prune(_path(records), keep)
     stderr().print(f"{stay} records stay, {gone} lines went")
+
+
+@app.command()
+def train(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE.json", help="The learned model.")
+    ],
+    records: File = None,
+    target: options.Target = "native",
+    as_json: options.Json = False,
+) -> None:
+    """Learn from the records of a core what its cost model does not know."""
+    from tvm_blislike.api import resolve_core
+    from tvm_blislike.cost_models.learned import save
+    from tvm_blislike.files import require_writable
+    from tvm_blislike.tuning import learn
+
+    require_writable(output)
+    model = learn.train(_read(_path(records)), resolve_core(target))
+    save(model, output)
+    if as_json:
+        print_json(asdict(model.facts) | {"output": str(output)})
+    else:
+        _print_trained(model.facts, output)
+
+
+def _print_trained(facts: Facts, output: Path) -> None:
+    console, title = stdout(), f"{output}: {facts.records} records of {facts.core}"
+    console.print(escape(title), soft_wrap=True)
+    for name, count in sorted(facts.implementations.items()):
+        console.print(f"{count:6d} {escape(name)}", highlight=False)
 
 
 @app.command("export")

@@ -242,7 +242,7 @@ def _breakdown(layer: LayerReport) -> str:
     """Causes of one percent of the predicted time or more, the largest first."""
     total = sum(layer.breakdown.values()) or 1.0
     shares = sorted(layer.breakdown.items(), key=lambda entry: -entry[1])
-    shown = [f"{cause} {100 * ms / total:.0f}%" for cause, ms in shares if ms >= 0.01 * total]
+    shown = [f"{cause} {100 * ms / total:.0f}%" for cause, ms in shares if abs(ms) >= 0.01 * total]
     return ", ".join(shown)
 
 

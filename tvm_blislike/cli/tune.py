@@ -38,7 +38,9 @@ def tune(
     trials: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="Measurements at most; default: 8 per distinct layer."
+            min=1,
+            metavar="N",
+            help="Measurements at most; default: 8 per distinct layer, learned: 4.",
         ),
     ] = None,
     records: Annotated[
@@ -48,8 +50,9 @@ def tune(
     search: Annotated[
         str,
         typer.Option(
-            metavar="model|exhaustive",
-            help="What to measure: what the model expects most of, or every algorithm and block.",
+            metavar="model|learned|exhaustive",
+            help="What to measure: what the model expects most of, what a learned one does, or "
+            "every algorithm and block.",
         ),
     ] = "model",
     cache: Annotated[
@@ -67,6 +70,13 @@ def tune(
     max_workspace: options.MaxWorkspace = None,
     only: options.Only = None,
     without: options.Without = None,
+    learned: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="What --search learned follows; default: trained on the records right now.",
+        ),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Measure a few configurations of each layer; later commands follow the records.
@@ -93,6 +103,7 @@ def tune(
         progress,
         rpc,
         key,
+        learned=learned,
     )
     if as_json:
         print_json(_plain(result))

@@ -22,7 +22,7 @@ import tvm
 from tvm import tirx
 
 from tvm_blislike import frontend
-from tvm_blislike.api import resolve_core
+from tvm_blislike.api import resolve_core, resolve_predictor
 from tvm_blislike.errors import OutputError
 from tvm_blislike.export import c_tables
 from tvm_blislike.export.link import find_archiver, find_builder, is_darwin, run_tool
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tvm_blislike.constraints import Constraints
     from tvm_blislike.hardware import Core
     from tvm_blislike.report import Report
-    from tvm_blislike.strategy import Override
+    from tvm_blislike.strategy import Override, Predictor
     from tvm_blislike.tuning.book import RecordBook
 
 _SOURCE = Path(__file__).parent / "static" / "standalone.c"
@@ -97,12 +97,13 @@ def compile(
     override: Override | None = None,
     constraints: Constraints | None = None,
     records: RecordBook | None = None,
+    learned: str | os.PathLike[str] | Predictor | None = None,
 ) -> StandaloneModel:
     """Compile an ONNX model for one thread and without TVM's runtime.
 
     Parameters
     ----------
-    model, target, shapes, override, constraints
+    model, target, shapes, override, constraints, learned
         As of `tvm_blislike.compile`.
     records : RecordBook, optional
         Measurements to follow.
@@ -119,9 +120,12 @@ def compile(
     core = resolve_core(target)
     # Constants are folded by running kernels.
     use_threads(1)
+    predictor = resolve_predictor(learned, core, 1)
     loaded = frontend.load(model, shapes)
     reporter = Reporter()
-    pipeline = blislike_pipeline(core, 1, override, reporter, constraints, records, finalize=False)
+    pipeline = blislike_pipeline(
+        core, 1, override, reporter, constraints, records, finalize=False, predictor=predictor
+    )
     lowered = pipeline(loaded.module)
     prefix = c_tables.identifier(name)
     kernels = {

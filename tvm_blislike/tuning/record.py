@@ -192,9 +192,14 @@ def _version(distribution: str) -> str:
 
 
 def is_compatible(record: Record, current: Mapping[str, str] | None = None) -> bool:
-    """Whether a record's kernels are still what this version builds: major and minor are equal."""
+    """Whether a record's kernels are still what this version builds."""
+    return are_compatible(record.versions, current)
+
+
+def are_compatible(found: Mapping[str, str], current: Mapping[str, str] | None = None) -> bool:
+    """Whether versions of this package and of TVM have today's major and minor numbers."""
     current = current or versions()
-    return all(_minor(record.versions.get(name, "")) == _minor(v) for name, v in current.items())
+    return all(_minor(found.get(name, "")) == _minor(v) for name, v in current.items())
 
 
 def _minor(version: str) -> list[str]:

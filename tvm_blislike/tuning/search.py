@@ -2,6 +2,7 @@
 
 A search proposes configurations and is told what came of them. The default one follows the
 analytical model: the best of every implementation, then those that differ in algorithm or block.
+The learned one needs fewer measurements: it follows a model that knows earlier ones.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Protocol
 
 from tvm_blislike.config import Config
 from tvm_blislike.errors import UsageError, suggest
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.strategy import Predictor, Strategy
 from tvm_blislike.tuning.measure import Outcome
 from tvm_blislike.workload import Workload
 
@@ -29,7 +30,7 @@ class Proposal:
     config : Config
         The configuration.
     predicted_seconds : float
-        By the analytical model.
+        By the model that the search follows.
     """
 
     config: Config
@@ -99,20 +100,47 @@ def exhaustive_search(strategy: Strategy, workload: Workload) -> Search:
     return InOrder(_best_of_kinds(strategy.offers(workload)))
 
 
+def learned_search(predictor: Predictor) -> SearchMaker:
+    """Return the search in the order of another model, behind what the strategy would choose.
+
+    That choice is what everything else is compared with.
+    """
+
+    def make(strategy: Strategy, workload: Workload) -> Search:
+        s = strategy
+        knowing = Strategy(s.core, s.threads, constraints=s.constraints, predictor=predictor)
+        chosen = strategy.choose(workload).config
+        first = Proposal(chosen, knowing.seconds(workload, chosen))
+        ordered = [first, *_best_of_kinds(knowing.offers(workload))]
+        return InOrder(list({proposal.config: proposal for proposal in ordered}.values()))
+
+    return make
+
+
 SEARCHES: dict[str, SearchMaker] = {"model": model_search, "exhaustive": exhaustive_search}
+LEARNED = "learned"
 
 
-def search_named(name: str) -> SearchMaker:
+def search_named(name: str, predictor: Predictor | None = None) -> SearchMaker:
     """Return the search of that name.
+
+    Parameters
+    ----------
+    name : str
+        One of `SEARCHES`, or `LEARNED`.
+    predictor : Predictor, optional
+        What the learned search follows; no other does.
 
     Raises
     ------
     UsageError
-        When there is none.
+        When there is no such search, or it does not go with the predictor.
     """
-    if name not in SEARCHES:
-        raise UsageError(f"unknown search {name!r}", suggest(name, SEARCHES))
-    return SEARCHES[name]
+    if name not in (*SEARCHES, LEARNED):
+        raise UsageError(f"unknown search {name!r}", suggest(name, [*SEARCHES, LEARNED]))
+    if (name == LEARNED) != (predictor is not None):
+        raise UsageError(f"a learned model and the search {LEARNED!r} belong together")
+    return SEARCHES[name] if predictor is None else learned_search(predictor)
 
 
 def kind_of(config: Config) -> tuple[str | int, ...]:

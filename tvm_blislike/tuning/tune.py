@@ -16,15 +16,15 @@ from rich.console import Console
 from tvm.support.popen_pool import PopenPoolExecutor
 
 from tvm_blislike import frontend
-from tvm_blislike.api import resolve_core
+from tvm_blislike.api import resolve_core, resolve_predictor
 from tvm_blislike.config import Config
 from tvm_blislike.constraints import Constraints
 from tvm_blislike.errors import UsageError
 from tvm_blislike.hardware import Core
 from tvm_blislike.runnable import require_runnable
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.strategy import Predictor, Strategy
 from tvm_blislike.threads import available_cpus, default_threads
-from tvm_blislike.tuning import files, kernels
+from tvm_blislike.tuning import files, kernels, learn
 from tvm_blislike.tuning.book import RecordBook, fastest
 from tvm_blislike.tuning.finals import Contest, Verdict, decide
 from tvm_blislike.tuning.interrupt import Interrupt
@@ -33,7 +33,7 @@ from tvm_blislike.tuning.measure import LocalRunner, Outcome, Runner
 from tvm_blislike.tuning.progress import Progress
 from tvm_blislike.tuning.record import Record, now, versions
 from tvm_blislike.tuning.remote import RemoteRunner
-from tvm_blislike.tuning.search import search_named
+from tvm_blislike.tuning.search import LEARNED, search_named
 from tvm_blislike.tuning.sweep import BUNDLES_PER_CPU, Limits, Sweep
 from tvm_blislike.tuning.tasks import Task, tasks_of
 
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     import onnx
 
 PER_TASK = 8
+# The model's choice and three favourites of the learned model.
+_LEARNED_PER_TASK = 4
 _LEAST_PER_TASK = 2
 _CACHES = ("cold", "warm")
 # Candidates of a layer that meet the model's choice inside the model, and how much slower by
@@ -137,6 +139,7 @@ def tune(
     rpc: str | None = None,
     key: str | None = None,
     runner: Runner | None = None,
+    learned: str | os.PathLike[str] | Predictor | None = None,
 ) -> TuneResult:
     """Measure a few configurations of each layer of a model and keep them as records.
 
@@ -149,11 +152,12 @@ def tune(
     budget : float, optional
         Seconds at most, including the comparison at the end.
     trials : int, optional
-        Measurements at most; by default 8 per distinct workload.
+        Measurements at most; by default 8 per distinct workload, 4 for the learned search.
     records : path, optional
         File of records; by default the user's own.
     search : str
-        "model" follows the analytical model, "exhaustive" measures every algorithm and mr x nr.
+        "model" follows the analytical model, "exhaustive" measures every algorithm and mr x nr,
+        "learned" follows `learned`.
     constraints : Constraints, optional
         Limits of what is measured.
     cache : str
@@ -166,6 +170,8 @@ def tune(
         under. The model is then not compared end to end.
     runner : Runner, optional
         Where to measure instead; the same holds.
+    learned : path or Predictor, optional
+        What `records train` wrote; by default the learned search trains on `records`.
 
     Returns
     -------
@@ -183,10 +189,11 @@ def tune(
     ToolchainError
         When there is no C compiler to link candidates with.
     UsageError
-        When `search` or `cache` is unknown, or one of `rpc` and `key` is missing.
+        When `search` or `cache` is unknown, one of `rpc` and `key` is missing, or there are too
+        few records to learn from.
     """
     started = time.monotonic()
-    make_search, core = search_named(search), resolve_core(target)
+    core = resolve_core(target)
     if cache not in _CACHES:
         raise UsageError(f"unknown cache mode {cache!r}", f"known: {', '.join(_CACHES)}")
     if (rpc is None) != (key is None):
@@ -197,6 +204,7 @@ def tune(
         require_runnable(core.target_config(threads))
     plan = plan_for(core, cache)
     path = Path(records) if records is not None else files.default_path()
+    make_search = search_named(search, _predictor(search, learned, path, core, threads))
     strategy = Strategy(core, threads, None, constraints or Constraints())
     sweep = Sweep(
         strategy,
@@ -234,6 +242,21 @@ def _runner(core: Core, threads: int, plan: Plan, rpc: str | None, key: str | No
     return RemoteRunner(core, threads, plan, rpc, key)
 
 
+def _predictor(
+    search: str,
+    learned: str | os.PathLike[str] | Predictor | None,
+    records: Path,
+    core: Core,
+    threads: int,
+) -> Predictor | None:
+    """Return the predictor that was named, or for the learned search one of the records."""
+    if learned is not None or search != LEARNED:
+        return resolve_predictor(learned, core, threads)
+    model = learn.train(files.read(records)[0] if records.exists() else [], core)
+    model.facts.require(core, threads)
+    return model
+
+
 def plan_for(core: Core, cache: str = "cold") -> Plan:
     """Return how to time candidates: what empties the caches of one core, or nothing."""
     if cache == "warm":
@@ -243,7 +266,7 @@ def plan_for(core: Core, cache: str = "cold") -> Plan:
 
 
 def _limits(started: float, budget: float | None, trials: int | None, search: str) -> Limits:
-    per_task = PER_TASK if search == "model" else sys.maxsize
+    per_task = {"model": PER_TASK, LEARNED: _LEARNED_PER_TASK}.get(search, sys.maxsize)
     if budget is None:
         return Limits(per_task, trials)
     reserve = min(_FINALS_SHARE * budget, _FINALS_SECONDS)

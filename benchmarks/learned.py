@@ -1,0 +1,190 @@
+"""The learned model on models that it has not seen, against the analytical model alone.
+
+    python benchmarks/learned.py records.jsonl
+    python benchmarks/learned.py records.jsonl -o benchmarks/results/learned.txt
+
+Each model of the records is left out in turn: the learned model is trained on the records of all
+others, without any of a workload that the one left out has too, and ranks the candidates that were
+measured of each of its layers. `tune --search exhaustive` measures candidates of every kind.
+
+rank     Spearman's correlation of predicted and measured times of a layer's candidates, mean over
+         the layers with at least 4 of them; "halves" is that of the even and the odd repeats of the
+         measurements themselves: no model can agree better with them than they do with each other
+first    measured time of the first choice, sum over the layers relative to the fastest candidates;
+of 3     the same for the fastest of the first three choices
+
+Times are those of kernels by themselves, as `tune` measures them. A workload that several models
+have belongs to the one that was tuned first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import xgboost
+from scipy.stats import spearmanr
+
+from tvm_blislike.api import resolve_core
+from tvm_blislike.cost_models.learned import Candidate
+from tvm_blislike.files import write_text
+from tvm_blislike.hardware import Core
+from tvm_blislike.probe import probe
+from tvm_blislike.tuning import files, learn
+from tvm_blislike.tuning.record import Record
+
+_LEAST_TO_RANK = 4
+_PREDICTORS = ("analytical", "learned")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The measured candidates of one layer.
+
+    Parameters
+    ----------
+    model : str
+        The model that it is of.
+    records : tuple of Record
+        One per candidate.
+    candidates : tuple of Candidate
+        The same for the predictors.
+    predicted : dict of str to array
+        Seconds of each candidate, by predictor.
+    """
+
+    model: str
+    records: tuple[Record, ...]
+    candidates: tuple[Candidate, ...]
+    predicted: dict[str, np.ndarray]
+
+    @property
+    def measured(self) -> np.ndarray:
+        """Median seconds of each candidate."""
+        return np.array([record.median_seconds for record in self.records])
+
+    def rank(self, predictor: str) -> float:
+        """Return the rank correlation of a predictor."""
+        return float(spearmanr(self.predicted[predictor], self.measured).statistic)
+
+    def halves(self) -> float:
+        """Return the rank correlation of the measurements with themselves."""
+        even, odd = (
+            [median(record.seconds[start::2]) for record in self.records] for start in (0, 1)
+        )
+        return float(spearmanr(even, odd).statistic)
+
+    def best_of(self, predictor: str, count: int) -> float:
+        """Return the time of the fastest of a predictor's first choices, in seconds."""
+        order = np.argsort(self.predicted[predictor], kind="stable")
+        return float(self.measured[order[:count]].min())
+
+
+def layers_of(records: Sequence[Record], core: Core) -> Iterator[Layer]:
+    """Yield the layers of each model with what was predicted without its records."""
+    for name in sorted({record.model for record in records}):
+        held_out = {record.workload for record in records if record.model == name}
+        model = learn.train([r for r in records if r.workload not in held_out], core)
+        pages: dict[object, list[Record]] = defaultdict(list)
+        for record in records:
+            if record.model == name and record.context == "cold":
+                pages[record.workload].append(record)
+        for page in pages.values():
+            candidates = tuple(learn.candidate_of(record, core) for record in page)
+            analytical = np.array([candidate.seconds for candidate in candidates])
+            predicted = {"analytical": analytical, "learned": model.seconds(candidates)}
+            yield Layer(name, tuple(page), candidates, predicted)
+
+
+def row(title: str, layers: Sequence[Layer]) -> str:
+    """Return one line of the table."""
+    ranked = [layer for layer in layers if len(layer.records) >= _LEAST_TO_RANK]
+    count = sum(len(layer.records) for layer in layers)
+    best = sum(layer.measured.min() for layer in layers)
+    cells = [f"{title:20s} {len(layers):6d} {count:10d} {_mean(x.halves() for x in ranked):7.3f}"]
+    for predictor in _PREDICTORS:
+        cells.append(f"{_mean(x.rank(predictor) for x in ranked):7.3f}")
+        cells += [
+            f"{sum(layer.best_of(predictor, n) for layer in layers) / best:6.3f}" for n in (1, 3)
+        ]
+    return " ".join(cells)
+
+
+def _mean(values: Iterable[float]) -> float:
+    """Return the mean of those that are defined: equal predictions have no order."""
+    defined = [value for value in values if np.isfinite(value)]
+    return float(np.mean(defined)) if defined else float("nan")
+
+
+def errors(layers: Sequence[Layer]) -> Iterator[str]:
+    """Yield what is measured over predicted, per implementation and kernel."""
+    ratios: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for layer in layers:
+        for place, candidate in enumerate(layer.candidates):
+            w = candidate.workload
+            kernel = f"{w.kh}x{w.kw}" if w.kind == "conv2d" else ""
+            for predictor in _PREDICTORS:
+                ratio = layer.measured[place] / layer.predicted[predictor][place]
+                ratios[candidate.config.implementation, kernel, predictor].append(ratio)
+    for name, kernel in sorted({(name, kernel) for name, kernel, _ in ratios}):
+        found = [ratios[name, kernel, predictor] for predictor in _PREDICTORS]
+        cells = [f"{q:6.2f}" for r in found for q in np.quantile(r, (0.1, 0.5, 0.9))]
+        yield f"{name:20s} {kernel:6s} {len(found[0]):10d}  {' '.join(cells)}"
+
+
+def report(records: Sequence[Record], core: Core) -> str:
+    """Return the tables."""
+    layers = list(layers_of(records, core))
+    names = sorted({layer.model for layer in layers})
+    lines = [
+        f"{'':46s} {'analytical':^21s} {'learned':^21s}",
+        f"{'left out':20s} layers candidates  halves    rank  first   of 3    rank  first   of 3",
+        *(row(name, [layer for layer in layers if layer.model == name]) for name in names),
+        row("all", layers),
+        "",
+        "Measured over predicted time: 10 %, median, 90 % of the candidates",
+        f"{'':40s} {'analytical':^20s} {'learned':^20s}",
+        *errors(layers),
+    ]
+    return "\n".join(lines)
+
+
+def title(core: Core, records: Sequence[Record]) -> str:
+    """Return what was done and where; the peak is measured now."""
+    peak = probe(core).peak_gflops
+    versions = f"tvm-blislike {version('tvm-blislike')}, xgboost {xgboost.__version__}"
+    what, _, legend = __doc__.partition("\n\n    python")
+    return "\n".join(
+        [
+            what,
+            legend.partition("\n\n")[2],
+            f"{platform.machine()}, {core.name}, {peak:.0f} GFLOPS at the FMA peak of a core",
+            f"{versions}; {len(records)} records with one thread, {records[0].date[:10]}",
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("records", type=Path, nargs="+")
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args()
+    core = resolve_core("native")
+    found = [record for path in options.records for record in files.read(path)[0]]
+    records = [record for record in learn.usable(found, core) if record.threads == 1]
+    text = title(core, records) + "\n" + report(records, core)
+    print(text)
+    if options.output:
+        write_text(options.output, text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""What the learned model knows of a candidate: quantities of the analytical models, as numbers.
+
+No loops and no code are looked at. Everything is a field of the configuration, a size of the
+workload, or a part of the analytical estimate; for one core the rest (caches, vector width, clock)
+is constant. Times and sizes are logarithms, parts of the estimate are shares of it. What is 0 may
+be left out: names that a candidate lacks count as 0.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tvm_blislike.config import Config
+from tvm_blislike.cost_models.roofline import Estimate, clock_hz, kernel_seconds
+from tvm_blislike.hardware import Core
+from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
+
+# To be raised when a name below gets another meaning: models of other numbers are refused.
+FEATURES = 1
+_ITEM_BYTES = 4
+# Fields of a configuration that are names.
+_NAMES = ("implementation", "loop_order", "packing", "transform", "data_layout", "out_layout")
+_NUMBERS = ("mr", "tile_h", "tile_w", "oh_block", "ring", "prefetch")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A configuration of a workload with its analytical estimate.
+
+    Parameters
+    ----------
+    workload : Workload
+        What is computed.
+    config : Config
+        How.
+    estimate : Estimate
+        What the analytical model says.
+    core : Core
+        On what.
+    threads : int
+        By how many threads.
+    in_model : bool
+        Between the other layers of a model, rather than by itself.
+    """
+
+    workload: Workload
+    config: Config
+    estimate: Estimate
+    core: Core
+    threads: int
+    in_model: bool
+
+    @property
+    def seconds(self) -> float:
+        """Analytical time of the kernel, without what the layouts of its neighbours cost."""
+        return kernel_seconds(self.estimate, self.core)
+
+
+def matrix(candidates: Sequence[Candidate], names: Sequence[str]) -> np.ndarray:
+    """Return the features of candidates, [candidate, name], float32."""
+    rows = [features(candidate) for candidate in candidates]
+    values = [row.get(name, 0.0) for row in rows for name in names]
+    return np.array(values, np.float32).reshape(len(rows), len(names))
+
+
+def features(candidate: Candidate) -> dict[str, float]:
+    """Return the features of a candidate by name."""
+    return {
+        "in a model": float(candidate.in_model),
+        "threads": float(candidate.threads),
+        **_estimated(candidate),
+        **_sizes(candidate.workload),
+        **_blocks(candidate.config, candidate.core.lanes()),
+    }
+
+
+def _estimated(candidate: Candidate) -> dict[str, float]:
+    """Return time, parts of the time, and the bytes of the operands that caches should hold."""
+    estimate = candidate.estimate
+    total = sum(estimate.cycles.values()) or 1.0
+    sizes = [size for _, _, size, _ in estimate.footprint]
+    return {
+        "log2 cycles": _log2(candidate.seconds * clock_hz(candidate.core)),
+        "peak fraction": estimate.peak_fraction,
+        **{f"part {name}": value / total for name, value in estimate.cycles.items()},
+        **{f"log2 bytes of operand {place}": _log2(size) for place, size in enumerate(sizes)},
+    }
+
+
+def _sizes(workload: Workload) -> dict[str, float]:
+    """Return sizes of a workload; a matrix product is a convolution of one tap."""
+    w = workload
+    if isinstance(w, GemmWorkload):
+        rows, columns, depth = w.batch * w.m, w.n, w.k
+        data, taps, stride, width = rows * depth, (1, 1), 1, rows
+    elif isinstance(w, Conv2dWorkload):
+        rows, columns, depth = w.n * w.oh * w.ow, w.co, w.ci // w.groups * w.kh * w.kw
+        data, taps, stride, width = w.n * w.ci * w.h * w.w, (w.kh, w.kw), w.stride[1], w.ow
+    else:
+        return {}
+    weights, results = columns * depth, rows * columns
+    return {
+        "log2 pixels": _log2(rows),
+        "log2 channels": _log2(columns),
+        "log2 depth": _log2(depth),
+        "log2 input bytes": _log2(_ITEM_BYTES * data),
+        "log2 weight bytes": _log2(_ITEM_BYTES * weights),
+        "log2 output bytes": _log2(_ITEM_BYTES * results),
+        "log2 intensity": _log2(w.macs / (_ITEM_BYTES * (data + weights + results))),
+        "kh": float(taps[0]),
+        "kw": float(taps[1]),
+        "stride": float(stride),
+        "row": float(width),
+    }
+
+
+def _blocks(config: Config, lanes: int) -> dict[str, float]:
+    """Return the blocks of a configuration, and its names as 1 each."""
+    named = {name: re.sub(r"\d+c$", "c", getattr(config, name)) for name in _NAMES}
+    return {
+        **{name: float(getattr(config, name)) for name in _NUMBERS},
+        "vectors": config.nr / lanes,
+        "accumulators": config.mr * config.nr / lanes,
+        **{f"log2 {name}": _log2(getattr(config, name)) for name in ("mc", "nc", "kc")},
+        **{f"{name}={value}": 1.0 for name, value in named.items() if value},
+    }
+
+
+def _log2(value: float) -> float:
+    return math.log2(value) if value > 0 else 0.0

@@ -1,0 +1,166 @@
+"""The learned model: how far measured times are from the analytical estimates.
+
+Boosted trees (xgboost) over the features of `features` predict log(measured / analytical); the
+analytical time multiplied by that is the prediction. So they need to learn only what the analytical
+model does not know, and an implementation without records keeps the median correction of all
+others: the analytical order, in the machine's units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tvm_blislike.config import Config
+from tvm_blislike.cost_models.learned.facts import Facts
+from tvm_blislike.cost_models.learned.features import Candidate, features, matrix
+from tvm_blislike.cost_models.roofline import Estimate, clock_hz
+from tvm_blislike.errors import ToolchainError, UsageError
+from tvm_blislike.hardware import Core
+from tvm_blislike.workload import Workload
+
+if TYPE_CHECKING:
+    import xgboost
+
+# Fewer records teach noise.
+LEAST_RECORDS = 30
+# The same for one implementation.
+LEAST_OF_ONE = 8
+# Part of a breakdown: what the trees add to the analytical model, or take away.
+LEARNED = "learned"
+_ROUNDS = 300
+# Small steps and shallow trees on a part of the records and features each: there are a thousand
+# records rather than a million, and their times differ by several percent from run to run.
+_PARAMETERS = {
+    "objective": "reg:squarederror",
+    "eta": 0.05,
+    "max_depth": 5,
+    "min_child_weight": 3,
+    "subsample": 0.7,
+    "colsample_bytree": 0.5,
+    "base_score": 0.0,
+    "tree_method": "hist",
+    # The order of additions, and with it the result, depends on the number of threads.
+    "nthread": 1,
+}
+
+
+class LearnedModel:
+    """Predicts the times of candidates.
+
+    Parameters
+    ----------
+    booster : xgboost.Booster
+        The trees; its names of features are what it was trained on.
+    facts : Facts
+        What it was trained for.
+    offset : float
+        Median of log(measured / analytical), which the trees predict the difference from.
+    """
+
+    def __init__(self, booster: xgboost.Booster, facts: Facts, offset: float) -> None:
+        self.booster, self.facts, self.offset = booster, facts, offset
+
+    @staticmethod
+    def train(
+        candidates: Sequence[Candidate], seconds: Sequence[float], facts: Facts, seed: int = 0
+    ) -> LearnedModel:
+        """Return the model of measured times; the same for the same arguments.
+
+        Parameters
+        ----------
+        candidates : sequence of Candidate
+            All of one core.
+        seconds : sequence of float
+            Measured time of each.
+        facts : Facts
+            What they have in common.
+        seed : int
+            Of the records and features that each tree sees.
+
+        Raises
+        ------
+        UsageError
+            With fewer than `LEAST_RECORDS` candidates.
+        ToolchainError
+            Without xgboost.
+        """
+        xgb = import_xgboost()
+        if len(candidates) < LEAST_RECORDS:
+            raise UsageError(
+                f"{len(candidates)} usable records of {facts.core} are too few to learn from: "
+                f"{LEAST_RECORDS} are needed",
+                "measure more: tvm-blislike tune MODEL.onnx",
+            )
+        names = sorted({name for candidate in candidates for name in features(candidate)})
+        analytical = np.array([candidate.seconds for candidate in candidates])
+        target = np.log(np.asarray(seconds) / analytical)
+        offset = float(np.median(target))
+        data = xgb.DMatrix(matrix(candidates, names), target - offset, feature_names=names)
+        return LearnedModel(xgb.train({**_PARAMETERS, "seed": seed}, data, _ROUNDS), facts, offset)
+
+    def seconds(self, candidates: Sequence[Candidate]) -> np.ndarray:
+        """Return the predicted times of candidates' kernels, in seconds."""
+        rows = matrix(candidates, self.booster.feature_names)
+        corrections = self.booster.inplace_predict(rows, validate_features=False)
+        counts = self.facts.implementations
+        known = [counts.get(c.config.implementation, 0) >= LEAST_OF_ONE for c in candidates]
+        analytical = np.array([candidate.seconds for candidate in candidates])
+        return analytical * np.exp(self.offset + np.where(known, corrections, 0.0))
+
+    def estimates(
+        self,
+        workload: Workload,
+        configs: Sequence[Config],
+        analytical: Sequence[Estimate],
+        core: Core,
+        threads: int,
+    ) -> list[Estimate]:
+        """Return the analytical estimates of configurations, corrected.
+
+        Raises
+        ------
+        UsageError
+            When the model was trained for another core or number of threads.
+        """
+        self.facts.require(core, threads)
+        if not configs:
+            return []
+        candidates = [
+            Candidate(workload, config, estimate, core, threads, self.facts.in_model)
+            for config, estimate in zip(configs, analytical, strict=True)
+        ]
+        seconds = map(float, self.seconds(candidates))
+        return [_corrected(c, time) for c, time in zip(candidates, seconds, strict=True)]
+
+
+def _corrected(candidate: Candidate, seconds: float) -> Estimate:
+    """Return a candidate's estimate with another time of its kernel."""
+    estimate, added = candidate.estimate, seconds - candidate.seconds
+    total = estimate.seconds + added
+    return replace(
+        estimate,
+        seconds=total,
+        peak_fraction=estimate.peak_fraction * estimate.seconds / total,
+        cycles={**estimate.cycles, LEARNED: added * clock_hz(candidate.core)},
+    )
+
+
+def import_xgboost() -> Any:
+    """Return the module xgboost.
+
+    Raises
+    ------
+    ToolchainError
+        When it is not installed.
+    """
+    try:
+        import xgboost
+    except ImportError as error:
+        raise ToolchainError(
+            "the learned model needs xgboost", "pip install 'tvm-blislike[learned]'"
+        ) from error
+    return xgboost
