@@ -20,16 +20,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from debian import FOLDER, folder_made_once, unpacked
 
 from tvm_blislike.export import bundle, runtime_wheel
 from tvm_blislike.export.link import find_builder, run_tool
 from tvm_blislike.hardware import Core
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "build" / "board"
 TARGET = Core.named("cortex-a72").target_config()
 _SYSROOT = "usr/aarch64-linux-gnu"
 _NEEDED = "lib/libstdc++.so.6"
@@ -114,7 +114,7 @@ def prepare(cpu: str = "max") -> Board:
     """
     FOLDER.mkdir(parents=True, exist_ok=True)
     board = Board(_emulator(), _sysroot(), FOLDER / f"programs-{_version_of_sources()}", cpu)
-    with _folder_made_once(board.programs) as fresh:
+    with folder_made_once(board.programs) as fresh:
         if fresh:
             bundle.write_programs(fresh, TARGET)
     return board
@@ -144,65 +144,13 @@ def _emulator() -> str:
         if found:
             return found
     name = "usr/bin/qemu-aarch64-static"
-    return str(_unpacked("emulator", ["qemu-user-static"], name) / name)
+    return str(unpacked("emulator", ["qemu-user-static"], name) / name)
 
 
 def _sysroot() -> str:
     if (Path("/") / _SYSROOT / _NEEDED).exists():
         return f"/{_SYSROOT}"
-    return str(_unpacked("libraries", _LIBRARY_PACKAGES, f"{_SYSROOT}/*") / _SYSROOT)
-
-
-def _unpacked(name: str, packages: Sequence[str], pattern: str) -> Path:
-    """Return a folder with the files of Debian packages that match a pattern."""
-    folder = FOLDER / name
-    with _folder_made_once(folder) as fresh:
-        if fresh:
-            with tempfile.TemporaryDirectory() as downloads:
-                _download(packages, downloads)
-                for package in Path(downloads).glob("*.deb"):
-                    _extract(package, fresh, pattern)
-    return folder
-
-
-def _download(packages: Sequence[str], folder: str) -> None:
-    command = ["apt-get", "download", *packages]
-    advice = f"install an aarch64 emulator and C library: apt-get install {' '.join(packages)}"
-    if shutil.which("apt-get") is None:
-        raise RuntimeError(f"no apt-get; {advice}")
-    if _succeeds(command, folder):
-        return
-    # A fresh machine has no package lists.
-    _succeeds(["apt-get", "update"], folder)
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{done.stderr.strip()[-500:]}; {advice}")
-
-
-def _succeeds(command: Sequence[str], folder: str) -> bool:
-    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
-
-
-def _extract(package: Path, folder: Path, pattern: str) -> None:
-    files = subprocess.run(
-        ["dpkg-deb", "--fsys-tarfile", str(package)], capture_output=True, check=True
-    ).stdout
-    unpack = ["tar", "-x", "-C", str(folder), "--wildcards", f"./{pattern}"]
-    subprocess.run(unpack, input=files, check=True)
-
-
-@contextlib.contextmanager
-def _folder_made_once(folder: Path) -> Iterator[Path | None]:
-    """Yield a folder to fill, None where another process, or an earlier run, has done it."""
-    if folder.is_dir():
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent) as scratch:
-        fresh = Path(scratch) / "new"
-        fresh.mkdir()
-        yield fresh
-        with contextlib.suppress(OSError):  # another process was faster
-            fresh.rename(folder)
+    return str(unpacked("libraries", _LIBRARY_PACKAGES, f"{_SYSROOT}/*") / _SYSROOT)
 
 
 def main() -> None:

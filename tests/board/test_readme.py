@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
-from emulated_board import ROOT, Board
+from debian import ROOT
+from emulated_board import Board
 from onnx import TensorProto, helper, numpy_helper
 
 SECTION = "From ONNX to a Raspberry Pi"
