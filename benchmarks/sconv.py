@@ -28,13 +28,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx
 import threadpoolctl
 from layers import Layer, choice, conditions, random_operands, read_lines, take_turns
-from onnx import helper, shape_inference
 from sconv_baselines import Im2colGemm, Sgemm, is_pointwise, load_mkl, openblas
 from sconv_report import report
 
+from tvm_blislike.bench.graph_layers import layers_of
 from tvm_blislike.hardware import Core
 from tvm_blislike.probe import measure_peak_gflops
 from tvm_blislike.threads import use_threads
@@ -65,31 +64,8 @@ class Row:
 
 def convolutions(model: str) -> Counter[Conv2dWorkload]:
     """Return the ungrouped convolutions of a model, each with the number of times it occurs."""
-    graph = shape_inference.infer_shapes(zoo.build(model)).graph
-    values = (*graph.value_info, *graph.input)
-    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
-    shapes |= {t.name: list(t.dims) for t in graph.initializer}
-    found: Counter[Conv2dWorkload] = Counter()
-    for node in graph.node:
-        if node.op_type == "Conv":
-            workload = _workload(node, shapes)
-            found[workload] += workload.groups == 1
-    return +found
-
-
-def _workload(node: onnx.NodeProto, shapes: dict[str, list[int]]) -> Conv2dWorkload:
-    notes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    kernel = shapes[node.input[1]]
-    return Conv2dWorkload(
-        *shapes[node.input[0]],
-        co=kernel[0],
-        kh=kernel[2],
-        kw=kernel[3],
-        stride=tuple(notes.get("strides", (1, 1))),
-        padding=tuple(notes.get("pads", (0, 0, 0, 0))),
-        dilation=tuple(notes.get("dilations", (1, 1))),
-        groups=notes.get("group", 1),
-    )
+    found = (layer.workload for layer in layers_of(zoo.build(model), {}))
+    return Counter(w for w in found if isinstance(w, Conv2dWorkload) and w.groups == 1)
 
 
 def distinct(models: tuple[str, ...]) -> dict[Conv2dWorkload, dict[str, int]]:

@@ -20,6 +20,21 @@ def require_writable(path: str | os.PathLike[str]) -> None:
         pass
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder for results, unless it exists; called before long work begins.
+
+    Raises
+    ------
+    OutputError
+        When it cannot be made, or nothing can be written into it.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot write to {path}: {error.strerror}") from error
+    require_writable(path / "result")
+
+
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str], keep: bool = True) -> Iterator[Path]:
     """Yield a fresh file name that takes the place of `path` when the block ends well.

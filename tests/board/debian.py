@@ -86,13 +86,25 @@ def _write_starter(path: Path) -> None:
 
 def _llvm_packages() -> tuple[int, list[str]]:
     """Return the newest version of LLVM on offer, and the packages it needs that are missing."""
+    name, packages = missing([f"llvm-{version}" for version in _LLVM_VERSIONS])
+    return int(name.partition("-")[2]), packages
+
+
+def missing(names: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the first of some packages that is on offer, and what installing it would install.
+
+    Raises
+    ------
+    RuntimeError
+        When none is on offer.
+    """
     for refresh in (False, True):
         if refresh and shutil.which("apt-get"):
             subprocess.run(["apt-get", "update"], capture_output=True, check=False)
-        for version in _LLVM_VERSIONS:
-            if packages := _missing(f"llvm-{version}"):
-                return version, packages
-    raise RuntimeError("no package with llvm-mca: install llvm-22, or any from llvm-19 on")
+        for name in names:
+            if packages := _missing(name):
+                return name, packages
+    raise RuntimeError(f"none of these packages is on offer: {', '.join(names)}")
 
 
 def _missing(package: str) -> list[str]:

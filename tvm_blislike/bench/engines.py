@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,7 +97,7 @@ def load_engine(name: str, job: Job) -> tuple[Engine, dict[str, np.ndarray]]:
     except (EngineUnavailableError, BlislikeError):
         raise
     except Exception as error:  # every engine has its own kinds
-        if name == "blislike":
+        if name in OWN:
             raise
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise EngineUnavailableError(f"cannot take the model: {reason[0]}") from error
@@ -119,6 +119,13 @@ def _blislike(job: Job) -> Engine:
     return Engine(lambda: compiled.run(job.inputs), tvm_blislike.__version__, compiled)
 
 
+def _untuned(job: Job) -> Engine:
+    """Leave out the records: what the cost model alone would choose."""
+    from tvm_blislike.tuning.book import RecordBook
+
+    return _blislike(replace(job, records=RecordBook(), learned=None))
+
+
 def _tvm(job: Job) -> Engine:
     import tvm
 
@@ -136,13 +143,19 @@ def _tvm(job: Job) -> Engine:
     return Engine(lambda: model.run(job.inputs), tvm.__version__)
 
 
-def _onnxruntime(job: Job) -> Engine:
+def onnxruntime_options(job: Job) -> Any:
+    """Return the options of a session of onnxruntime."""
     ort = _installed("onnxruntime")
     options = ort.SessionOptions()
     options.intra_op_num_threads = job.threads
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = 3
+    return options
+
+
+def _onnxruntime(job: Job) -> Engine:
+    ort, options = _installed("onnxruntime"), onnxruntime_options(job)
     session = ort.InferenceSession(job.path, options, providers=["CPUExecutionProvider"])
     feeds = dict(job.inputs)
     names = list(job.outputs)
@@ -153,7 +166,16 @@ def _onnxruntime(job: Job) -> Engine:
     return Engine(run, ort.__version__)
 
 
-def _openvino(job: Job) -> Engine:
+def openvino_request(job: Job, more: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return a compiled model of openvino and a request whose inputs are the job's arrays.
+
+    Parameters
+    ----------
+    job : Job
+        The arrays must stay alive as long as the request.
+    more : mapping
+        Further configuration.
+    """
     ov = _installed("openvino")
     core = ov.Core()
     model = core.read_model(job.path)
@@ -164,11 +186,19 @@ def _openvino(job: Job) -> Engine:
         "ENABLE_CPU_PINNING": True,
         # Left to itself it computes in bf16 where the processor has AMX.
         "INFERENCE_PRECISION_HINT": "f32",
+        **more,
     }
-    request = core.compile_model(model, "CPU", config).create_infer_request()
-    # A shared tensor does not own its memory: `job`, held by `run`, keeps the arrays alive.
+    compiled = core.compile_model(model, "CPU", config)
+    request = compiled.create_infer_request()
     for name, array in job.inputs.items():
         request.set_tensor(name, ov.Tensor(array, shared_memory=True))
+    return compiled, request
+
+
+def _openvino(job: Job) -> Engine:
+    ov = _installed("openvino")
+    # A shared tensor does not own its memory: `job`, held by `run`, keeps the arrays alive.
+    _, request = openvino_request(job, {})
 
     def run() -> dict[str, np.ndarray]:
         request.infer()
@@ -233,8 +263,11 @@ def _installed(package: str) -> Any:
 
 ENGINES: dict[str, Callable[[Job], Engine]] = {
     "blislike": _blislike,
+    "untuned": _untuned,
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
     "ncnn": _ncnn,
     "tvm": _tvm,
 }
+# This library, following the records and not.
+OWN = ("blislike", "untuned")

@@ -15,6 +15,7 @@ import numpy as np
 
 from tvm_blislike import frontend
 from tvm_blislike.bench.engines import ENGINES, Engine, EngineUnavailableError, Job, load_engine
+from tvm_blislike.bench.inside import layer_ms
 from tvm_blislike.bench.result import BenchResult, EngineResult, max_rel_error
 from tvm_blislike.errors import UsageError, suggest
 from tvm_blislike.inputs import random_inputs
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tvm_blislike.strategy import Predictor
     from tvm_blislike.tuning.book import RecordBook
 
+_USUAL = tuple(name for name in ENGINES if name != "untuned")
 _MIN_ROUNDS = 10
 _MIN_SECONDS = 5.0
 _MAX_SECONDS = 120.0
@@ -51,7 +53,7 @@ class _Entrant:
 
 def bench(
     model: str | os.PathLike[str],
-    engines: Sequence[str] = tuple(ENGINES),
+    engines: Sequence[str] = _USUAL,
     threads: int | None = None,
     repeat: int | None = None,
     target: str | os.PathLike[str] | Core = "native",
@@ -79,7 +81,7 @@ def bench(
     target, shapes
         As for `tvm_blislike.compile`.
     profile : bool
-        Add per-layer times of blislike, and its report.
+        Add per-layer times of blislike and of the peers that tell them, and its report.
     constraints : Constraints, optional
         Limits of blislike's choice.
     progress : callable
@@ -117,6 +119,7 @@ def bench(
         own = entrants.get("blislike")
         compiled = own.engine.compiled if own and profile else None
         layers = compiled.profile(inputs) if compiled else []
+        inside = layer_ms(compiled, job, entrants, _wait_until_idle) if compiled else {}
     reference = "onnxruntime" if "onnxruntime" in entrants else next(iter(entrants))
     return BenchResult(
         model=title,
@@ -132,6 +135,7 @@ def bench(
         peak_spread_gflops=(min(peaks), max(peaks)),
         gflop=_gflop(own),
         layers=layers,
+        layer_ms=inside,
         report=compiled.explain() if compiled else None,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,9 @@ import numpy as np
 
 from tvm_blislike.compiled import LayerTime
 from tvm_blislike.report import Report
+
+# Relative to the largest output: more is no rounding.
+TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,8 @@ class BenchResult:
         Per-layer times of blislike when asked for.
     report : Report or None
         What was chosen for these layers.
+    layer_ms : dict of str to dict of str to float
+        When asked for: milliseconds of one call of each workload inside the model, by engine.
     """
 
     model: str
@@ -97,6 +103,7 @@ class BenchResult:
     gflop: float = 0.0
     layers: list[LayerTime] = field(default_factory=list)
     report: Report | None = None
+    layer_ms: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data."""
@@ -105,6 +112,12 @@ class BenchResult:
     def to_json(self) -> str:
         """Return the result as JSON."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+
+def disagreeing(engines: Mapping[str, EngineResult]) -> dict[str, float | None]:
+    """Return the largest relative errors, by engine, that are more than rounding or not finite."""
+    errors = {name: engine.max_rel_error for name, engine in engines.items()}
+    return {n: e for n, e in errors.items() if e is None or e > TOLERANCE}
 
 
 def max_rel_error(outputs: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> float:

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from tvm_blislike.cli import commands, compile, measure, records, tune
+from tvm_blislike.cli import commands, compile, measure, pictures, records, tune
 from tvm_blislike.cli.terminal import stderr
 from tvm_blislike.errors import BlislikeError, all_errors
 
@@ -54,6 +54,7 @@ for _command in (
     commands.explain,
     tune.tune,
     measure.bench,
+    pictures.report,
     measure.probe,
     commands.targets,
 ):

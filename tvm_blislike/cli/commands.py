@@ -15,7 +15,7 @@ import typer
 
 from tvm_blislike.cli import options, tables
 from tvm_blislike.cli.terminal import print_json, stdout, working
-from tvm_blislike.errors import OutputError
+from tvm_blislike.files import atomic_path, make_folder
 
 if TYPE_CHECKING:
     from tvm_blislike.compiled import CompiledModel
@@ -53,7 +53,7 @@ def run(
 
     arrays = options.load_inputs(input)
     if output is not None:
-        _make_directory(output)
+        make_folder(output)
     require_runnable(resolve_core(target).target_config())
     limits = options.constraints(max_error, max_workspace, only, without, pin)
     compiled = _open(model, target, shape, threads, limits, records, learned)
@@ -190,19 +190,7 @@ def _timed_runs(
     return results, times
 
 
-def _make_directory(path: Path) -> None:
-    from tvm_blislike.files import require_writable
-
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot write to {path}: {error.strerror}") from error
-    require_writable(path / "output.npy")
-
-
 def _write_arrays(folder: Path, arrays: dict[str, np.ndarray]) -> None:
-    from tvm_blislike.files import atomic_path
-
     for name, array in arrays.items():
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
         with atomic_path(folder / f"{safe}.npy") as fresh:

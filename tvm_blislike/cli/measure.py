@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,13 +10,11 @@ import typer
 from rich.markup import escape
 
 from tvm_blislike.cli import options, tables
-from tvm_blislike.cli.terminal import print_json, stderr, stdout
+from tvm_blislike.cli.terminal import print_json, progress, stderr, stdout
 from tvm_blislike.errors import DisagreementError
 
 if TYPE_CHECKING:
     from tvm_blislike.bench import EngineResult
-
-_TOLERANCE = 1e-4
 
 
 def bench(
@@ -59,7 +55,7 @@ def bench(
     shapes = options.parse_shapes(shape)
     limits = options.constraints(max_error, max_workspace, only, without, pin)
     book = options.record_book(records)
-    with _progress() as show:
+    with progress() as show:
         result = measure(
             model, names, threads, repeat, target, shapes, profile, limits, show, book, learned
         )
@@ -87,7 +83,7 @@ def probe(
         require_writable(output)
     from tvm_blislike.probe import probe as measure
 
-    with _progress() as show:
+    with progress() as show:
         measured = measure(Core.native(), show)
     core = measured.to_core()
     if output:
@@ -111,29 +107,11 @@ def probe(
         stderr().print(f"wrote {escape(str(output))}", soft_wrap=True)
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows what is being done.
-
-    Nothing runs between its calls: a spinner's thread would disturb what is measured.
-    """
-    console = stderr()
-
-    def show(text: str) -> None:
-        if console.is_terminal:
-            console.print(f"\r{text:<40}", end="")
-        elif not text.startswith("round"):
-            console.print(text)
-
-    yield show
-    if console.is_terminal:
-        console.print(f"\r{'':<40}\r", end="")
-
-
 def _require_agreement(engines: dict[str, EngineResult]) -> None:
     """Raise DisagreementError naming the engines whose outputs differ by more than rounding."""
-    errors = {name: engine.max_rel_error for name, engine in engines.items()}
-    wrong = {n: e for n, e in errors.items() if e is None or e > _TOLERANCE}
+    from tvm_blislike.bench.result import TOLERANCE, disagreeing
+
+    wrong = disagreeing(engines)
     if wrong:
         listed = ", ".join(f"{n} ({'not finite' if e is None else e})" for n, e in wrong.items())
-        raise DisagreementError(f"outputs differ by more than {_TOLERANCE:g}: {listed}")
+        raise DisagreementError(f"outputs differ by more than {TOLERANCE:g}: {listed}")

@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Console
@@ -52,6 +52,25 @@ def working(what: str) -> Iterator[None]:
     seconds = time.perf_counter() - started
     if seconds > _QUIET_SECONDS:
         console.print(f"{escape(what)}: {seconds:.1f} s")
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows what is being done.
+
+    Nothing runs between its calls: a spinner's thread would disturb what is measured.
+    """
+    console = stderr()
+
+    def show(text: str) -> None:
+        if console.is_terminal:
+            console.print(f"\r{text:<60.60}", end="", markup=False)
+        elif not text.startswith("round"):
+            console.print(text, markup=False)
+
+    yield show
+    if console.is_terminal:
+        console.print(f"\r{'':<60}\r", end="")
 
 
 def _console(file: Any) -> Console:

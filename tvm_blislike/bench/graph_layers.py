@@ -1,0 +1,171 @@
+"""The layers of an ONNX graph as workloads, and the names by which engines know them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+from onnx import helper, shape_inference
+
+from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
+
+# What engines fuse into the kernel of the layer before, which then may get the name of the last.
+_FUSED = {
+    *("Add", "BatchNormalization", "Clip", "Elu", "HardSigmoid", "HardSwish", "Identity"),
+    *("LeakyRelu", "Mul", "PRelu", "Relu", "Sigmoid", "Sum", "Tanh"),
+}
+# Smaller constants may be the sizes of a Reshape.
+_LARGE = 1024
+Shapes = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class GraphLayer:
+    """A convolution or product.
+
+    Parameters
+    ----------
+    workload : Workload
+        What is computed.
+    names : tuple of str
+        Names of its node and result, and of the nodes behind it that may be fused with it.
+    """
+
+    workload: Workload
+    names: tuple[str, ...]
+
+
+def layers_of(model: onnx.ModelProto, inputs: Shapes) -> list[GraphLayer]:
+    """Return the 2-D convolutions and the products of matrices with constant B, in order.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model.
+    inputs : mapping of str to sequence of int
+        Shapes of its inputs.
+    """
+    model = _with_shapes(model, inputs)
+    graph = shape_inference.infer_shapes(model).graph
+    values = (*graph.value_info, *graph.input, *graph.output)
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
+    constants = {t.name: list(t.dims) for t in graph.initializer}
+    readers = defaultdict(list)
+    for node in graph.node:
+        for name in node.input:
+            readers[name].append(node)
+    found = ((node, workload_of(node, shapes | constants, constants)) for node in graph.node)
+    return [GraphLayer(w, tuple(_names(node, readers))) for node, w in found if w is not None]
+
+
+def workload_of(
+    node: onnx.NodeProto, shapes: Shapes, constants: Iterable[str] = ()
+) -> Workload | None:
+    """Return what a node computes, None for all but 2-D convolutions and plain products.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        The node.
+    shapes : mapping
+        Of the tensors, by name.
+    constants : iterable of str
+        Names of tensors known at compile time.
+    """
+    notes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    operands = [shapes.get(name, ()) for name in node.input[:2]]
+    if node.op_type == "Conv" and all(len(shape) == 4 for shape in operands):
+        return None if notes.get("auto_pad", b"NOTSET") != b"NOTSET" else _conv(notes, *operands)
+    if node.op_type in ("Gemm", "MatMul") and node.input[1] in constants:
+        return _product(notes, *operands)
+    return None
+
+
+def matched(
+    layers: Sequence[GraphLayer], kernels: Iterable[tuple[Sequence[str], float]]
+) -> dict[str, float]:
+    """Return the mean time of each workload, by its text.
+
+    Parameters
+    ----------
+    layers : sequence of GraphLayer
+        Of the model.
+    kernels : iterable of (sequence of str, float)
+        Names and times of what an engine ran. A name that several layers share, such as that of a
+        sum fused with one of the convolutions before it, goes to the last of them that has no
+        kernel of its own.
+    """
+    owners = defaultdict(list)
+    for place, layer in enumerate(layers):
+        for name in layer.names:
+            owners[name].append(place)
+    taken: dict[int, float] = {}
+    unclear = []
+    for names, time in kernels:
+        known = [owners[name] for name in names if name in owners]
+        sure = [places[0] for places in known if len(places) == 1]
+        if sure:
+            taken[sure[0]] = taken.get(sure[0], 0.0) + time
+        elif known:
+            unclear.append((known[0], time))
+    for places, time in unclear:
+        free = [place for place in places if place not in taken]
+        if free:
+            taken[free[-1]] = time
+    return _means(layers, taken)
+
+
+def _means(layers: Sequence[GraphLayer], taken: Mapping[int, float]) -> dict[str, float]:
+    total: defaultdict[str, float] = defaultdict(float)
+    count: Counter[str] = Counter()
+    for place, time in taken.items():
+        total[str(layers[place].workload)] += time
+        count[str(layers[place].workload)] += 1
+    return {workload: total[workload] / count[workload] for workload in total}
+
+
+def _names(node: onnx.NodeProto, readers: Mapping[str, list[onnx.NodeProto]]) -> Iterator[str]:
+    yield from (node.name, *node.output)
+    after = readers.get(node.output[0], [])
+    if len(after) == 1 and after[0].op_type in _FUSED:
+        yield from _names(after[0], readers)
+
+
+def _conv(notes: Mapping[str, object], data: Sequence[int], kernel: Sequence[int]) -> Workload:
+    return Conv2dWorkload(
+        *data,
+        co=kernel[0],
+        kh=kernel[2],
+        kw=kernel[3],
+        stride=tuple(notes.get("strides", (1, 1))),
+        padding=tuple(notes.get("pads", (0, 0, 0, 0))),
+        dilation=tuple(notes.get("dilations", (1, 1))),
+        groups=notes.get("group", 1),
+    )
+
+
+def _product(notes: Mapping[str, object], a: Sequence[int], b: Sequence[int]) -> Workload | None:
+    """Return the product of matrices; other ranks and a transposed A are left out."""
+    if (len(a), len(b)) != (2, 2) or notes.get("transA"):
+        return None
+    return GemmWorkload(a[0], b[0] if notes.get("transB") else b[1], a[1])
+
+
+def _with_shapes(model: onnx.ModelProto, inputs: Shapes) -> onnx.ModelProto:
+    """Return a copy whose inputs have these shapes, and whose large constants have no values."""
+    copy = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    graph = copy.graph
+    for field in ("node", "input", "output", "value_info"):
+        getattr(graph, field).extend(getattr(model.graph, field))
+    for tensor in model.graph.initializer:
+        large = onnx.TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+        graph.initializer.append(large if math.prod(tensor.dims) > _LARGE else tensor)
+    for value in copy.graph.input:
+        if value.name in inputs:
+            dims = value.type.tensor_type.shape.dim
+            for dim, size in zip(dims, inputs[value.name], strict=True):
+                dim.dim_value = size
+    return copy
