@@ -10,7 +10,7 @@ from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning.kernels import Bundle
-from tvm_blislike.tuning.measure import Outcome
+from tvm_blislike.tuning.measure import Outcome, Wait
 from tvm_blislike.tuning.record import Record, core_facts
 from tvm_blislike.tuning.tasks import Task
 from tvm_blislike.workload import GemmWorkload, Workload
@@ -61,12 +61,18 @@ class MadeRunner:
         self.pause, self.bad = pause, bad or {}
         self.asked: list[Config] = []
 
-    def measure(self, bundles: Sequence[Bundle]) -> Iterator[tuple[Bundle, list[Outcome]]]:
+    def measure(
+        self, bundles: Sequence[Bundle], wait: Wait
+    ) -> Iterator[tuple[Bundle, list[Outcome]]]:
         """Yield made-up outcomes."""
         for bundle in bundles:
             time.sleep(self.pause)
             self.asked += bundle.configs
             yield bundle, [self._outcome(c) for c in bundle.configs]
+
+    def at_once(self) -> int:
+        """Return 1."""
+        return 1
 
     def close(self) -> None:
         """Do nothing."""

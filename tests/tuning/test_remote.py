@@ -1,93 +1,69 @@
-"""Measuring through a tracker and two servers on loopback."""
+"""Measuring through a tracker and servers on loopback: boards that join, leave, die and hang."""
 
 from __future__ import annotations
 
-import socket
-import subprocess
+import itertools
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
+import cloudpickle
+import numpy as np
+import onnx
 import pytest
+from loopback import KEY, Loopback
+from onnx import helper, numpy_helper
 from typer.testing import CliRunner
 
+from tvm_blislike import register_implementation
 from tvm_blislike.cli.app import app
+from tvm_blislike.config import Config
 from tvm_blislike.errors import TargetError, UsageError
 from tvm_blislike.hardware import Core
-from tvm_blislike.registry import get_implementation
+from tvm_blislike.registry import get_implementation, unregister_implementation
+from tvm_blislike.tuning import files
 from tvm_blislike.tuning.kernels import Bundle, Plan
 from tvm_blislike.tuning.remote import RemoteRunner
 from tvm_blislike.tuning.tune import tune
-from tvm_blislike.workload import GemmWorkload
+from tvm_blislike.workload import GemmWorkload, Workload
 
 NATIVE = Core.native()
 PLAN = Plan(cold_bytes=1 << 20, repeats=3, round_seconds=0.05)
+GEMM = GemmWorkload(48, 64, 32)
+# Workers cannot import this file.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-def _ports() -> int:
-    """Return the first of a range of ports that nobody uses at present."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@pytest.fixture(scope="module")
-def tracker() -> Iterator[str]:
-    """Start a tracker and two servers under the key "board"; return the tracker's address."""
+@pytest.fixture
+def loopback(tmp_path: Path) -> Iterator[Loopback]:
+    """A tracker without boards."""
     pytest.importorskip("tornado")
-    port = _ports()
-    python = [sys.executable, "-m"]
-    start = ["tvm.exec.rpc_tracker", "--host", "127.0.0.1", "--port", str(port)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    started = [subprocess.Popen([*python, *start, "--port-end", str(port + 1)], **quiet)]
-    for _ in range(2):
-        own = _ports()
-        serve = ["tvm.exec.rpc_server", "--tracker", f"127.0.0.1:{port}", "--key", "board"]
-        serve += ["--port", str(own), "--port-end", str(own + 9)]
-        started.append(subprocess.Popen([*python, *serve], **quiet))
-    _wait_for_boards(port, 2)
-    yield f"127.0.0.1:{port}"
-    for process in started:
-        process.kill()
-        process.wait()
+    made = Loopback(tmp_path)
+    yield made
+    made.end()
 
 
-def _wait_for_boards(port: int, count: int) -> None:
-    from tvm.s_tir import meta_schedule as ms
-
-    config = ms.runner.RPCConfig("127.0.0.1", port, "board")
-    end = time.monotonic() + 100
-    while time.monotonic() < end:
-        with socket.socket() as probe:
-            answers = probe.connect_ex(("127.0.0.1", port)) == 0
-        if answers and config.count_num_servers() == count:
-            return
-        time.sleep(0.5)
-    raise TimeoutError("no boards")
+def _runner(loopback: Loopback, plan: Plan = PLAN, **options: float) -> RemoteRunner:
+    return RemoteRunner(NATIVE, 1, plan, loopback.address, KEY, **options)
 
 
-def test_bundles_are_measured_on_the_boards(tracker: str) -> None:
-    gemm = get_implementation("gemm")
-    bundles = [
-        Bundle(w, tuple(list(gemm.configs(w, NATIVE, 1))[:2]), NATIVE, 1)
-        for w in (GemmWorkload(32, 48, 16 * k) for k in range(1, 5))
-    ]
-    runner = RemoteRunner(NATIVE, 1, PLAN, tracker, "board")
-    try:
-        found = dict(runner.measure(bundles))
-    finally:
-        runner.close()
-    assert set(found) == set(bundles)
-    for bundle, outcomes in found.items():
-        assert [o.config for o in outcomes] == list(bundle.configs)
-        assert all(o.status == "ok" and o.error < 2e-5 and o.seconds for o in outcomes)
+def _bundle(workload: GemmWorkload, count: int, name: str = "gemm") -> Bundle:
+    offers = list(get_implementation(name).configs(workload, NATIVE, 1))[:count]
+    return Bundle(workload, tuple(replace(c, implementation=name) for c in offers), NATIVE, 1)
 
 
-def test_missing_boards_are_an_error(tracker: str) -> None:
-    with pytest.raises(TargetError, match="no board 'other'"):
-        RemoteRunner(NATIVE, 1, PLAN, tracker, "other", run_seconds=5)
+def test_missing_boards_are_an_error(loopback: Loopback) -> None:
     with pytest.raises(UsageError, match="HOST:PORT"):
-        RemoteRunner(NATIVE, 1, PLAN, "nowhere", "board")
+        RemoteRunner(NATIVE, 1, PLAN, "nowhere", KEY)
+    with pytest.raises(TargetError, match=f"no board '{KEY}' at the tracker {loopback.address}"):
+        _runner(loopback)
+    loopback.end()
+    with pytest.raises(TargetError, match=f"no tracker answers at {loopback.address}"):
+        _runner(loopback)
 
 
 def test_tracker_and_key_belong_together() -> None:
@@ -95,3 +71,107 @@ def test_tracker_and_key_belong_together() -> None:
         tune("model.onnx", rpc="localhost:9190")
     result = CliRunner().invoke(app, ["tune", "model.onnx", "--key", "board"])
     assert result.exit_code == 2
+
+
+def _compute_abort(workload: Workload, config: Config, data: object, packed: object) -> object:
+    from tvm import te, tirx
+
+    out = get_implementation("gemm").compute(workload, config, data, packed)
+    return te.compute(out.shape, lambda *i: out(*i) + tirx.call_extern("float32", "abort"))
+
+
+def test_a_candidate_that_crashes_costs_no_board(loopback: Loopback) -> None:
+    culprit = replace(get_implementation("gemm"), name="gemm_abort", compute=_compute_abort)
+    register_implementation(culprit)
+    (server,) = loopback.add(1)
+    loopback.wait_for(1)
+    good, bad = _bundle(GEMM, 2), _bundle(GEMM, 1, "gemm_abort")
+    bundle = replace(good, configs=(good.configs[0], *bad.configs, good.configs[1]))
+    runner = _runner(loopback, run_seconds=30, patience_seconds=60)
+    try:
+        ((_, outcomes),) = runner.measure([bundle])
+    finally:
+        runner.close()
+        unregister_implementation("gemm_abort")
+    assert [o.status for o in outcomes] == ["ok", "failed", "ok"]
+    assert "3 boards were lost" in outcomes[1].reason
+    # Three times the bundle and the culprit, once each of the others, and those side by side.
+    assert server.sessions() == 9
+
+
+def test_without_boards_it_waits_and_then_ends(loopback: Loopback) -> None:
+    (server,) = loopback.add(1)
+    loopback.wait_for(1)
+    runner = _runner(loopback, patience_seconds=8)
+    told: list[str] = []
+    try:
+        assert len(list(runner.measure([_bundle(GEMM, 2)]))) == 1
+        server.end()
+        loopback.wait_for(0)
+        with pytest.raises(TargetError, match=r"for 8 s(.|\n)*goes on from there"):
+            list(runner.measure([_bundle(GEMM, 2)], lambda what: told.append(what) or True))
+        assert f"waiting for a board '{KEY}'" in told[0]
+        # Whoever does not want to wait need not.
+        assert not list(runner.measure([_bundle(GEMM, 2)], lambda _: False))
+    finally:
+        runner.close()
+
+
+def _model(path: Path, layers: int) -> Path:
+    """Write matrix products of different sizes, one after the other."""
+    rng = np.random.default_rng(0)
+    widths = [32 + 16 * k for k in range(layers + 1)]
+    sizes = list(itertools.pairwise(widths))
+    tensors = [
+        numpy_helper.from_array(rng.standard_normal(size).astype("float32"), f"w{k}")
+        for k, size in enumerate(sizes)
+    ]
+    nodes = [helper.make_node("MatMul", [f"x{k}", f"w{k}"], [f"x{k + 1}"]) for k in range(layers)]
+    values = [
+        helper.make_tensor_value_info(f"x{k}", onnx.TensorProto.FLOAT, [24, widths[k]])
+        for k in (0, layers)
+    ]
+    graph = helper.make_graph(nodes, "chain", values[:1], values[1:], tensors)
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    return path
+
+
+def test_a_sweep_survives_its_boards(loopback: Loopback, tmp_path: Path) -> None:
+    model, records = _model(tmp_path / "chain.onnx", 5), tmp_path / "records.jsonl"
+    boards = loopback.add(3)
+    loopback.wait_for(3)
+    # A bundle of two candidates takes three seconds at least.
+    plan = replace(PLAN, round_seconds=12.0, most_repeats=10**6)
+    runner = _runner(loopback, plan, run_seconds=15)
+    at_once: list[int] = []
+
+    def mistreat() -> None:
+        while not all(board.busy() for board in boards):
+            time.sleep(0.02)
+        at_once.append(runner.at_once())
+        killed, hung, leaving = boards
+        killed.signal(signal.SIGKILL)
+        hung.signal(signal.SIGSTOP)
+        boards.extend(loopback.add(1))
+        # The hung one is still registered.
+        loopback.wait_for(3)
+        at_once.append(runner.at_once())
+        leaving.signal(signal.SIGTERM)
+
+    accident = threading.Thread(target=mistreat, daemon=True)
+    accident.start()
+    try:
+        result = tune(model, threads=1, trials=10, records=records, runner=runner)
+    finally:
+        runner.close()
+    accident.join(60)
+    assert at_once == [3, 3] and not accident.is_alive()
+    good, bad = files.read(records)
+    assert not bad and not result.rejected
+    # Two different candidates of each layer, each measured once.
+    assert len({r.workload for r in good}) == 5
+    assert len({(r.workload, r.config) for r in good}) == len(good) == result.measured == 10
+    assert {r.status for r in good} == {"ok"}
+    # The one that came last was all that was left.
+    assert boards[3].sessions() > 0

@@ -30,8 +30,6 @@ from tvm_blislike.tuning import operands
 from tvm_blislike.workload import Workload
 
 _BUNDLE = "blislike.bundle"
-# TVM's AffinityMode that takes the fastest cores first.
-_BIG_CORES = 1
 
 
 @dataclass(frozen=True)
@@ -164,24 +162,27 @@ def _shapes(workload: Workload, config: Config) -> tuple[tuple[int, ...], tuple[
     return shape_in(config.data_layout, *data) if is_image else data, weights
 
 
-def export(folder: str, compiler: list[str], library: Any) -> str:
-    """Link what `build` returned into a fresh file of a folder (a builder's `f_export`)."""
+def export(folder: str, compiler: list[str], others: Sequence[str], library: Any) -> str:
+    """Link what `build` returned into a fresh file of a folder (a builder's `f_export`).
+
+    `others` are object files that belong into it.
+    """
     from tvm_blislike.library import link
 
+    def join(output: str, objects: Sequence[str], **options: object) -> None:
+        link(compiler, output, [*objects, *others], **options)
+
     place = Path(tempfile.mkdtemp(dir=folder)) / "candidates.so"
-    library.export_library(str(place), fcompile=partial(link, compiler))
+    library.export_library(str(place), fcompile=join)
     return str(place)
 
 
-def allocate(bundle: Bundle, *context: Any) -> list[list[Any]]:
+def allocate(bundle: Bundle, device: Any, *_context: Any) -> list[list[Any]]:
     """Return [data, packed operand, (plain operand,) result] of each candidate, seeded.
 
-    The context is that of a runner's `f_alloc_argument`, with or without a session in front:
-    device, descriptions of arguments, repeats.
+    What follows `device` is the context of a runner's `f_alloc_argument`.
     """
     import tvm
-
-    device = context[-3]
 
     from tvm_blislike.registry import get_implementation
 
@@ -216,20 +217,6 @@ def run_here(
     use_threads(bundle.threads)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus[: bundle.threads])
-    return run(bundle, plan, module, device, arguments)
-
-
-def run_there(
-    bundle: Bundle,
-    plan: Plan,
-    session: Any,
-    module: Any,
-    device: Any,
-    _config: Any,
-    arguments: list[Any],
-) -> list[float]:
-    """Do as `run` on a board (a remote runner's `f_run_evaluator`)."""
-    session.get_function("runtime.config_threadpool")(_BIG_CORES, bundle.threads)
     return run(bundle, plan, module, device, arguments)
 
 

@@ -57,16 +57,30 @@ class Outcome:
 
 
 Measured = Generator[tuple[Bundle, list[Outcome]], None, None]
+# Is told what a runner waits for, again and again, and returns whether it should go on.
+Wait = Callable[[str], bool]
+
+
+class GivenUpError(Exception):
+    """Measuring ended because a `Wait` said so."""
+
+
+def patiently(_what: str) -> bool:
+    """Wait for anything (a `Wait`)."""
+    return True
 
 
 class Runner(Protocol):
     """Measures bundles of candidates, one after the other or many at once."""
 
-    def measure(self, bundles: Sequence[Bundle]) -> Measured:
+    def measure(self, bundles: Sequence[Bundle], wait: Wait) -> Measured:
         """Yield each bundle with an outcome for each of its candidates, as they come in.
 
-        Closing the generator ends the measuring.
+        Closing the generator ends the measuring, and so does `wait`.
         """
+
+    def at_once(self) -> int:
+        """Return how many bundles it can run at once at present."""
 
     def close(self) -> None:
         """End the processes and remove what was built."""
@@ -96,43 +110,65 @@ class BundleRunner(ABC):
         import tvm
         from tvm.s_tir import meta_schedule as ms
 
-        self.plan, self.threads = plan, threads
-        self.target = tvm.target.Target(core.target_config(threads))
-        compiler = find_compiler(core.target_config(threads))
+        self.plan, self.target_config = plan, core.target_config(threads)
+        self.target = tvm.target.Target(self.target_config)
+        compiler = find_compiler(self.target_config)
         self._folder = tempfile.mkdtemp(prefix="tvm-blislike-")
         with ThreadPoolExecutor() as pool:  # each of them starts a process and waits for it
+            started = pool.submit(self._start)
             builder = pool.submit(
                 ms.builder.LocalBuilder,
                 max_workers=len(available_cpus()),
                 timeout_sec=build_seconds,
                 f_build=partial(kernels.build, core, threads),
-                f_export=partial(kernels.export, self._folder, compiler),
+                f_export=partial(kernels.export, self._folder, compiler, self._objects()),
                 initializer=kernels.worker_start(),
             )
-            runner = pool.submit(self._start)
-        self._builder, self._runner = builder.result(), runner.result()
+        self._builder = builder.result()
+        started.result()
 
-    def measure(self, bundles: Sequence[Bundle]) -> Measured:
+    def measure(self, bundles: Sequence[Bundle], wait: Wait = patiently) -> Measured:
         """Build all bundles, then yield each with an outcome for each of its candidates."""
-        for bundle, outcomes in self._measure(bundles):
-            several = len(bundle.configs) > 1
-            failed = any(outcome.status == "failed" for outcome in outcomes)
-            yield bundle, self._one_by_one(bundle) if several and failed else outcomes
+        try:
+            for bundle, outcomes in self._measure(bundles, wait):
+                several = len(bundle.configs) > 1
+                failed = any(outcome.status == "failed" for outcome in outcomes)
+                yield bundle, self._one_by_one(bundle, wait) if several and failed else outcomes
+        except GivenUpError:
+            return
 
     def close(self) -> None:
         """End the processes and remove what was built."""
-        self._runner.pool.shutdown()
+        self._stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @abstractmethod
-    def _start(self) -> Any:
-        """Return MetaSchedule's runner."""
+    def at_once(self) -> int:
+        """Return how many bundles it can run at once at present."""
 
     @abstractmethod
-    def _run(self, built: Sequence[tuple[Bundle, str]]) -> Measured:
-        """Run libraries; outcomes in any order."""
+    def _start(self) -> None:
+        """Start what runs libraries."""
 
-    def _measure(self, bundles: Sequence[Bundle]) -> Measured:
+    @abstractmethod
+    def _stop(self) -> None:
+        """End it."""
+
+    @abstractmethod
+    def _run(self, built: Sequence[tuple[Bundle, str]], wait: Wait) -> Measured:
+        """Run libraries; outcomes in any order.
+
+        Raises
+        ------
+        GivenUpError
+            When `wait` does not want to go on.
+        """
+
+    def _objects(self) -> list[str]:
+        """Return object files that each library needs beside its candidates."""
+        return []
+
+    def _measure(self, bundles: Sequence[Bundle], wait: Wait) -> Measured:
         built: list[tuple[Bundle, str]] = []
         for bundle, result in zip(bundles, self._build(bundles), strict=True):
             if result.error_msg is not None:
@@ -140,7 +176,7 @@ class BundleRunner(ABC):
             else:
                 built.append((bundle, str(result.artifact_path)))
         libraries = {bundle: library for bundle, library in built}
-        for bundle, outcomes in self._run(built):
+        for bundle, outcomes in self._run(built, wait):
             shutil.rmtree(Path(libraries[bundle]).parent, ignore_errors=True)
             yield bundle, outcomes
 
@@ -151,23 +187,13 @@ class BundleRunner(ABC):
             [BuilderInput(kernels.as_module(b), self.target) for b in bundles]
         )
 
-    def _submit(self, bundle: Bundle, library: str, run: Callable[..., Any]) -> Any:
-        """Return the future of a library; `run` is kernels' for this runner."""
-        from tvm.s_tir.meta_schedule.runner import RunnerInput
-
-        # A runner's functions are its attributes, read at each run; ours depend on the bundle.
-        self._runner.f_alloc_argument = partial(kernels.allocate, bundle)
-        self._runner.f_run_evaluator = partial(run, bundle, self.plan)
-        (future,) = self._runner.run([RunnerInput(library, "cpu", [])])
-        return future
-
-    def _one_by_one(self, bundle: Bundle) -> list[Outcome]:
+    def _one_by_one(self, bundle: Bundle, wait: Wait) -> list[Outcome]:
         """Find the candidates that fail; measure the others once more, in turns."""
         singles = [bundle.only(config) for config in bundle.configs]
-        found = {o.config: o for _, outcomes in self._measure(singles) for o in outcomes}
+        found = {o.config: o for _, outcomes in self._measure(singles, wait) for o in outcomes}
         sound = tuple(c for c in bundle.configs if found[c].status != "failed")
         if len(sound) > 1:
-            ((_, again),) = self._measure([replace(bundle, configs=sound)])
+            ((_, again),) = self._measure([replace(bundle, configs=sound)], wait)
             found |= {o.config: o for o in again if o.status != "failed"}
         return [found[config] for config in bundle.configs]
 
@@ -194,23 +220,36 @@ class LocalRunner(BundleRunner):
         self._run_seconds = run_seconds
         super().__init__(core, threads, plan, build_seconds)
 
-    def _start(self) -> Any:
+    def at_once(self) -> int:
+        """Return 1: measurements must not disturb each other."""
+        return 1
+
+    def _start(self) -> None:
         from tvm.s_tir import meta_schedule as ms
 
         start = kernels.worker_start()
-        return ms.runner.LocalRunner(self._run_seconds, initializer=start)
+        self._runner = ms.runner.LocalRunner(self._run_seconds, initializer=start)
 
-    def _run(self, built: Sequence[tuple[Bundle, str]]) -> Measured:
+    def _stop(self) -> None:
+        self._runner.pool.shutdown()
+
+    def _run(self, built: Sequence[tuple[Bundle, str]], wait: Wait) -> Measured:
+        from tvm.s_tir.meta_schedule.runner import RunnerInput
+
         for bundle, library in built:
-            result = self._submit(bundle, library, kernels.run_here).result()
-            yield bundle, outcomes_of(bundle, result)
+            # A runner's functions are its attributes, read at each run; ours depend on the bundle.
+            self._runner.f_alloc_argument = partial(kernels.allocate, bundle)
+            self._runner.f_run_evaluator = partial(kernels.run_here, bundle, self.plan)
+            (future,) = self._runner.run([RunnerInput(library, "cpu", [])])
+            result = future.result()
+            if result.error_msg is not None:
+                yield bundle, failures(bundle, "cannot be run", str(result.error_msg))
+            else:
+                yield bundle, measured(bundle, [float(x) for x in result.run_secs])
 
 
-def outcomes_of(bundle: Bundle, result: Any) -> list[Outcome]:
-    """Return the outcomes that a runner's result means: numbers of `kernels.run`, or an error."""
-    if result.error_msg is not None:
-        return failures(bundle, "cannot be run", str(result.error_msg))
-    numbers = [float(x) for x in result.run_secs]
+def measured(bundle: Bundle, numbers: Sequence[float]) -> list[Outcome]:
+    """Return the outcomes that the numbers of `kernels.run` mean."""
     width = len(numbers) // len(bundle.configs)
     parts = [numbers[i * width : (i + 1) * width] for i in range(len(bundle.configs))]
     return [

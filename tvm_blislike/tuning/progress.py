@@ -66,8 +66,8 @@ class Progress:
 
     def working(self, what: str) -> None:
         """Show what is being done."""
-        self._what = what
-        if self._live is None:
+        news, self._what = what != self._what, what
+        if news and self._live is None:
             self._say(f"{time.monotonic() - self._started:5.0f} s {what}")
         self._draw()
 

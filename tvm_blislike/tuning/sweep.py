@@ -114,7 +114,7 @@ class Sweep:
     model : str
         Name of the model, for the records.
     batch : int
-        Bundles that are built at once.
+        Bundles that are built at once, more if the runner can run more at once.
     """
 
     strategy: Strategy
@@ -136,7 +136,8 @@ class Sweep:
         jobs = [self._job(task) for task in tasks]
         waiting = self._with_work(jobs)
         while waiting and not self._over():
-            batch, waiting = waiting[: self.batch], waiting[self.batch :]
+            size = max(self.batch, self.runner.at_once())
+            batch, waiting = waiting[:size], waiting[size:]
             self._measure(batch)
             waiting += self._with_work([job for job, _ in batch])
 
@@ -206,7 +207,8 @@ class Sweep:
     def _measure(self, batch: Sequence[tuple[_Job, Bundle]]) -> None:
         jobs = {bundle.workload: job for job, bundle in batch}
         self.watcher.working("building")
-        with closing(self.runner.measure([bundle for _, bundle in batch])) as results:
+        bundles = [bundle for _, bundle in batch]
+        with closing(self.runner.measure(bundles, self._wait)) as results:
             for bundle, outcomes in results:
                 # What a stop interrupted did not fail.
                 if self.stopped():
@@ -214,6 +216,11 @@ class Sweep:
                 self._note(jobs[bundle.workload], outcomes)
                 if self._over():
                     return
+
+    def _wait(self, what: str) -> bool:
+        """Show what the runner waits for; return whether it should go on (a `Wait`)."""
+        self.watcher.working(what)
+        return not self._over()
 
     def _note(self, job: _Job, outcomes: Sequence[Outcome]) -> None:
         workload = job.task.workload

@@ -1,0 +1,166 @@
+"""One board: what is linked into the libraries that it runs, and the process here that uses it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from tvm.support.popen_pool import PopenWorker
+
+from tvm_blislike.export import runtime_wheel
+from tvm_blislike.export.link import find_builder, run_tool
+from tvm_blislike.tuning import kernels
+from tvm_blislike.tuning.farm import Farm
+from tvm_blislike.tuning.kernels import Bundle, Plan
+
+_SOURCE = Path(__file__).with_name("board_side.c")
+# TVM's AffinityMode that takes the fastest cores first.
+_BIG_CORES = 1
+# Time to reach a board that the tracker says is free.
+_CONNECT_SECONDS = 10.0
+# Time that a board may take longer than its session, which it should end by itself.
+_GRACE_SECONDS = 5.0
+
+
+def build_board_side(target: Mapping[str, Any], folder: str) -> str:
+    """Compile `board_side.c` for a board; return the path of the object file.
+
+    Raises
+    ------
+    ToolchainError
+        When there is no C compiler for that architecture, or it fails.
+    """
+    result = str(Path(folder) / "board_side.o")
+    headers = runtime_wheel.headers()
+    folders = {path.parents[name.count("/")] for name, path in headers.items()}
+    includes = [f"-I{folder}" for folder in sorted(folders)]
+    command = [*find_builder(target), "-O1", "-fPIC", *includes, "-c", str(_SOURCE), "-o", result]
+    run_tool(command, f"compile {_SOURCE.name}")
+    return result
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came of a bundle on a board.
+
+    Parameters
+    ----------
+    kind : str
+        "ok"; "failed": a candidate did; "lost": the board or a candidate did, it cannot be told;
+        "unreachable": it never began.
+    numbers : tuple of float
+        As of `kernels.run`.
+    message : str
+        What went wrong.
+    """
+
+    kind: str
+    numbers: tuple[float, ...] = ()
+    message: str = ""
+
+
+class BoardUser:
+    """A process that measures bundles on one board after the other.
+
+    Parameters
+    ----------
+    farm : Farm
+        The boards.
+    run_seconds : float
+        Time that a board may take for a bundle.
+    """
+
+    def __init__(self, farm: Farm, run_seconds: float) -> None:
+        self._farm = farm
+        self._run_seconds = run_seconds
+        self._process = PopenWorker(kernels.worker_start())
+        self._pid = 0
+        self._ended = False
+        self.connected = False
+
+    def measure(self, bundle: Bundle, plan: Plan, library: str) -> Reply:
+        """Take a free board, measure a library there, and give the board back."""
+        self.connected = False
+        try:
+            self._pid = self._ask(os.getpid)
+            if self._ended:
+                self.end()
+            self._ask(_connect, self._farm, ceil(self._run_seconds), timeout=_CONNECT_SECONDS)
+        except Exception as error:  # TVM raises many kinds
+            return Reply("unreachable", message=str(error) or type(error).__name__)
+        self.connected = True
+        try:
+            limits = {"timeout": self._run_seconds + _GRACE_SECONDS}
+            return self._ask(_measure, bundle, plan, library, self._run_seconds, **limits)
+        except TimeoutError:
+            return Reply("lost", message="the board does not answer")
+        except ChildProcessError:
+            return Reply("failed", message="it crashed before it reached the board")
+        except Exception as error:
+            return Reply("failed", message=str(error))
+
+    def end(self) -> None:
+        """End the process; what `measure` waits for in another thread is then unreachable."""
+        self._ended = True
+        if self._pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+    def _ask(self, function: Any, *arguments: Any, timeout: float | None = None) -> Any:
+        self._process.send(function, arguments, timeout=timeout)
+        return self._process.recv()
+
+
+# In the process of a `BoardUser`: the session that is open.
+_session: Any = None
+
+
+def _connect(farm: Farm, session_seconds: int) -> None:
+    global _session
+    from tvm import rpc
+
+    tracker = rpc.connect_tracker(farm.host, farm.port)
+    _session = tracker.request(farm.key, session_timeout=session_seconds, max_retry=1)
+
+
+def _measure(bundle: Bundle, plan: Plan, library: str, run_seconds: float) -> Reply:
+    global _session
+    started = time.monotonic()
+    try:
+        return Reply("ok", tuple(_run(_session, bundle, plan, library)))
+    except Exception as error:
+        message, in_time = str(error), time.monotonic() - started < 0.95 * run_seconds
+        if not in_time:
+            message = f"took longer than {run_seconds:.0f} s"
+        return Reply("failed" if _answers() or not in_time else "lost", message=message)
+    finally:
+        # The board is free again when nothing refers to the session.
+        _session = None
+        gc.collect()
+
+
+def _run(session: Any, bundle: Bundle, plan: Plan, library: str) -> list[float]:
+    session.upload(library)
+    module = session.load_module(Path(library).name)
+    module["blislike_board_side"]()
+    session.get_function("runtime.config_threadpool")(_BIG_CORES, bundle.threads)
+    device = session.cpu()
+    arguments = kernels.allocate(bundle, device)
+    return kernels.run(bundle, plan, module, device, arguments)
+
+
+def _answers() -> bool:
+    """Whether the session is still there: then what went wrong is not the board's business."""
+    try:
+        _session.get_function("runtime.config_threadpool")
+    except Exception:
+        return False
+    return True

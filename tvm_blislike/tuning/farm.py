@@ -1,0 +1,73 @@
+"""What a tracker of TVM's RPC says of the boards under a key."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+from tvm_blislike.errors import TargetError, UsageError
+
+_ANSWER_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Farm:
+    """The boards that are registered at a tracker under a key; they may come and go.
+
+    Parameters
+    ----------
+    host : str
+        Of the tracker.
+    port : int
+        Of the tracker.
+    key : str
+        What the boards are registered under.
+    """
+
+    host: str
+    port: int
+    key: str
+
+    @staticmethod
+    def at(tracker: str, key: str) -> Farm:
+        """Return the farm of a tracker "HOST:PORT" that has a board.
+
+        Raises
+        ------
+        UsageError
+            When `tracker` is not of that form.
+        TargetError
+            When the tracker does not answer or knows no such board.
+        """
+        host, colon, port = tracker.rpartition(":")
+        if not (host and colon and port.isdigit()):
+            raise UsageError(f"{tracker!r} is not of the form HOST:PORT")
+        farm = Farm(host, int(port), key)
+        if not farm.boards()[0]:
+            raise TargetError(f"no board {key!r} at the tracker {tracker}", _HINT)
+        return farm
+
+    def boards(self) -> tuple[int, int]:
+        """Return how many boards are registered, and how many of them are free.
+
+        Raises
+        ------
+        TargetError
+            When the tracker does not answer.
+        """
+        from tvm import rpc
+
+        try:
+            # TVM's client would try for a minute.
+            socket.create_connection((self.host, self.port), _ANSWER_SECONDS).close()
+            summary = rpc.connect_tracker(self.host, self.port).summary()
+        except (OSError, RuntimeError) as error:
+            raise TargetError(f"no tracker answers at {self.host}:{self.port}", _HINT) from error
+        registered = [item["key"] for item in summary["server_info"]].count(f"server:{self.key}")
+        return registered, summary["queue_info"].get(self.key, {"free": 0})["free"]
+
+    def __str__(self) -> str:
+        return f"{self.key!r} at the tracker {self.host}:{self.port}"
+
+
+_HINT = "python -m tvm.exec.query_rpc_tracker --host HOST --port PORT lists what is registered"
