@@ -55,10 +55,16 @@ class MadeRunner:
         Seconds per bundle.
     bad : mapping of int to str
         Status of configurations with such an mr.
+    emulates : bool
+        Whether its outcomes are those of an emulator, which it did not know before.
     """
 
-    def __init__(self, pause: float = 0.0, bad: dict[int, str] | None = None) -> None:
-        self.pause, self.bad = pause, bad or {}
+    emulated = False
+
+    def __init__(
+        self, pause: float = 0.0, bad: dict[int, str] | None = None, emulates: bool = False
+    ) -> None:
+        self.pause, self.bad, self.emulates = pause, bad or {}, emulates
         self.asked: list[Config] = []
 
     def measure(
@@ -80,7 +86,8 @@ class MadeRunner:
     def _outcome(self, c: Config) -> Outcome:
         if c.mr in self.bad:
             return Outcome(c, self.bad[c.mr], reason="made up")
-        return Outcome(c, "ok", (c.mr * 1e-6, c.mr * 1.001e-6, c.mr * 0.999e-6), 1e-7)
+        seconds = (c.mr * 1e-6, c.mr * 1.001e-6, c.mr * 0.999e-6)
+        return Outcome(c, "ok", seconds, 1e-7, emulated=self.emulates)
 
 
 class Silent:

@@ -216,6 +216,17 @@ def test_the_latest_record_of_a_configuration_counts() -> None:
     assert RecordBook([dropped, again]).usable(WORKLOADS[0], CORE, 1) == (again,)
 
 
+def test_times_of_emulators_are_kept_apart() -> None:
+    real = record()
+    emulated = record(seconds=[1e-9] * 3, context="emulated", date="2999-01-01T00:00:00.000+00:00")
+    book = RecordBook([real, emulated])
+    assert book.usable(WORKLOADS[0], CORE, 1) == (real,)
+    assert book.usable(WORKLOADS[0], CORE, 1, emulated=True) == (emulated,)
+    assert maintain.best([real, emulated]) == [real] and not maintain.best([emulated])
+    # What an emulator finds wrong says nothing of a board.
+    assert RecordBook([real, replace(emulated, status="wrong")]).usable(WORKLOADS[0], CORE, 1)
+
+
 def test_wrong_and_failed_are_never_usable() -> None:
     bad = [record(status="wrong"), record(place=1, status="failed", seconds=())]
     assert not RecordBook(bad).usable(WORKLOADS[0], CORE, 1)

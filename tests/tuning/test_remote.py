@@ -69,6 +69,8 @@ def test_missing_boards_are_an_error(loopback: Loopback) -> None:
 def test_tracker_and_key_belong_together() -> None:
     with pytest.raises(UsageError, match="belong together"):
         tune("model.onnx", rpc="localhost:9190")
+    with pytest.raises(UsageError, match="only boards are emulated"):
+        tune("model.onnx", emulated=True)
     result = CliRunner().invoke(app, ["tune", "model.onnx", "--key", "board"])
     assert result.exit_code == 2
 
@@ -95,8 +97,9 @@ def test_a_candidate_that_crashes_costs_no_board(loopback: Loopback) -> None:
         unregister_implementation("gemm_abort")
     assert [o.status for o in outcomes] == ["ok", "failed", "ok"]
     assert "3 boards were lost" in outcomes[1].reason
-    # Three times the bundle and the culprit, once each of the others, and those side by side.
-    assert server.sessions() == 9
+    # A look at the board; three times the bundle and the culprit, once each of the others, and
+    # those side by side.
+    assert server.sessions() == 10
 
 
 def test_without_boards_it_waits_and_then_ends(loopback: Loopback) -> None:
@@ -172,6 +175,6 @@ def test_a_sweep_survives_its_boards(loopback: Loopback, tmp_path: Path) -> None
     # Two different candidates of each layer, each measured once.
     assert len({r.workload for r in good}) == 5
     assert len({(r.workload, r.config) for r in good}) == len(good) == result.measured == 10
-    assert {r.status for r in good} == {"ok"}
+    assert {(r.status, r.context) for r in good} == {("ok", "cold")}
     # The one that came last was all that was left.
     assert boards[3].sessions() > 0

@@ -134,6 +134,24 @@ def test_wrong_and_failed_are_kept_apart_and_not_tried_again(tmp_path: Path) -> 
     assert not again.asked
 
 
+def test_a_sweep_on_emulated_boards_goes_on_from_its_own_records(tmp_path: Path) -> None:
+    path, runner = tmp_path / "records.jsonl", MadeRunner()
+    sweep(path).run(tasks())
+    emulated = sweep(path, runner, context="emulated")
+    emulated.run(tasks())
+    assert emulated.measured == 24 and emulated.best(tasks()[0]).context == "emulated"
+    sweep(path, runner, context="emulated").run(tasks())
+    assert len(runner.asked) == 24
+    assert sweep(path).best(tasks()[0]).context == "cold"
+
+
+def test_an_emulated_board_among_others_is_labelled(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    sweep(path, MadeRunner(emulates=True)).run(tasks())
+    assert {r.context for r in files.read(path)[0]} == {"emulated"}
+    assert sweep(path).best(tasks()[0]) is None
+
+
 def test_what_several_bundles_found_is_measured_side_by_side(tmp_path: Path) -> None:
     path, runner = tmp_path / "records.jsonl", MadeRunner()
     done = sweep(path, runner, limits=Limits(per_task=20))

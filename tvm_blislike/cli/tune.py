@@ -66,6 +66,14 @@ def tune(
     key: Annotated[
         str | None, typer.Option(metavar="KEY", help="What the boards are registered under.")
     ] = None,
+    emulated: Annotated[
+        bool,
+        typer.Option(
+            "--emulated",
+            help="These boards are emulated: keep their times under a label, never follow them. "
+            "qemu-user is recognized without it.",
+        ),
+    ] = False,
     max_error: options.MaxError = None,
     max_workspace: options.MaxWorkspace = None,
     only: options.Only = None,
@@ -104,6 +112,7 @@ def tune(
         rpc,
         key,
         learned=learned,
+        emulated=emulated,
     )
     if as_json:
         print_json(_plain(result))
@@ -150,6 +159,8 @@ def _cells(layer: TunedLayer) -> list[str]:
 
 def _summary(result: TuneResult) -> str:
     parts = [f"{result.measured} measurements in {result.seconds:.0f} s, kept in {result.records}"]
+    if result.emulated:
+        parts.append("the boards are emulated: these times mean nothing, compilations ignore them")
     if result.interrupted:
         parts.append("interrupted: the same command goes on")
     if result.verdict:

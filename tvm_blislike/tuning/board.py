@@ -60,11 +60,14 @@ class Reply:
         As of `kernels.run`.
     message : str
         What went wrong.
+    emulated : bool
+        Whether the board is known to be an emulated one.
     """
 
     kind: str
     numbers: tuple[float, ...] = ()
     message: str = ""
+    emulated: bool = False
 
 
 class BoardUser:
@@ -88,6 +91,13 @@ class BoardUser:
 
     def measure(self, bundle: Bundle, plan: Plan, library: str) -> Reply:
         """Take a free board, measure a library there, and give the board back."""
+        return self._use(library, bundle, plan)
+
+    def probe(self, library: str) -> Reply:
+        """Take a free board, load a library without candidates there, and give the board back."""
+        return self._use(library)
+
+    def _use(self, library: str, *bundle_and_plan: Any) -> Reply:
         self.connected = False
         try:
             self._pid = self._ask(os.getpid)
@@ -99,7 +109,7 @@ class BoardUser:
         self.connected = True
         try:
             limits = {"timeout": self._run_seconds + _GRACE_SECONDS}
-            return self._ask(_measure, bundle, plan, library, self._run_seconds, **limits)
+            return self._ask(_serve, self._run_seconds, library, *bundle_and_plan, **limits)
         except TimeoutError:
             return Reply("lost", message="the board does not answer")
         except ChildProcessError:
@@ -131,30 +141,29 @@ def _connect(farm: Farm, session_seconds: int) -> None:
     _session = tracker.request(farm.key, session_timeout=session_seconds, max_retry=1)
 
 
-def _measure(bundle: Bundle, plan: Plan, library: str, run_seconds: float) -> Reply:
+def _serve(run_seconds: float, library: str, *bundle_and_plan: Any) -> Reply:
     global _session
-    started = time.monotonic()
+    started, emulated = time.monotonic(), False
     try:
-        return Reply("ok", tuple(_run(_session, bundle, plan, library)))
+        _session.upload(library)
+        module = _session.load_module(Path(library).name)
+        emulated = bool(module["blislike_board_side"]())
+        numbers = _run(module, *bundle_and_plan) if bundle_and_plan else []
+        return Reply("ok", tuple(numbers), "", emulated)
     except Exception as error:
-        message, in_time = str(error), time.monotonic() - started < 0.95 * run_seconds
-        if not in_time:
-            message = f"took longer than {run_seconds:.0f} s"
-        return Reply("failed" if _answers() or not in_time else "lost", message=message)
+        if time.monotonic() - started > 0.95 * run_seconds:
+            return Reply("failed", (), f"took longer than {run_seconds:.0f} s", emulated)
+        return Reply("failed" if _answers() else "lost", (), str(error), emulated)
     finally:
         # The board is free again when nothing refers to the session.
-        _session = None
+        _session = module = None
         gc.collect()
 
 
-def _run(session: Any, bundle: Bundle, plan: Plan, library: str) -> list[float]:
-    session.upload(library)
-    module = session.load_module(Path(library).name)
-    module["blislike_board_side"]()
-    session.get_function("runtime.config_threadpool")(_BIG_CORES, bundle.threads)
-    device = session.cpu()
-    arguments = kernels.allocate(bundle, device)
-    return kernels.run(bundle, plan, module, device, arguments)
+def _run(module: Any, bundle: Bundle, plan: Plan) -> list[float]:
+    _session.get_function("runtime.config_threadpool")(_BIG_CORES, bundle.threads)
+    device = _session.cpu()
+    return kernels.run(bundle, plan, module, device, kernels.allocate(bundle, device))
 
 
 def _answers() -> bool:

@@ -11,7 +11,14 @@ from statistics import median
 from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
 from tvm_blislike.tuning import files
-from tvm_blislike.tuning.record import Record, core_facts, is_compatible, spread, versions
+from tvm_blislike.tuning.record import (
+    EMULATED,
+    Record,
+    core_facts,
+    is_compatible,
+    spread,
+    versions,
+)
 from tvm_blislike.workload import Workload
 
 _SHOWN_LINES = 3
@@ -67,13 +74,19 @@ class RecordBook:
         """Return the latest record of each configuration and context, whatever its status."""
         return tuple(self._pages.get((core_facts(core), threads, workload), {}).values())
 
-    def usable(self, workload: Workload, core: Core, threads: int) -> tuple[Record, ...]:
-        """Return the records of configurations that were right and are not dropped."""
-        return self.usable_of((core_facts(core), threads, workload))
+    def usable(
+        self, workload: Workload, core: Core, threads: int, emulated: bool = False
+    ) -> tuple[Record, ...]:
+        """Return the records of configurations that were right and are not dropped.
 
-    def usable_of(self, key: Key) -> tuple[Record, ...]:
-        """Return the usable records of a `Record.key`."""
-        page = self._pages.get(key, {}).values()
+        Those of emulated processors, whose times mean nothing, or all others.
+        """
+        return self.usable_of((core_facts(core), threads, workload), emulated)
+
+    def usable_of(self, key: Key, emulated: bool = False) -> tuple[Record, ...]:
+        """Return the usable records of a `Record.key`, as `usable` does."""
+        every = self._pages.get(key, {}).values()
+        page = [r for r in every if (r.context == EMULATED) == emulated]
         out = {r.config: r.date for r in page if r.status in ("dropped", "wrong")}
         return tuple(
             r for r in page if r.status == "ok" and r.seconds and r.date > out.get(r.config, "")

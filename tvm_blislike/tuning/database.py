@@ -21,7 +21,7 @@ from tvm_blislike.hardware import Core, names
 from tvm_blislike.registry import get_implementation
 from tvm_blislike.tuning import kernels
 from tvm_blislike.tuning.kernels import Bundle
-from tvm_blislike.tuning.record import BadRecordError, Record, core_facts
+from tvm_blislike.tuning.record import EMULATED, BadRecordError, Record, core_facts
 
 # PrimFunc attribute: the record as JSON, without its times.
 _RECORD = "blislike.record"
@@ -30,6 +30,8 @@ _FILES = ("database_workload.json", "database_tuning_record.json")
 
 def export(records: Sequence[Record], folder: Path) -> int:
     """Add the usable records of known cores to a database; return how many.
+
+    Those of emulated processors are left out: nobody could tell them from others there.
 
     Raises
     ------
@@ -41,7 +43,8 @@ def export(records: Sequence[Record], folder: Path) -> int:
         database = ms.database.JSONDatabase(work_dir=str(folder))
     except (OSError, RuntimeError) as error:
         raise OutputError(f"cannot write the database {folder}: {error}") from error
-    usable = [(r, core) for r in records if r.status == "ok" and (core := _core(r.facts))]
+    measured = [r for r in records if r.status == "ok" and r.context != EMULATED]
+    usable = [(r, core) for r in measured if (core := _core(r.facts))]
     for record, core in usable:
         _commit(database, record, core)
     return len(usable)

@@ -47,6 +47,8 @@ class Outcome:
         Relative to the largest value of the reference; None where it did not run or is not finite.
     reason : str
         What went wrong.
+    emulated : bool
+        Whether the processor was an emulated one: its times mean nothing.
     """
 
     config: Config
@@ -54,6 +56,7 @@ class Outcome:
     seconds: tuple[float, ...] = ()
     error: float | None = None
     reason: str = ""
+    emulated: bool = False
 
 
 Measured = Generator[tuple[Bundle, list[Outcome]], None, None]
@@ -71,7 +74,15 @@ def patiently(_what: str) -> bool:
 
 
 class Runner(Protocol):
-    """Measures bundles of candidates, one after the other or many at once."""
+    """Measures bundles of candidates, one after the other or many at once.
+
+    Attributes
+    ----------
+    emulated : bool
+        Whether it measures on emulated processors, as far as it is known at the start.
+    """
+
+    emulated: bool
 
     def measure(self, bundles: Sequence[Bundle], wait: Wait) -> Measured:
         """Yield each bundle with an outcome for each of its candidates, as they come in.
@@ -105,6 +116,8 @@ class BundleRunner(ABC):
     ToolchainError
         When there is no C compiler to link candidates with.
     """
+
+    emulated = False
 
     def __init__(self, core: Core, threads: int, plan: Plan, build_seconds: float = 120.0) -> None:
         import tvm
@@ -248,14 +261,15 @@ class LocalRunner(BundleRunner):
                 yield bundle, measured(bundle, [float(x) for x in result.run_secs])
 
 
-def measured(bundle: Bundle, numbers: Sequence[float]) -> list[Outcome]:
+def measured(bundle: Bundle, numbers: Sequence[float], emulated: bool = False) -> list[Outcome]:
     """Return the outcomes that the numbers of `kernels.run` mean."""
     width = len(numbers) // len(bundle.configs)
     parts = [numbers[i * width : (i + 1) * width] for i in range(len(bundle.configs))]
-    return [
+    outcomes = [
         _outcome(bundle.workload, config, part[0], tuple(part[1:]))
         for config, part in zip(bundle.configs, parts, strict=True)
     ]
+    return [replace(outcome, emulated=emulated) for outcome in outcomes]
 
 
 def _outcome(
@@ -270,8 +284,8 @@ def _outcome(
     return Outcome(config, "ok", seconds, error)
 
 
-def failures(bundle: Bundle, what: str, message: str) -> list[Outcome]:
+def failures(bundle: Bundle, what: str, message: str, emulated: bool = False) -> list[Outcome]:
     """Return the outcomes of a bundle that could not be measured, with the message's last line."""
     lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
     reason = f"{what}: {lines[-1] if lines else 'no message'}"[:_REASON_LENGTH]
-    return [Outcome(config, "failed", reason=reason) for config in bundle.configs]
+    return [Outcome(c, "failed", reason=reason, emulated=emulated) for c in bundle.configs]

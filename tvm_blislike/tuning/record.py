@@ -22,8 +22,11 @@ from tvm_blislike.workload import Workload
 FORMAT = 1
 # Usable; computes something else; crashed, hung or could not be built; slower in its model.
 STATUSES = ("ok", "wrong", "failed", "dropped")
-# By itself with the caches of one core emptied before each repeat, or not; or inside a model.
-CONTEXTS = ("cold", "warm", "model")
+# An emulator's times mean nothing: nothing follows them.
+EMULATED = "emulated"
+# By itself with the caches of one core emptied before each repeat, or not; inside a model; by
+# itself on an emulated processor.
+CONTEXTS = ("cold", "warm", "model", EMULATED)
 _CHECK = "check"
 
 

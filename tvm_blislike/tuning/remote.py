@@ -11,10 +11,12 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 
 from tvm_blislike.errors import TargetError
+from tvm_blislike.export.link import find_compiler, link, machine_of
 from tvm_blislike.hardware import Core
 from tvm_blislike.tuning.board import BoardUser, Reply, build_board_side
 from tvm_blislike.tuning.farm import Farm
@@ -51,14 +53,17 @@ class RemoteRunner(BundleRunner):
         Time that a board may take for a bundle, waiting for the board not included.
     patience_seconds : float
         Time without any board after which measuring ends.
+    emulated : bool
+        Says that the boards are emulated. Emulators of single programs, such as qemu-user, are
+        recognized without it.
 
     Raises
     ------
     UsageError
         When `tracker` is not of that form.
     TargetError
-        When the tracker does not answer or knows no such board; while measuring, when there was no
-        board for `patience_seconds`.
+        When the tracker does not answer or knows no such board, or a board cannot load libraries
+        for `core`; while measuring, when there was no board for `patience_seconds`.
     """
 
     def __init__(
@@ -71,11 +76,17 @@ class RemoteRunner(BundleRunner):
         build_seconds: float = 120.0,
         run_seconds: float = 60.0,
         patience_seconds: float = 120.0,
+        emulated: bool = False,
     ) -> None:
         self._farm = Farm.at(tracker, key)
         self._run_seconds, self._patience = run_seconds, patience_seconds
         self._idle: list[BoardUser] = []
         super().__init__(core, threads, plan, build_seconds)
+        try:
+            self.emulated = self._probe() or emulated
+        except BaseException:
+            self.close()
+            raise
 
     def at_once(self) -> int:
         """Return how many boards are registered."""
@@ -86,6 +97,25 @@ class RemoteRunner(BundleRunner):
 
     def _start(self) -> None:
         """Nothing: processes start with the first measurements."""
+
+    def _probe(self) -> bool:
+        """Whether a board is emulated; False if none is free: every reply says so again."""
+        if not self._boards()[1]:
+            return False
+        library = str(Path(self._folder) / "probe.so")
+        link(find_compiler(self.target_config), library, self._objects())
+        user = self._user()
+        reply = user.probe(library)
+        self._idle.append(user)
+        if reply.kind == "failed":
+            raise TargetError(
+                f"a board {self._farm} cannot load libraries for {machine_of(self.target_config)}: "
+                f"{reply.message.strip().splitlines()[-1]}"
+            )
+        return reply.emulated
+
+    def _user(self) -> BoardUser:
+        return self._idle.pop() if self._idle else BoardUser(self._farm, self._run_seconds)
 
     def _stop(self) -> None:
         for user in self._idle:
@@ -121,8 +151,7 @@ class RemoteRunner(BundleRunner):
             return
         for _ in range(self._boards()[1] - running.asking()):
             if waiting:
-                user = self._idle.pop() if self._idle else BoardUser(self._farm, self._run_seconds)
-                running.start(waiting.popleft(), user, self.plan)
+                running.start(waiting.popleft(), self._user(), self.plan)
 
     def _settle(
         self, task: _Task, reply: Reply, waiting: deque[_Task], running: _Running
@@ -131,12 +160,11 @@ class RemoteRunner(BundleRunner):
         self._idle.append(running.users.pop(task))
         task.lost += reply.kind == "lost"
         if reply.kind == "ok":
-            yield task.bundle, measured(task.bundle, reply.numbers)
-        elif reply.kind == "failed":
-            yield task.bundle, failures(task.bundle, "cannot be run", reply.message)
-        elif task.lost == _TRIES:
-            what = f"cannot be run: {_TRIES} boards were lost"
-            yield task.bundle, failures(task.bundle, what, reply.message)
+            yield task.bundle, measured(task.bundle, reply.numbers, reply.emulated)
+        elif reply.kind == "failed" or task.lost == _TRIES:
+            lost = f": {_TRIES} boards were lost" if reply.kind == "lost" else ""
+            what = f"cannot be run{lost}"
+            yield task.bundle, failures(task.bundle, what, reply.message, reply.emulated)
         else:
             waiting.append(task)
 

@@ -15,7 +15,7 @@ from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning.book import RecordBook, fastest
 from tvm_blislike.tuning.kernels import Bundle
 from tvm_blislike.tuning.measure import Outcome, Runner
-from tvm_blislike.tuning.record import Record, core_facts
+from tvm_blislike.tuning.record import EMULATED, Record, core_facts
 from tvm_blislike.tuning.search import Search, SearchMaker
 from tvm_blislike.tuning.tasks import Task
 from tvm_blislike.workload import Workload
@@ -110,7 +110,7 @@ class Sweep:
     stopped : callable
         Whether the user wants it to end; asked between measurements.
     context : str
-        "cold" or "warm", as the runner measures.
+        "cold" or "warm", as the runner measures, or "emulated".
     model : str
         Name of the model, for the records.
     batch : int
@@ -144,7 +144,8 @@ class Sweep:
     def usable(self, task: Task) -> list[Record]:
         """Return the usable records of a task's kernels by themselves."""
         s = self.strategy
-        usable = self.book.usable(task.workload, s.core, s.threads)
+        emulated = self.context == EMULATED
+        usable = self.book.usable(task.workload, s.core, s.threads, emulated)
         return [record for record in usable if record.context == self.context]
 
     def best(self, task: Task) -> Record | None:
@@ -224,7 +225,10 @@ class Sweep:
 
     def _note(self, job: _Job, outcomes: Sequence[Outcome]) -> None:
         workload = job.task.workload
-        records = [self.record(workload, outcome, self.context) for outcome in outcomes]
+        records = [
+            self.record(workload, outcome, EMULATED if outcome.emulated else self.context)
+            for outcome in outcomes
+        ]
         self.write(records)
         self.book.add(records)
         self.measured += len(outcomes)

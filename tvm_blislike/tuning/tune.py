@@ -31,7 +31,7 @@ from tvm_blislike.tuning.interrupt import Interrupt
 from tvm_blislike.tuning.kernels import Plan
 from tvm_blislike.tuning.measure import LocalRunner, Outcome, Runner
 from tvm_blislike.tuning.progress import Progress
-from tvm_blislike.tuning.record import Record, now, versions
+from tvm_blislike.tuning.record import EMULATED, Record, now, versions
 from tvm_blislike.tuning.remote import RemoteRunner
 from tvm_blislike.tuning.search import LEARNED, search_named
 from tvm_blislike.tuning.sweep import BUNDLES_PER_CPU, Limits, Sweep
@@ -79,7 +79,8 @@ class TunedLayer:
     measured : int
         Configurations on record.
     context : str
-        Where they were measured: "model" when inside the model, else by themselves.
+        Where they were measured: "model" when inside the model, else by themselves; "emulated"
+        times mean nothing.
     """
 
     workload: str
@@ -113,6 +114,8 @@ class TuneResult:
         Wall time.
     interrupted : bool
         Whether the user ended it.
+    emulated : bool
+        Whether processors were emulated: the times mean nothing, and compilations ignore them.
     """
 
     records: Path
@@ -122,6 +125,7 @@ class TuneResult:
     rejected: tuple[str, ...]
     seconds: float
     interrupted: bool = False
+    emulated: bool = False
 
 
 def tune(
@@ -140,6 +144,7 @@ def tune(
     key: str | None = None,
     runner: Runner | None = None,
     learned: str | os.PathLike[str] | Predictor | None = None,
+    emulated: bool = False,
 ) -> TuneResult:
     """Measure a few configurations of each layer of a model and keep them as records.
 
@@ -172,6 +177,9 @@ def tune(
         Where to measure instead; the same holds.
     learned : path or Predictor, optional
         What `records train` wrote; by default the learned search trains on `records`.
+    emulated : bool
+        Says that the boards are emulated, where that cannot be recognized: their times are kept
+        under a label and not followed.
 
     Returns
     -------
@@ -198,6 +206,8 @@ def tune(
         raise UsageError(f"unknown cache mode {cache!r}", f"known: {', '.join(_CACHES)}")
     if (rpc is None) != (key is None):
         raise UsageError("rpc and key belong together")
+    if emulated and rpc is None:
+        raise UsageError("only boards are emulated: name them by rpc and key")
     here = runner is None and rpc is None
     threads = threads or (default_threads() if here else core.cores)
     if here:
@@ -206,15 +216,16 @@ def tune(
     path = Path(records) if records is not None else files.default_path()
     make_search = search_named(search, _predictor(search, learned, path, core, threads))
     strategy = Strategy(core, threads, None, constraints or Constraints())
+    used = runner or _runner(core, threads, plan, rpc, key, emulated)
     sweep = Sweep(
         strategy,
         make_search,
-        runner or _runner(core, threads, plan, rpc, key),
+        used,
         RecordBook.open(path) if path.exists() else RecordBook(),
         partial(files.append, path),
         progress or Progress(Console(quiet=True)),
         _limits(started, budget, trials, search),
-        context=cache,
+        context=EMULATED if used.emulated else cache,
         model=_name(model),
         batch=BUNDLES_PER_CPU * len(available_cpus()),
     )
@@ -229,17 +240,21 @@ def tune(
         verdict, interrupted = _sweep(sweep, tasks, subject, end)
     finally:
         if runner is None:
-            sweep.runner.close()
+            used.close()
     layers = tuple(_layer(sweep, task) for task in tasks)
     seconds = time.monotonic() - started
     rejected = tuple(_rejected(sweep, tasks))
-    return TuneResult(path, layers, verdict, sweep.measured, rejected, seconds, interrupted)
+    return TuneResult(
+        path, layers, verdict, sweep.measured, rejected, seconds, interrupted, used.emulated
+    )
 
 
-def _runner(core: Core, threads: int, plan: Plan, rpc: str | None, key: str | None) -> Runner:
+def _runner(
+    core: Core, threads: int, plan: Plan, rpc: str | None, key: str | None, emulated: bool
+) -> Runner:
     if rpc is None or key is None:
         return LocalRunner(core, threads, plan)
-    return RemoteRunner(core, threads, plan, rpc, key)
+    return RemoteRunner(core, threads, plan, rpc, key, emulated=emulated)
 
 
 def _predictor(
@@ -367,6 +382,8 @@ def _dropped(sweep: Sweep, task: Task, reason: str) -> list[Record]:
 def _layer(sweep: Sweep, task: Task) -> TunedLayer:
     s = sweep.strategy
     usable = sweep.book.usable(task.workload, s.core, s.threads)
+    if not usable and sweep.context == EMULATED:
+        usable = [r for r in sweep.usable(task) if r.config == task.choice.config]
     best = fastest(usable, partial(s.seconds, task.workload)) if usable else None
     config = best.config if best else task.choice.config
     untuned = [r for r in usable if best and r.context == best.context]
