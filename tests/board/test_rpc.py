@@ -157,7 +157,7 @@ def test_tracker_hands_the_board_out_again_and_again(tracker_port: int, tmp_path
 
 
 def test_metaschedule_measures_there(tracker_port: int, tmp_path: Path) -> None:
-    """What tuning over RPC is made of: TVM's remote runner, with random arguments."""
+    """TVM's own remote runner, with random arguments."""
     library = _library(_doubled, tmp_path / "doubled.so")
     config = ms.runner.RPCConfig("127.0.0.1", tracker_port, "arm", session_timeout_sec=60)
     runner = ms.runner.RPCRunner(config, max_workers=1)

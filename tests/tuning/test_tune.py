@@ -315,10 +315,18 @@ def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:
 
 
 def _start(model: Path, records: Path) -> subprocess.Popen[str]:
+    """Start a sweep whose temporary files are in `tmp` beside its records."""
+    temporary = records.with_name("tmp")
+    temporary.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "tvm_blislike", "tune", str(model), "--threads", "1"]
     command += ["--records", str(records), "--search", "exhaustive"]
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": str(temporary)},
     )
 
 
@@ -346,6 +354,8 @@ def test_interrupted_and_killed_sweeps_keep_what_they_measured(tmp_path: Path) -
     good, bad = files.read(records)
     assert len(good) > killed and not bad
     assert {r.status for r in good} == {"ok"}
+    # Neither its own temporary files are left nor those of the killed one.
+    assert not list((tmp_path / "tmp").iterdir())
     for _ in range(EFFORT - 1):
         again = _start(model, records)
         time.sleep(np.random.default_rng().uniform(1, 20))

@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -79,12 +79,14 @@ class BoardUser:
         The boards.
     run_seconds : float
         Time that a board may take for a bundle.
+    start : callable
+        Prepares the process; see `kernels.worker_start`.
     """
 
-    def __init__(self, farm: Farm, run_seconds: float) -> None:
+    def __init__(self, farm: Farm, run_seconds: float, start: Callable[[], None]) -> None:
         self._farm = farm
         self._run_seconds = run_seconds
-        self._process = PopenWorker(kernels.worker_start())
+        self._process = PopenWorker(start)
         self._pid = 0
         self._ended = False
         self.connected = False
@@ -126,7 +128,12 @@ class BoardUser:
 
     def _ask(self, function: Any, *arguments: Any, timeout: float | None = None) -> Any:
         self._process.send(function, arguments, timeout=timeout)
-        return self._process.recv()
+        try:
+            return self._process.recv()
+        except (TimeoutError, ChildProcessError):
+            # It was ended; a later one gets its number.
+            self._pid = 0
+            raise
 
 
 # In the process of a `BoardUser`: the session that is open.

@@ -85,13 +85,17 @@ class Plan:
     most_repeats: int = 40
 
 
-def worker_start() -> Callable[[], None]:
-    """Return what prepares a worker process of this one: an initializer of TVM's pools."""
-    return partial(_start_worker, os.getpid(), user_implementations())
+def worker_start(folder: Path) -> Callable[[], None]:
+    """Return what prepares a worker process of this one: an initializer of TVM's pools.
+
+    Its temporary files, and those of the compilers it calls, go to `folder`.
+    """
+    return partial(_start_worker, os.getpid(), user_implementations(), str(folder))
 
 
-def _start_worker(parent: int, implementations: Sequence[Implementation]) -> None:
+def _start_worker(parent: int, implementations: Sequence[Implementation], folder: str) -> None:
     """Ctrl-C is the parent's business, and this process ends with it."""
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for implementation in implementations:
         register_implementation(implementation, override=True)

@@ -6,7 +6,6 @@ Building and running never overlap: what is measured has the machine for itself.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from tvm_blislike.registry import get_implementation
 from tvm_blislike.threads import available_cpus
 from tvm_blislike.tuning import kernels
 from tvm_blislike.tuning.kernels import Bundle, Plan
+from tvm_blislike.tuning.scratch import Scratch
 from tvm_blislike.workload import Workload
 
 # Error of an fp32 sum of a few thousand products relative to the largest result, with room.
@@ -126,7 +126,9 @@ class BundleRunner(ABC):
         self.plan, self.target_config = plan, core.target_config(threads)
         self.target = tvm.target.Target(self.target_config)
         compiler = find_compiler(self.target_config)
-        self._folder = tempfile.mkdtemp(prefix="tvm-blislike-")
+        self._scratch = Scratch()
+        self._folder = self._scratch.make("built")
+        self.objects = self._objects()
         with ThreadPoolExecutor() as pool:  # each of them starts a process and waits for it
             started = pool.submit(self._start)
             builder = pool.submit(
@@ -134,8 +136,8 @@ class BundleRunner(ABC):
                 max_workers=len(available_cpus()),
                 timeout_sec=build_seconds,
                 f_build=partial(kernels.build, core, threads),
-                f_export=partial(kernels.export, self._folder, compiler, self._objects()),
-                initializer=kernels.worker_start(),
+                f_export=partial(kernels.export, self._folder, compiler, self.objects),
+                initializer=self._worker_start(),
             )
         self._builder = builder.result()
         started.result()
@@ -153,7 +155,10 @@ class BundleRunner(ABC):
     def close(self) -> None:
         """End the processes and remove what was built."""
         self._stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.close()
+
+    def _worker_start(self) -> Callable[[], None]:
+        return kernels.worker_start(self._scratch.path)
 
     @abstractmethod
     def at_once(self) -> int:
@@ -240,7 +245,7 @@ class LocalRunner(BundleRunner):
     def _start(self) -> None:
         from tvm.s_tir import meta_schedule as ms
 
-        start = kernels.worker_start()
+        start = self._worker_start()
         self._runner = ms.runner.LocalRunner(self._run_seconds, initializer=start)
 
     def _stop(self) -> None:

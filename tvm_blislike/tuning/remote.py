@@ -103,7 +103,7 @@ class RemoteRunner(BundleRunner):
         if not self._boards()[1]:
             return False
         library = str(Path(self._folder) / "probe.so")
-        link(find_compiler(self.target_config), library, self._objects())
+        link(find_compiler(self.target_config), library, self.objects)
         user = self._user()
         reply = user.probe(library)
         self._idle.append(user)
@@ -115,7 +115,9 @@ class RemoteRunner(BundleRunner):
         return reply.emulated
 
     def _user(self) -> BoardUser:
-        return self._idle.pop() if self._idle else BoardUser(self._farm, self._run_seconds)
+        if self._idle:
+            return self._idle.pop()
+        return BoardUser(self._farm, self._run_seconds, self._worker_start())
 
     def _stop(self) -> None:
         for user in self._idle:
@@ -138,7 +140,7 @@ class RemoteRunner(BundleRunner):
                 if task and reply:
                     yield from self._settle(task, reply, waiting, running)
                     absence.reason = reply.message
-                if running.any_connected():
+                if running.any_connected() or (reply and reply.kind != "unreachable"):
                     absence.end()
                 elif not absence.bear(wait):
                     raise GivenUpError

@@ -33,6 +33,7 @@ from tvm_blislike.tuning.measure import LocalRunner, Outcome, Runner
 from tvm_blislike.tuning.progress import Progress
 from tvm_blislike.tuning.record import EMULATED, Record, now, versions
 from tvm_blislike.tuning.remote import RemoteRunner
+from tvm_blislike.tuning.scratch import Scratch
 from tvm_blislike.tuning.search import LEARNED, search_named
 from tvm_blislike.tuning.sweep import BUNDLES_PER_CPU, Limits, Sweep
 from tvm_blislike.tuning.tasks import Task, tasks_of
@@ -216,12 +217,14 @@ def tune(
     path = Path(records) if records is not None else files.default_path()
     make_search = search_named(search, _predictor(search, learned, path, core, threads))
     strategy = Strategy(core, threads, None, constraints or Constraints())
+    tasks = tasks_of(frontend.load(model, shapes).module, strategy)
+    book = RecordBook.open(path) if path.exists() else RecordBook()
     used = runner or _runner(core, threads, plan, rpc, key, emulated)
     sweep = Sweep(
         strategy,
         make_search,
         used,
-        RecordBook.open(path) if path.exists() else RecordBook(),
+        book,
         partial(files.append, path),
         progress or Progress(Console(quiet=True)),
         _limits(started, budget, trials, search),
@@ -229,7 +232,6 @@ def tune(
         model=_name(model),
         batch=BUNDLES_PER_CPU * len(available_cpus()),
     )
-    tasks = tasks_of(frontend.load(model, shapes).module, strategy)
     if trials is not None:
         # Rather a few candidates of every layer than all of the first layers.
         fair = max(_LEAST_PER_TASK, ceil(trials / max(len(tasks), 1)))
@@ -353,13 +355,15 @@ def _finalists(sweep: Sweep, task: Task) -> tuple[Config, ...]:
 
 
 def _decide_apart(contest: Contest) -> Verdict:
-    pool = PopenPoolExecutor(1, _FINALS_TIMEOUT, kernels.worker_start())
+    scratch = Scratch()
+    pool = PopenPoolExecutor(1, _FINALS_TIMEOUT, kernels.worker_start(scratch.path))
     try:
         return pool.submit(decide, contest).result()
     except (ChildProcessError, TimeoutError) as error:
         return Verdict(nan, nan, {}, f"the tuned model cannot be run: {type(error).__name__}")
     finally:
         pool.shutdown()
+        scratch.close()
 
 
 def _in_model(sweep: Sweep, task: Task, config: Config, seconds: tuple[float, ...]) -> Record:
