@@ -63,8 +63,10 @@ def test_layers_hold_what_is_on_record() -> None:
 
 def test_what_is_wrong_or_dropped_is_left_out() -> None:
     wrong = _record(0, 1, 0.5, 1, status="wrong", reason="made up")
-    found = _found([_record(0, 0, 2.0, 0), wrong])
+    emulated = _record(0, 2, 0.1, 2, context="emulated")
+    found = _found([_record(0, 0, 2.0, 0), wrong, emulated])
     assert [a.ms for a in found.layers[0].attempts] == [2.0]
+    assert [step.total_ms for step in found.steps] == [6.0, 6.0]
 
 
 def test_a_bytes_count_of_a_convolution_by_hand() -> None:
@@ -122,6 +124,7 @@ def test_described_roofs_are_those_of_the_core_file() -> None:
 @pytest.mark.parametrize(
     ("fields", "hint"),
     [
+        ({"context": "emulated"}, "emulated boards"),
         ({"threads": 2}, f"{CORE.name}, 2 threads (1)"),
         ({"facts": "0", "core": "other-core"}, "other-core, 1 thread (1)"),
         ({"versions": {"tvm-blislike": "99.0", "apache-tvm": "0.27"}}, "other versions"),

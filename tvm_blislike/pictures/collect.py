@@ -22,7 +22,7 @@ from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning import files
 from tvm_blislike.tuning.book import RecordBook, fastest, warn_of
 from tvm_blislike.tuning.operands import operand_shapes
-from tvm_blislike.tuning.record import Record, core_facts, is_compatible, now, versions
+from tvm_blislike.tuning.record import EMULATED, Record, core_facts, is_compatible, now, versions
 from tvm_blislike.tuning.tasks import Task, tasks_of
 from tvm_blislike.workload import Conv2dWorkload, Workload
 
@@ -117,7 +117,8 @@ def relevant(
     fitting = (
         r
         for r in records
-        if (r.facts, r.threads) == (facts, threads) and r.workload in workloads and is_compatible(r)
+        if (r.facts, r.threads) == (facts, threads) and r.workload in workloads
+        if is_compatible(r) and r.context != EMULATED
     )
     return sorted(fitting, key=lambda record: record.date)
 
@@ -209,6 +210,8 @@ def _what_there_is(records: Sequence[Record], workloads: set[Workload]) -> str:
     if not any(map(is_compatible, records)):
         return "its records are of other versions of this package or of TVM: tune again"
     fitting = [r for r in records if r.workload in workloads and is_compatible(r)]
+    if fitting and all(r.context == EMULATED for r in fitting):
+        return "its records are of emulated boards, whose times mean nothing: tune on a real one"
     if not fitting:
         models = ", ".join(sorted({record.model or "unnamed" for record in records}))
         return f"its records are of other models ({models}): tune this one"
