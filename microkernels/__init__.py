@@ -9,6 +9,7 @@ from tvm_blislike.microkernels.base import (
     Microkernel,
     UpdateShape,
     kernel_name,
+    shape_named,
     standalone,
     update_intrin,
 )
@@ -45,6 +46,19 @@ def get_kernel(name: str) -> Microkernel:
     return _BY_NAME[name]
 
 
+def register_named(intrin: str) -> None:
+    """Register the TensorIntrin of that name, if it is one of ours.
+
+    Raises
+    ------
+    KeyError
+        When no list offers its micro-kernel.
+    """
+    use = shape_named(intrin)
+    if use is not None:
+        update_intrin(get_kernel(use[0]), use[1])
+
+
 __all__ = [
     "AXIS",
     "HALF_KERNELS",
@@ -55,6 +69,7 @@ __all__ = [
     "get_kernel",
     "kernel_name",
     "kernels_for",
+    "register_named",
     "standalone",
     "update_intrin",
 ]

@@ -17,6 +17,7 @@ The rows of the block are mh x mw (mr = mh * mw), so that narrow images fill a w
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +28,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
+from tvm_blislike import notes
 from tvm_blislike.microkernels import neon_in_order, neon_panels
 
 # Loop annotation: the block axis that a loop runs over, so that the edge of a tile can be
@@ -44,6 +46,14 @@ _MOST_OF_A_LOOP_BY_LLVM = 30
 # The same on cores that issue in order, for which LLVM spreads loads and so runs out of registers
 # in cut blocks (3x24 cut to 3x4).
 _MOST_VECTORS_IN_ORDER = 2
+
+
+# What `_register` calls an intrinsic.
+_INTRIN_NAME = re.compile(
+    r"blislike_(?P<kernel>[a-z0-9]+_[a-z0-9]+_\d+x\d+)_(?P<mh>\d+)x(?P<mw>\d+)"
+    r"_k(?P<kr>\d+)u(?P<unroll>\d+)_(?P<view>[a-z]+)_s(?P<sh>\d+)_(?P<sw>\d+)_d(?P<dw>\d+)"
+    r"(?P<m>_m)?(?P<o>_o)?"
+)
 
 
 @dataclass(frozen=True)
@@ -226,6 +236,20 @@ def _register(kernel: Microkernel, shape: UpdateShape) -> str:
     return name
 
 
+def shape_named(intrin: str) -> tuple[str, UpdateShape] | None:
+    """Return the micro-kernel's name and its use that the name of an intrinsic stands for.
+
+    None for an intrinsic that is none of ours.
+    """
+    found = _INTRIN_NAME.fullmatch(intrin)
+    if found is None:
+        return None
+    fields = found.groupdict()
+    flags = {"in_memory": bool(fields.pop("m")), "in_order": bool(fields.pop("o"))}
+    kernel, view = fields.pop("kernel"), fields.pop("view")
+    return kernel, UpdateShape(**{k: int(v) for k, v in fields.items()}, view=view, **flags)
+
+
 def standalone(kernel: Microkernel, shape: UpdateShape) -> PrimFunc:
     """Return a micro-kernel as a function of its own, (A, B, C) in memory.
 
@@ -349,7 +373,7 @@ def _k_loop(kernel: Microkernel, shape: UpdateShape, a: _Operand, b: _Operand, c
         _plain_k_loop(kernel, shape, a, b, c)
         return
     extents = {"mw": kernel.mr, "nr": kernel.vectors, "in_order": int(shape.in_order)}
-    with T.serial(0, 1, annotations={PANELS: extents}):
+    with T.serial(0, 1, annotations={PANELS: notes.write(extents)}):
         rows = [T.address_of(c.buffer[c.at(0, row, 0)]) for row in range(kernel.mr)]
         panels = [T.address_of(panel.buffer[panel.at(0, 0)]) for panel in (a, b)]
         T.evaluate(T.call_extern("void", "", *panels, T.int64(shape.kr), *rows))

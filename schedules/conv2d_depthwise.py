@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from tvm import s_tir, te, tirx
 
+from tvm_blislike import notes
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import depthwise
 from tvm_blislike.cost_models.roofline import Estimate
@@ -183,9 +184,9 @@ def _tile_epilogue(sch: s_tir.Schedule, epilogue: Any, geo: DepthwiseGeometry) -
         if any(workload.padding) and not geo.copies:
             sch.annotate(loop, BORDER, geo.borders(axis))
         if out % tile:
-            sch.annotate(loop, EDGE, {name: out % tile})
+            sch.annotate(loop, EDGE, notes.write({name: out % tile}))
     if workload.co % config.nr:
-        sch.annotate(ov, EDGE, {"sweep": workload.co % config.nr})
+        sch.annotate(ov, EDGE, notes.write({"sweep": workload.co % config.nr}))
     return {"n": n, "ov": ov, "yt": yt, "xt": xt}
 
 

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 from tvm import s_tir, te, tirx
 
+from tvm_blislike import notes
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import direct
 from tvm_blislike.geometry import DirectGeometry
@@ -235,20 +236,21 @@ def _annotate_edges(
 ) -> None:
     config, workload = geo.config, geo.workload
     if workload.ow % config.tile_w:
-        sch.annotate(loops["xt"], EDGE, {"mw": workload.ow % config.tile_w})
+        sch.annotate(loops["xt"], EDGE, notes.write({"mw": workload.ow % config.tile_w}))
     cut_rows = workload.oh % config.tile_h
     cut_slab = geo.tiles_h % config.oh_block
     if cut_slab:
-        sch.annotate(loops["yo"], EDGE, {"yi": cut_slab})
+        sch.annotate(loops["yo"], EDGE, notes.write({"yi": cut_slab}))
     elif cut_rows:
         # The cut row of blocks is the last of the last slab: the config keeps one of both at 1.
-        sch.annotate(loops["yo" if config.oh_block == 1 else "yi"], EDGE, {"mh": cut_rows})
+        rows = loops["yo" if config.oh_block == 1 else "yi"]
+        sch.annotate(rows, EDGE, notes.write({"mh": cut_rows}))
     cut = geo.co_group - (geo.tiles - 1) * config.nr
     if cut < config.nr:
         edge = {"nr": math.ceil(cut / kernel.lanes), "lanes": cut}
         if geo.is_blocked:
             edge["blocks"] = cut // geo.co_block
-        sch.annotate(loops["ot"], EDGE, edge)
+        sch.annotate(loops["ot"], EDGE, notes.write(edge))
 
 
 def _place_padding(
@@ -320,7 +322,7 @@ def _prefetch_panels(
     blocks = geo.config.oh_block * geo.tiles_w
     lines = math.ceil(steps * geo.config.nr / elements / blocks)
     spec = {"columns": geo.tiles_w, "lines": lines, "elements": elements}
-    sch.annotate(loops["yi"], PREFETCH, spec)
+    sch.annotate(loops["yi"], PREFETCH, notes.write(spec))
     sch.annotate(loops["xt"], ROLE, "column")
     sch.annotate(call, ROLE, "call")
 

@@ -91,18 +91,24 @@ def compute(
     shape = (workload.n, geo.blocks_h, *tiles, mr, nr)
     acc = te.compute(shape, product, name="acc", attrs=stage("acc"))
 
-    def from_tiles(n: Any, channel: Any, y: Any, x: Any) -> Any:
-        pixel = y % geo.rows * ow + x
-        at = (n, y // geo.rows, channel // mr, pixel // nr, channel % mr)
+    def from_tiles(n: Any, channel: Any, yb: Any, pixel: Any) -> Any:
+        at = (n, yb, channel // mr, pixel // nr, channel % mr)
         value = acc[(*at, pixel % nr)]
         if geo.tiles_n > 1 or geo.pixels == nr:
             return value
         # Always true and simplified away later; naming the last column keeps `compute_at` from
         # cutting the block of C, whose lanes beyond the pixels only the micro-kernel sees.
-        return tirx.if_then_else(x < ow, value, acc[(*at, nr - 1)])
+        return tirx.if_then_else(pixel < geo.pixels, value, acc[(*at, nr - 1)])
+
+    # A stage of its own: tiles of pixels end anywhere in a row.
+    blocks = (workload.n, workload.co, geo.blocks_h, geo.pixels)
+    pixels = te.compute(blocks, from_tiles, name="pixels", attrs=stage("pixels"))
+
+    def image(n: Any, channel: Any, y: Any, x: Any) -> Any:
+        return pixels[n, channel, y // geo.rows, y % geo.rows * ow + x]
 
     out = (workload.n, workload.co, workload.oh, ow)
-    return te.compute(out, from_tiles, name="unpack", attrs=stage("unpack"))
+    return te.compute(out, image, name="unpack", attrs=stage("unpack"))
 
 
 def _panels(geo: Im2colGeometry, data: te.Tensor) -> te.Tensor:

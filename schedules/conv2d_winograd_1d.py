@@ -40,6 +40,7 @@ from typing import Any
 import numpy as np
 from tvm import s_tir, te, tirx
 
+from tvm_blislike import notes
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import winograd as model
 from tvm_blislike.cost_models import winograd_configs as choices
@@ -197,7 +198,9 @@ def schedule(
     nu, row, t, channel = sch.get_loops(transformed)[-4:]
     if geo.ring:
         q = t
-        sch.annotate(yb, RING, {"step": geo.block_h, "axis": 4, "rows": geo.v_rows // geo.block_w})
+        rows = geo.v_rows // geo.block_w
+        ring = {"step": geo.block_h, "axis": 4, "rows": rows}
+        sch.annotate(yb, RING, notes.write(ring))
         sch.annotate(row, RING_ROWS, workload.kh - 1)
     else:
         row, q = sch.split(t, [None, geo.block_w])

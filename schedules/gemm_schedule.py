@@ -20,6 +20,7 @@ from typing import Any
 
 from tvm import s_tir
 
+from tvm_blislike import notes
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.gemm_geometry import B_OUTSIDE, GemmGeometry
 from tvm_blislike.hardware import Core
@@ -124,11 +125,11 @@ def _annotate_edges(
         if last == block and not cut:
             continue
         if outer in loops:
-            sch.annotate(loops[outer], EDGE, {inner: last})
+            sch.annotate(loops[outer], EDGE, notes.write({inner: last}))
         if inner in loops:
             annotate_axis(sch, loops[inner], inner)
             if cut:
-                sch.annotate(loops[inner], LAST_EDGE, cut)
+                sch.annotate(loops[inner], LAST_EDGE, notes.write(cut))
 
 
 def _prefetch(
@@ -141,16 +142,16 @@ def _prefetch(
     row_bytes = nr * ITEM_BYTES
     around = loops[_inner(geo.config)[1]]
     ahead = {"operand": 1, "steps": max(1, AHEAD_BYTES // row_bytes), "elements": nr}
-    sch.annotate(around, AHEAD, ahead)
+    sch.annotate(around, AHEAD, notes.write(ahead))
     # With a single call per panel the next panel is not next: it would push out what is ahead.
     if calls == 1:
         return
     if geo.config.loop_order == B_OUTSIDE:
         next_b = {"operand": 1, "axis": -3, "step": 1, "elements": steps * nr, "calls": calls}
-        sch.annotate(around, NEXT, next_b)
+        sch.annotate(around, NEXT, notes.write(next_b))
     elif not geo.packs(steps) and geo.blocks_k == 1:
         next_a = {"operand": 0, "axis": -2, "step": mr, "elements": steps * mr, "calls": calls}
-        sch.annotate(around, NEXT, next_a)
+        sch.annotate(around, NEXT, notes.write(next_a))
 
 
 def _place_packing(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import tvm_ffi
-from tvm import s_tir, sym, tirx
+from tvm import s_tir
 
+from tvm_blislike import notes
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.im2col_geometry import BATCH, FILTERS, PIXELS, Im2colGeometry
 from tvm_blislike.cost_models.slicing import INPUT_STATIONARY
@@ -44,7 +44,10 @@ def schedule(
     epilogue = fuse_epilogue(sch)
     marked = stages(sch)
     parallel = geo.parallel_loop(threads)
-    loops = _tile_epilogue(sch, epilogue, geo, kernel, parallel)
+    # The epilogue with the pixel of a block of rows as an axis in place of y and x: `compute_at`
+    # then sees that a tile of pixels is enough.
+    sch.reverse_compute_inline(epilogue)
+    loops = _tile_epilogue(sch, marked["pixels"], geo, kernel, parallel)
     acc, place = marked["acc"], loops["yb"]
     if geo.sets == 1:
         sch.compute_at(acc, loops["inner"], preserve_unit_loops=True)
@@ -65,7 +68,6 @@ def _tile_epilogue(
 ) -> dict[str, Any]:
     """Split the epilogue's loops into blocks and tiles and say where the edges are."""
     w, config = geo.workload, geo.config
-    _count_pixels(sch, epilogue, geo)
     n, co, yb, f = sch.get_loops(epilogue)
     ic, it, i = sch.split(co, [None, geo.block_m, config.mr])
     jt, j = sch.split(f, [None, config.nr])
@@ -78,27 +80,11 @@ def _tile_epilogue(
     sch.annotate(j, IMAGE, [w.oh, w.ow])
     last = geo.tiles_m - (geo.blocks_m - 1) * geo.block_m
     if last < geo.block_m or _cut_filters(geo):
-        sch.annotate(ic, EDGE, {"it": last})
+        sch.annotate(ic, EDGE, notes.write({"it": last}))
     _annotate_edges(sch, it, jt, geo, kernel, LAST_EDGE)
     if parallel:
         sch.parallel({BATCH: n, PIXELS: yb, FILTERS: ic}[parallel])
     return {"yb": yb, "inner": _inner(geo, it, jt)[1]}
-
-
-def _count_pixels(sch: s_tir.Schedule, epilogue: Any, geo: Im2colGeometry) -> None:
-    """Make the pixel of a block of rows an axis of the epilogue's block, in place of y and x.
-
-    Tiles of pixels end anywhere in a row, and `compute_at` must see that one of them is enough: so
-    what // and % of the new axes amount to is worked out here.
-    """
-    rows, ow = geo.rows, geo.workload.ow
-    sch.transform_block_layout(epilogue, lambda n, co, y, x: (n, co, y // rows, y % rows * ow + x))
-    block, analyzer = sch.get(epilogue), sym.Analyzer()
-    for axis in block.iter_vars:
-        analyzer.bind(axis.var, axis.dom)
-    divisions = [(kind, analyzer.simplify) for kind in (tirx.FloorDiv, tirx.FloorMod)]
-    simple = tvm_ffi.structural_map(block, divisions)
-    sch.state.replace(sch.get_sref(epilogue), simple, {block: simple})
 
 
 def _cut_filters(geo: Im2colGeometry) -> dict[str, int]:
@@ -113,10 +99,11 @@ def _annotate_edges(
     """Say how the last tiles differ: of pixels in every block, of filters as `last` says."""
     annotate_axis(sch, it, "it")
     if _cut_filters(geo):
-        sch.annotate(it, last, _cut_filters(geo))
+        sch.annotate(it, last, notes.write(_cut_filters(geo)))
     cut = geo.pixels % geo.config.nr
     if cut:
-        sch.annotate(jt, EDGE, {"nr": math.ceil(cut / kernel.lanes), "lanes": cut})
+        edge = {"nr": math.ceil(cut / kernel.lanes), "lanes": cut}
+        sch.annotate(jt, EDGE, notes.write(edge))
 
 
 def _tile_sums(
@@ -154,7 +141,8 @@ def _place_packing(
     if not geo.is_plain:
         cuts |= set(range(0, geo.pixels, w.ow))
     note = {"width": kernel.lanes, "cuts": sorted(cuts)}
-    sch.annotate(f, PIECES, {**note, "shifts": 1} if geo.shifts else note)
+    note |= {"shifts": 1} if geo.shifts else {}
+    sch.annotate(f, PIECES, notes.write(note))
     sch.annotate(f, IMAGE, [w.oh, w.ow])
     if "slab" in marked:
         _place_slab(sch, marked["slab"], c, geo, kernel)
@@ -175,7 +163,7 @@ def _place_slab(
     for part in range(geo.phases):
         cuts |= {-((part - left) // stride), (w.w - 1 + left - part) // stride + 1}
     note = {"width": kernel.lanes, "cuts": sorted(c for c in cuts if c > 0)}
-    sch.annotate(q, PIECES, note)
+    sch.annotate(q, PIECES, notes.write(note))
 
 
 def _tensorize(

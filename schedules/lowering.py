@@ -31,6 +31,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
+from tvm_blislike import notes
 from tvm_blislike.microkernels import AXIS
 from tvm_blislike.schedules import (
     fresh_registers,
@@ -183,7 +184,7 @@ def _split_tiles(loop: tirx.For) -> tirx.Stmt:
     edge, border = _annotation(loop, EDGE), _annotation(loop, BORDER)
     if edge is None and border is None:
         return loop
-    extents = {str(k): int(v) for k, v in edge.items()} if edge is not None else {}
+    extents = notes.read(edge) if edge is not None else {}
     first, last = (int(b) for b in border) if border is not None else (0, 0)
     peeled = _peel(loop, first, max(last, 1 if extents else 0), extents)
     # A single tile leaves the loop inside it in its place.
@@ -251,8 +252,8 @@ def _rebound(loop: tirx.For, bounds: dict[str, tuple[int, int]]) -> tirx.For:
     if axis is None or str(axis) not in bounds:
         return loop
     start, extent = bounds[str(axis)]
-    notes = {EDGE if key == LAST_EDGE else key: note for key, note in loop.annotations.items()}
-    return _remade(loop, min=_int(start), extent=_int(extent), annotations=notes)
+    kept = {EDGE if key == LAST_EDGE else key: note for key, note in loop.annotations.items()}
+    return _remade(loop, min=_int(start), extent=_int(extent), annotations=kept)
 
 
 def _unroll_by_input(loop: tirx.For) -> tirx.Stmt:

@@ -12,6 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from tvm_blislike import notes
 from tvm_blislike.microkernels import AXIS, PANELS, neon_panels
 
 _IMPORT = "pragma_import_llvm"
@@ -43,7 +44,7 @@ def _chosen(loop: tirx.For) -> tirx.Stmt:
     if note is None:
         return loop
     call, *plain = loop.body.seq
-    whole = {str(key): int(value) for key, value in note.items()}
+    whole = notes.read(note)
     size = _extents(tirx.SeqStmt(plain) if len(plain) > 1 else plain[0])
     rows, columns = size["mh"] * size["mw"], 4 * size["nr"]
     name = neon_panels.symbol(rows, columns, whole["mw"], 4 * whole["nr"], bool(whole["in_order"]))

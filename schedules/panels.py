@@ -20,6 +20,7 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
+from tvm_blislike import notes
 from tvm_blislike.microkernels import AXIS
 
 # On the loop over the calls that share a panel: {"operand": 0 for A or 1 for B, "axis": the index
@@ -39,13 +40,13 @@ def insert(stmt: tirx.Stmt) -> tirx.Stmt:
 
 
 def _at_calls(calls: tirx.For) -> tirx.For:
-    notes = calls.annotations
+    found = calls.annotations
     body = calls.body
-    if NEXT in notes:
-        spec = {str(k): int(v) for k, v in notes[NEXT].items()}
+    if NEXT in found:
+        spec = notes.read(found[NEXT])
         body = _in_k_loops(body, lambda loop: _next_panel(loop, calls.loop_var, spec))
-    if AHEAD in notes:
-        spec = {str(k): int(v) for k, v in notes[AHEAD].items()}
+    if AHEAD in found:
+        spec = notes.read(found[AHEAD])
         body = _in_k_loops(body, lambda loop: _ahead(loop, spec))
     return calls if body is calls.body else _with_body(calls, body)
 

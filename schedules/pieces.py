@@ -22,6 +22,8 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, sym, tirx
 
+from tvm_blislike import notes
+
 # Loop over elements to copy: {"width": lanes of a vector, "cuts": places where a piece ends}. With
 # "shifts", its body is a loop over copies that read as many elements further each.
 PIECES = "blislike.pieces"
@@ -33,10 +35,10 @@ _IF = "prim.if_then_else"
 
 def split(loop: tirx.For) -> tirx.Stmt:
     """Return the vectors of a loop with a `PIECES` annotation, each a loop of its own."""
-    note = loop.annotations[PIECES]
-    width = int(note["width"])
+    note = notes.read(loop.annotations[PIECES])
+    width = note["width"]
     start, end = int(loop.min), int(loop.min) + int(loop.extent)
-    cuts = [start, *(int(c) for c in note["cuts"] if start < int(c) < end), end]
+    cuts = [start, *(cut for cut in note["cuts"] if start < cut < end), end]
     spans = [
         (first, lanes)
         for a, b in itertools.pairwise(cuts)
@@ -76,7 +78,7 @@ def _shifted(loop: tirx.For, first: int, lanes: int) -> tirx.Stmt:
     for step in range(int(steps.extent)):
         at = _remade(loop, _bound(steps.body, steps.loop_var, step))
         # LLVM takes shifts of less than a register apart, into loads of one element.
-        is_whole = lanes == int(loop.annotations[PIECES]["width"])
+        is_whole = lanes == notes.read(loop.annotations[PIECES])["width"]
         shifted = _shift(loop, at, first, lanes) if is_whole else None
         copies.append(shifted or _vector(at, first, lanes))
     return tirx.SeqStmt(copies)

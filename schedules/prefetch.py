@@ -16,6 +16,8 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
+from tvm_blislike import notes
+
 # On the loop over block rows of a slab: {"columns": blocks per row, "lines": lines per call,
 # "elements": elements per cache line}.
 PREFETCH = "blislike.prefetch"
@@ -33,7 +35,7 @@ def insert(stmt: tirx.Stmt) -> tirx.Stmt:
 def _at_rows(rows: tirx.For) -> tirx.For:
     if PREFETCH not in rows.annotations:
         return rows
-    spec = {str(k): int(v) for k, v in rows.annotations[PREFETCH].items()}
+    spec = notes.read(rows.annotations[PREFETCH])
     column = _find(rows.body, "column")
     block = rows.loop_var * spec["columns"] + column.loop_var
 

@@ -17,6 +17,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from tvm_blislike import notes
+
 # On the loop over blocks: {"axis": of the rows in the buffer, "rows": of the buffer, "step": rows
 # that a block is below the one above}.
 RING = "blislike.ring"
@@ -32,7 +34,8 @@ def insert(stmt: tirx.Stmt) -> tirx.Stmt:
 def _ring(blocks: tirx.For) -> tirx.Stmt:
     if not blocks.annotations or RING not in blocks.annotations:
         return blocks
-    axis, rows, step = (int(blocks.annotations[RING][key]) for key in ("axis", "rows", "step"))
+    note = notes.read(blocks.annotations[RING])
+    axis, rows, step = (note[key] for key in ("axis", "rows", "step"))
     buffer, known = _stored(blocks)
     first = blocks.loop_var * step
     allocated: list[tirx.AllocBuffer] = []

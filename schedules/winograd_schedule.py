@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm import s_tir
 
+from tvm_blislike import notes
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.winograd_geometry import (
     CHANNELS,
@@ -82,7 +83,7 @@ def annotate_cut(sch: s_tir.Schedule, blocks: Any, lane: Any, cut: int) -> None:
     """Say how many channels the last block of an NHWC image has; 0 when it is whole."""
     if cut:
         annotate_axis(sch, lane, "lanes")
-        sch.annotate(blocks, EDGE, {"lanes": cut})
+        sch.annotate(blocks, EDGE, notes.write({"lanes": cut}))
 
 
 def annotate_step(sch: s_tir.Schedule, loop: Any, step: str) -> None:
@@ -111,14 +112,14 @@ def schedule_products(
     annotate_vector(sch, j, kernel.lanes)
     cut = geo.row_tiles % config.mr
     if cut:
-        sch.annotate(group, EDGE, {"mw": cut})
+        sch.annotate(group, EDGE, notes.write({"mw": cut}))
     calls = -(-geo.row_tiles // config.mr)
     if config.prefetch:
         # The next panel; where a call runs over kernel rows, each asks for its own part.
         part = {"axis": -4 if one_d else -3, "elements": geo.workload.ci * config.nr}
         apart = geo.rows if geo.rows > 1 else calls
         note = {"operand": 1, "step": 1, "calls": apart, **part}
-        sch.annotate(row if geo.rows > 1 else group, NEXT, note)
+        sch.annotate(row if geo.rows > 1 else group, NEXT, notes.write(note))
     sch.annotate(group, FRESH, kernel.isa)
     sch.compute_at(acc, group, preserve_unit_loops=True)
 

@@ -1,8 +1,8 @@
 """BLIS-style CPU kernels for Apache TVM.
 
 `tvm_blislike.compile(model)` compiles an ONNX model. Importing this package registers the Relax
-pipeline "blislike" for ordinary `tvm.compile` calls; see README.md for both and for the command
-line.
+pipeline "blislike" for ordinary `tvm.compile` calls, and lets TVM finish the schedules that
+MetaSchedule replays (`plugin`); see README.md for these and for the command line.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 
+from tvm_blislike import plugin
+
 if TYPE_CHECKING:
     import tvm
 
+    from tvm_blislike import meta_schedule
     from tvm_blislike.api import compile
     from tvm_blislike.compiled import CompiledModel, LayerTime
     from tvm_blislike.config import Config
@@ -43,6 +46,7 @@ _LAZY = {
     "TensorSpec": "tvm_blislike.frontend",
     "Workload": "tvm_blislike.workload",
     "compile": "tvm_blislike.api",
+    "meta_schedule": "tvm_blislike.meta_schedule",
     "register_implementation": "tvm_blislike.registry",
     "tune": "tvm_blislike.tuning.tune",
 }
@@ -60,6 +64,7 @@ __all__ = [
     "TensorSpec",
     "Workload",
     "compile",
+    "meta_schedule",
     "register_implementation",
     "tune",
 ]
@@ -67,7 +72,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+        module = import_module(_LAZY[name])
+        return module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -84,3 +90,4 @@ def _pipeline(**options: Any) -> tvm.transform.Pass:
 
 with contextlib.suppress(ValueError):  # registered before: this module is being reloaded
     relax.register_pipeline("blislike")(_pipeline)
+plugin.register()

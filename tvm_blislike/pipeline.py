@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax
+from tvm.s_tir import meta_schedule as ms
 
 from tvm_blislike.constraints import Constraints
 from tvm_blislike.hardware import Core
@@ -19,6 +20,7 @@ from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.strategy import Override, Predictor, Strategy
 from tvm_blislike.targets import core_of
 from tvm_blislike.tuning.book import RecordBook
+from tvm_blislike.tuning.traces import register_intrinsics
 
 if TYPE_CHECKING:
     from tvm_blislike.report import Report
@@ -52,7 +54,8 @@ def blislike_pipeline(
     constraints : Constraints, optional
         Limits of the choice.
     records : RecordBook, optional
-        What was measured; it overrules the cost model.
+        What was measured; it overrules the cost model. Where a database of MetaSchedule is
+        current (`with database:`), its schedules are replayed.
     finalize : bool, optional
         False leaves out what TVM's virtual machine needs, such as its plan of the memory.
     predictor : Predictor, optional
@@ -67,15 +70,27 @@ def blislike_pipeline(
     @tvm.transform.module_pass(opt_level=0, name="blislike.Pipeline")
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         target = tvm.target.Target.current(allow_none=core is not None)
-        chosen_core = core or core_of(target)
-        target = target or tvm.target.Target(chosen_core.target_config(threads))
-        count = threads or int(target.attrs.get("num-cores", 1))
-        limits, book = constraints or Constraints(), records or RecordBook()
-        strategy = Strategy(chosen_core, count, override, limits, book, predictor)
+        target = target or tvm.target.Target(core.target_config(threads))
+        strategy = strategy_for(target, core, threads, override, constraints, records, predictor)
         with target:
             return _passes(strategy, target, reporter, finalize)(mod)
 
     return run
+
+
+def strategy_for(
+    target: tvm.target.Target,
+    core: Core | None = None,
+    threads: int | None = None,
+    override: Override | None = None,
+    constraints: Constraints | None = None,
+    records: RecordBook | None = None,
+    predictor: Predictor | None = None,
+) -> Strategy:
+    """Return the strategy for a target; `core` and `threads` take the place of what it says."""
+    count = threads or int(target.attrs.get("num-cores", 1))
+    limits, book = constraints or Constraints(), records or RecordBook()
+    return Strategy(core or core_of(target), count, override, limits, book, predictor)
 
 
 def _passes(
@@ -84,6 +99,24 @@ def _passes(
     # TVM's own CPU pipeline, with our passes where it would lower operators to naive loops.
     cpu = relax.backend.cpu_generic.pipeline
     report = [reporter.collect(strategy)] if reporter is not None else []
+    return tvm.transform.Sequential(
+        [
+            fused_kernels(strategy, target),
+            # Before scheduling: afterwards a reshape is no longer recognized as one, and TVM's
+            # look at some functions fails.
+            _VIEWS,
+            *_tuned_by_meta_schedule(),
+            schedule(strategy),
+            *(p for p in cpu.dataflow_lower_passes(target) if p.info.name != _VIEWS.info.name),
+            concat_in_place,
+            *report,
+            *(cpu.finalize_passes(target) if finalize else []),
+        ]
+    )
+
+
+def fused_kernels(strategy: Strategy, target: tvm.target.Target) -> tvm.transform.Pass:
+    """Return the passes up to fused PrimFuncs, each with the choice that is to schedule it."""
     return tvm.transform.Sequential(
         [
             prepare(target),
@@ -95,16 +128,20 @@ def _passes(
             relax.transform.FuseOps(),
             relax.transform.FuseTIR(),
             relax.transform.DeadCodeElimination(),
-            # Before scheduling: afterwards a reshape is no longer recognized as one, and TVM's
-            # look at some functions fails.
-            _VIEWS,
-            schedule(strategy),
-            *(p for p in cpu.dataflow_lower_passes(target) if p.info.name != _VIEWS.info.name),
-            concat_in_place,
-            *report,
-            *(cpu.finalize_passes(target) if finalize else []),
+            # Once more: TVM's `compile_relax` does so before it looks functions up, attributes
+            # included.
+            relax.transform.AnnotateTIROpPattern(),
         ]
     )
+
+
+def _tuned_by_meta_schedule() -> list[tvm.transform.Pass]:
+    """Return the pass that replays the schedules of the present database, if there is one."""
+    database = ms.database.Database.current()
+    if database is None:
+        return []
+    register_intrinsics(database)
+    return [relax.transform.MetaScheduleApplyDatabase()]
 
 
 def prepare(target: tvm.target.Target) -> tvm.transform.Pass:

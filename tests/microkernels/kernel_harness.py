@@ -17,6 +17,7 @@ import numpy as np
 import tvm
 from tvm import s_tir, te, tirx
 
+from tvm_blislike import notes
 from tvm_blislike.microkernels import Microkernel, UpdateShape, update_intrin
 from tvm_blislike.schedules import lowering
 from tvm_blislike.schedules.common import annotate_axis, annotate_vector
@@ -147,7 +148,7 @@ def _edges(product: Product) -> list[dict[str, int]]:
 def _annotate_edges(sch: s_tir.Schedule, product: Product, loops: list[Any]) -> None:
     for loop, edge in zip(loops, _edges(product), strict=True):
         if edge:
-            sch.annotate(loop, lowering.EDGE, edge)
+            sch.annotate(loop, lowering.EDGE, notes.write(edge))
 
 
 def _tile_output(sch: s_tir.Schedule, product: Product) -> list[Any]:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import s_tir, te, tirx
 
+from tvm_blislike import notes
 from tvm_blislike.microkernels import AXIS
 from tvm_blislike.schedules.lowering import (
     BORDER,
@@ -80,7 +81,7 @@ def tiled(size: int, tile: int) -> s_tir.Schedule:
     tiles, inside = sch.split(only_loops(sch)[0], [None, tile])
     sch.annotate(inside, AXIS, "mw")
     if size % tile:
-        sch.annotate(tiles, EDGE, {"mw": size % tile})
+        sch.annotate(tiles, EDGE, notes.write({"mw": size % tile}))
     return sch
 
 
@@ -107,7 +108,7 @@ def test_annotation_of_another_axis_leaves_a_loop_alone() -> None:
     sch = affine(12)
     tiles, inside = sch.split(only_loops(sch)[0], [None, 4])
     sch.annotate(inside, AXIS, "mh")
-    sch.annotate(tiles, EDGE, {"mw": 3})
+    sch.annotate(tiles, EDGE, notes.write({"mw": 3}))
     mod = lowered(sch)
     assert loops(mod) == [("i_0", 0, 2), ("i_1", 0, 4), ("i_1", 0, 4)]
     assert computes_affine(mod, 12)
@@ -134,7 +135,7 @@ def test_edges_of_two_axes_give_four_variants() -> None:
     sch.reorder(it, jt, ih, jw)
     for tiles, inside, axis, cut in ((it, ih, "mh", 2), (jt, jw, "mw", 3)):
         sch.annotate(inside, AXIS, axis)
-        sch.annotate(tiles, EDGE, {axis: cut})
+        sch.annotate(tiles, EDGE, notes.write({axis: cut}))
     mod = lowered(sch)
     blocks = [f for f in loops(mod) if f[0] in ("i_1", "j_1")]
     extents = [extent for _, _, extent in blocks]
@@ -151,10 +152,10 @@ def blocked(size: int, block: int, tile: int) -> s_tir.Schedule:
     count = -(-size // tile)
     last = count - (-(-count // block) - 1) * block
     if last < block or size % tile:
-        sch.annotate(blocks, EDGE, {"ir": last})
+        sch.annotate(blocks, EDGE, notes.write({"ir": last}))
     sch.annotate(tiles, AXIS, "ir")
     if size % tile:
-        sch.annotate(tiles, LAST_EDGE, {"mw": size % tile})
+        sch.annotate(tiles, LAST_EDGE, notes.write({"mw": size % tile}))
     sch.annotate(inside, AXIS, "mw")
     return sch
 
@@ -244,7 +245,7 @@ def test_border_and_edge_of_one_loop(parallel: bool) -> None:
     tiles, inside = sch.split(only_loops(sch)[0], [None, 4])
     sch.annotate(inside, AXIS, "mw")
     sch.annotate(tiles, BORDER, [1, 1])
-    sch.annotate(tiles, EDGE, {"mw": 3})
+    sch.annotate(tiles, EDGE, notes.write({"mw": 3}))
     if parallel:
         sch.parallel(tiles)
     mod = lowered(sch)
@@ -306,7 +307,7 @@ def test_cut_vectors_become_narrower_ones(
 ) -> None:
     sch = affine(width + cut)
     tiles, lane = sch.split(only_loops(sch)[0], [None, width])
-    sch.annotate(tiles, EDGE, {axis: cut})
+    sch.annotate(tiles, EDGE, notes.write({axis: cut}))
     sch.annotate(lane, AXIS, axis)
     sch.annotate(lane, VECTOR, 16)
     mod = lowered(sch)

@@ -25,6 +25,7 @@ from tvm_blislike.config import Config
 from tvm_blislike.constraints import Constraints
 from tvm_blislike.errors import TargetError, UsageError
 from tvm_blislike.hardware import Core
+from tvm_blislike.plugin import SCHEDULED, root_annotations
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning import database, files, finals
 from tvm_blislike.tuning.book import RecordBook
@@ -182,6 +183,9 @@ def test_show_best_prune(tuned: tuple[Path, Path, dict[str, Any]], tmp_path: Pat
 def test_metaschedules_database_and_back(
     tuned: tuple[Path, Path, dict[str, Any]], tmp_path: Path
 ) -> None:
+    from tvm import s_tir
+    from tvm.s_tir import meta_schedule as ms
+
     folder, back = tmp_path / "database", tmp_path / "back.jsonl"
     _run("records", "export", folder, "--records", tuned[1])
     _run("records", "import", folder, "--records", back)
@@ -189,6 +193,10 @@ def test_metaschedules_database_and_back(
     assert sorted(r.to_json() for r in files.read(back)[0]) == sorted(usable)
     entries = (folder / "database_tuning_record.json").read_text().splitlines()
     assert len(entries) == len(usable)
+    for entry in ms.database.JSONDatabase(work_dir=str(folder)).get_all_tuning_records():
+        replayed = s_tir.Schedule(entry.workload.mod)
+        entry.trace.apply_to_schedule(replayed, remove_postproc=False)
+        assert SCHEDULED in root_annotations(replayed.mod["main"])
     result = CliRunner().invoke(app, ["records", "import", str(tmp_path)])
     assert result.exit_code == 5 and "no MetaSchedule database" in result.output
 

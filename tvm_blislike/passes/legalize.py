@@ -135,13 +135,17 @@ def primfunc(
     packed = te.placeholder(packed_shape, workload.dtype, name="packed")
     result = choice.implementation.compute(workload, config, data, packed)
     sch = s_tir.Schedule(te.create_prim_func([data, packed, result]))
-    note = json.dumps({"workload": workload.to_json(), "config": config.to_json()})
-    sch.annotate(stages(sch)["unpack"], CHOICE, note)
+    sch.annotate(stages(sch)["unpack"], CHOICE, note_of(workload, config))
     return (
         sch.mod["main"]
         .without_attr("global_symbol")
         .with_attr({"op_pattern": _OUT_ELEMENTWISE_FUSABLE, "tirx.noalias": True})
     )
+
+
+def note_of(workload: Workload, config: Config) -> str:
+    """Return what `read_choice` reads."""
+    return json.dumps({"workload": workload.to_json(), "config": config.to_json()})
 
 
 def read_choice(annotations: Any) -> tuple[Workload, Config]:

@@ -1,18 +1,28 @@
-"""Every fused PrimFunc gets its template, or the default CPU rule."""
+"""Every fused PrimFunc gets its template, or the default CPU rule.
+
+What a template did is said by an annotation of the root block, which a trace holds as well: so
+schedules that MetaSchedule replays from a database are finished like those made here.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import json
 
 import tvm
 from tvm import s_tir, tirx
 
-from tvm_blislike.passes.legalize import CHOICE, read_choice
+from tvm_blislike.config import Config
+from tvm_blislike.hardware import Core
+from tvm_blislike.passes.legalize import CHOICE, note_of, read_choice
+from tvm_blislike.passes.plain import product_of, replaced
+from tvm_blislike.plugin import DEFAULT, PLAIN, SCHEDULED, is_ours, root_annotations
 from tvm_blislike.registry import get_implementation
 from tvm_blislike.schedules import lowering
 from tvm_blislike.schedules.common import stages
 from tvm_blislike.schedules.default_rule import DefaultCPU
 from tvm_blislike.strategy import Strategy
+from tvm_blislike.targets import core_of
+from tvm_blislike.workload import Workload
 
 # PrimFunc attribute: the choice (as on the "unpack" block), for reports.
 CHOSEN = "blislike.chosen"
@@ -25,12 +35,12 @@ def schedule(strategy: Strategy) -> tvm.transform.Pass:
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         result = mod.clone()
         for gvar, func in mod.functions_items():
-            if isinstance(func, tirx.PrimFunc):
+            if isinstance(func, tirx.PrimFunc) and not is_ours(func):
                 scheduled = schedule_chosen(func, strategy)
                 if scheduled is not None:
                     result.update_func(gvar, scheduled)
-        result = s_tir.dlight.ApplyDefaultSchedule(DefaultCPU())(result)
-        return lowering.lower(result)
+        target = tvm.target.Target.current()
+        return s_tir.dlight.ApplyDefaultSchedule(DefaultCPU())(finish(result, target))
 
     return run
 
@@ -38,24 +48,73 @@ def schedule(strategy: Strategy) -> tvm.transform.Pass:
 def schedule_chosen(func: tirx.PrimFunc, strategy: Strategy) -> tirx.PrimFunc | None:
     """Schedule a PrimFunc by the template of its choice; None when it has none."""
     sch = s_tir.Schedule(func)
-    note = _note(sch)
-    if note is None:
+    chosen = chosen_of(sch)
+    if chosen is None:
         return None
-    workload, config = read_choice(note)
-    implementation = get_implementation(config.implementation)
-    implementation.schedule(sch, workload, config, strategy.core, strategy.threads)
-    return sch.mod["main"].with_attr(
+    apply_template(sch, *chosen, strategy.core, strategy.threads)
+    return _attributed(sch.mod["main"])
+
+
+def chosen_of(sch: s_tir.Schedule) -> tuple[Workload, Config] | None:
+    """Return what a PrimFunc computes and how, None for one without an implementation."""
+    unpack = stages(sch).get("unpack")
+    annotations = sch.get(unpack).annotations if unpack is not None else {}
+    return read_choice(annotations) if CHOICE in annotations else None
+
+
+def apply_template(
+    sch: s_tir.Schedule, workload: Workload, config: Config, core: Core, threads: int
+) -> None:
+    """Schedule a PrimFunc by the template of a configuration, for `finish` to lower."""
+    get_implementation(config.implementation).schedule(sch, workload, config, core, threads)
+    registers = core.vector_registers * core.vector_bits // 8
+    note = {"choice": note_of(workload, config), "register_bytes": registers}
+    sch.annotate(sch.get_sblock("root"), SCHEDULED, json.dumps(note))
+
+
+def finish(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Lower what a trace has scheduled, or left to the default rule; the rest stays as it is."""
+    result = mod.clone()
+    for gvar, func in mod.functions_items():
+        found = root_annotations(func)
+        if SCHEDULED in found:
+            result.update_func(gvar, _attributed(func))
+        elif PLAIN in found:
+            result.update_func(gvar, _replaced(func, Config.from_json(str(found[PLAIN])), target))
+        elif DEFAULT in found:
+            result.update_func(gvar, _by_default(func, target))
+    return lowering.lower(result)
+
+
+def _attributed(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a scheduled PrimFunc with what its root block says as attributes."""
+    note = json.loads(str(root_annotations(func)[SCHEDULED]))
+    return func.with_attr(
         {
-            CHOSEN: str(note[CHOICE]),
-            lowering.REGISTER_BYTES: strategy.core.vector_registers
-            * strategy.core.vector_bits
-            // 8,
+            CHOSEN: note["choice"],
+            lowering.REGISTER_BYTES: note["register_bytes"],
             "tirx.is_scheduled": True,
         }
     )
 
 
-def _note(sch: s_tir.Schedule) -> Any | None:
-    unpack = stages(sch).get("unpack")
-    annotations = sch.get(unpack).annotations if unpack is not None else {}
-    return annotations if CHOICE in annotations else None
+def _replaced(func: tirx.PrimFunc, config: Config, target: tvm.target.Target) -> tirx.PrimFunc:
+    """Return the configuration's schedule of what a plain product computes."""
+    workload = product_of(_without_note(func, PLAIN))
+    sch = s_tir.Schedule(replaced(func, workload, config).with_attr("global_symbol", "main"))
+    threads = int(target.attrs.get("num-cores", 1))
+    apply_template(sch, workload, config, core_of(target), threads)
+    return _attributed(sch.mod["main"].with_attr(dict(func.attrs)))
+
+
+def _by_default(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
+    plain = _without_note(func, DEFAULT)
+    sch = DefaultCPU().apply(plain, target, False)
+    return plain if sch is None else sch.mod["main"].with_attr("tirx.is_scheduled", True)
+
+
+def _without_note(func: tirx.PrimFunc, key: str) -> tirx.PrimFunc:
+    """Return a PrimFunc without an annotation of its root block."""
+    sch = s_tir.Schedule(func.with_attr("global_symbol", "main"))
+    sch.unannotate(sch.get_sblock("root"), key)
+    return func.with_body(sch.mod["main"].body)

@@ -18,7 +18,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tvm_blislike.errors import InputError, OutputError
 from tvm_blislike.hardware import Core, names
-from tvm_blislike.registry import get_implementation
+from tvm_blislike.passes.schedule import apply_template
 from tvm_blislike.tuning import kernels
 from tvm_blislike.tuning.kernels import Bundle
 from tvm_blislike.tuning.record import EMULATED, BadRecordError, Record, core_facts
@@ -78,8 +78,7 @@ def _commit(database: Any, record: Record, core: Core) -> None:
     func = func.with_attr({"global_symbol": "main", _RECORD: record.to_json()})
     mod = tvm.IRModule({"main": func})
     schedule = s_tir.Schedule(mod)
-    implementation = get_implementation(record.config.implementation)
-    implementation.schedule(schedule, record.workload, record.config, core, record.threads)
+    apply_template(schedule, record.workload, record.config, core, record.threads)
     entry = ms.database.TuningRecord(
         schedule.trace,
         database.commit_workload(mod),

@@ -1,0 +1,194 @@
+"""The plug for MetaSchedule: the templates of this package as a space of schedules.
+
+    module = tvm_blislike.meta_schedule.prepare(module, target)
+    database = ms.relax_integration.tune_relax(
+        module,
+        {},
+        target,
+        work_dir,
+        trials,
+        space=tvm_blislike.meta_schedule.space(),
+        builder=tvm_blislike.meta_schedule.builder(),
+    )
+    executable = ms.relax_integration.compile_relax(database, module, target, {})
+
+`prepare` decides what is fixed once weights are packed: algorithm, register block and layouts.
+The space of a layer is then what its configurations may still differ in, such as cache blocking and
+loop order; each is one schedule with the micro-kernel tensorized. A schedule's trace replays from a
+database; what follows it, `schedules.lowering`, runs in front of TVM's own pipeline (`plugin`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+
+from tvm_blislike import plugin
+from tvm_blislike.config import Config
+from tvm_blislike.constraints import Constraints
+from tvm_blislike.passes.legalize import CHOICE
+from tvm_blislike.passes.plain import product_of
+from tvm_blislike.passes.schedule import apply_template, chosen_of
+from tvm_blislike.pipeline import fused_kernels, strategy_for
+from tvm_blislike.plugin import DEFAULT, PLAIN
+from tvm_blislike.schedules.common import stages
+from tvm_blislike.strategy import Override, Strategy
+from tvm_blislike.tuning import kernels
+from tvm_blislike.tuning.book import RecordBook
+from tvm_blislike.tuning.traces import register_intrinsics
+from tvm_blislike.workload import Workload
+
+__all__ = ["builder", "prepare", "register_intrinsics", "space"]
+
+# Schedules of a layer, unless asked for otherwise.
+CANDIDATES = 16
+# Steps of k per iteration; the model's configurations have 4.
+_STEPS = (2, 8)
+
+
+def prepare(
+    mod: tvm.IRModule,
+    target: tvm.target.Target | dict[str, Any],
+    override: Override | None = None,
+    constraints: Constraints | None = None,
+    records: RecordBook | None = None,
+) -> tvm.IRModule:
+    """Return a Relax module whose layers are fused PrimFuncs, each with its implementation.
+
+    Parameters
+    ----------
+    mod : IRModule
+        A Relax module as imported, with its weights as constants.
+    target : Target or dict
+        An `llvm` target; its `num-cores` is the number of threads.
+    override, constraints, records
+        As for the pipeline "blislike".
+
+    Returns
+    -------
+    IRModule
+        What `tune_relax` finds tasks in and `compile_relax` compiles.
+    """
+    target = tvm.target.Target(target)
+    strategy = strategy_for(target, override=override, constraints=constraints, records=records)
+    with target:
+        return fused_kernels(strategy, target)(mod)
+
+
+def space(candidates: int = CANDIDATES) -> ms.space_generator.SpaceGenerator:
+    """Return the generator of the schedules of a PrimFunc, for `tune_tir` and `tune_relax`.
+
+    A PrimFunc that `prepare` made has the schedules of its template, those of the smallest
+    predicted times first, its own configuration before all. A plain product (A, B, C) has the
+    configurations of `gemm`, each packing B in every call. Any other PrimFunc has one schedule: the
+    default CPU rule.
+
+    Parameters
+    ----------
+    candidates : int
+        Schedules of a PrimFunc at most.
+    """
+    return TemplateSpace(candidates)
+
+
+def builder(**options: Any) -> ms.builder.LocalBuilder:
+    """Return a builder whose processes import this package and not TVM's intrinsics for GPUs.
+
+    TVM's own builder works too where this package is installed, but imports those for seconds in
+    each round.
+
+    Parameters
+    ----------
+    **options
+        As for `ms.builder.LocalBuilder`, such as `max_workers` and `timeout_sec`.
+    """
+    return ms.builder.LocalBuilder(f_build=plugin.build, **options)
+
+
+@derived_object
+class TemplateSpace(ms.space_generator.PySpaceGenerator):
+    """The space of `space`."""
+
+    def __init__(self, candidates: int) -> None:
+        super().__init__()
+        self.candidates = candidates
+        self.sch_rules: list[Any] = []
+        self.postprocs: list[Any] = []
+        self.mutator_probs: dict[Any, float] = {}
+        self.target: tvm.target.Target | None = None
+
+    def _initialize_with_tune_context(self, context: ms.TuneContext) -> None:
+        self.target = context.target
+
+    def generate_design_space(self, mod: tvm.IRModule) -> list[s_tir.Schedule]:
+        """Return the schedules of a module's only PrimFunc."""
+        strategy = strategy_for(self.target)
+        return list(islice(schedules(mod, strategy), self.candidates))
+
+    def clone(self) -> ms.space_generator.SpaceGenerator:
+        """Return a space like this one."""
+        return TemplateSpace(self.candidates)
+
+
+def schedules(mod: tvm.IRModule, strategy: Strategy) -> Iterator[s_tir.Schedule]:
+    """Yield the schedules of a module's only PrimFunc."""
+    (func,) = (func for _, func in mod.functions_items())
+    chosen, product = chosen_of(s_tir.Schedule(mod)), product_of(func)
+    if chosen is not None:
+        for config in alternatives(*chosen, strategy):
+            yield _scheduled(mod, chosen[0], config, strategy)
+    elif product is not None and strategy.offers(product):
+        for config, _ in sorted(strategy.offers(product), key=lambda offer: offer[1]):
+            yield _annotated(mod, PLAIN, config.to_json())
+    else:
+        yield _annotated(mod, DEFAULT, 1)
+
+
+def _annotated(mod: tvm.IRModule, key: str, note: str | int) -> s_tir.Schedule:
+    """Return a schedule that leaves everything to `passes.schedule.finish`."""
+    sch = s_tir.Schedule(mod)
+    sch.annotate(sch.get_sblock("root"), key, note)
+    return sch
+
+
+def _scheduled(
+    mod: tvm.IRModule, workload: Workload, config: Config, strategy: Strategy
+) -> s_tir.Schedule:
+    sch = s_tir.Schedule(mod)
+    apply_template(sch, workload, config, strategy.core, strategy.threads)
+    return sch
+
+
+def alternatives(workload: Workload, config: Config, strategy: Strategy) -> Iterator[Config]:
+    """Yield a configuration and the others that compute the same tensor expressions.
+
+    Those have the same packed operand, layouts and blocks. The smallest predicted time comes first,
+    then the same with other steps of k in an iteration of the micro-kernel's loop.
+    """
+    offers = sorted(strategy.offers(workload), key=lambda offer: offer[1])
+    offered = [other for other, _ in offers if _fixed(other) == _fixed(config)]
+    known = list(dict.fromkeys([config, *offered]))
+    unrolled = [c.with_fields(kr=steps) for steps in _STEPS for c in known if c.kr]
+    same = _expression(workload, config, strategy)
+    for other in dict.fromkeys([*known, *unrolled]):
+        if tvm_ffi.structural_equal(_expression(workload, other, strategy), same, True):
+            yield other
+
+
+def _fixed(config: Config) -> tuple[Any, ...]:
+    return config.implementation, config.mr, config.nr, config.data_layout, config.out_layout
+
+
+def _expression(workload: Workload, config: Config, strategy: Strategy) -> tvm.IRModule:
+    """Return what a configuration computes, without the note that names it."""
+    bundle = kernels.Bundle(workload, (config,), strategy.core, strategy.threads)
+    sch = s_tir.Schedule(kernels.functions(bundle, 0, config)["candidate_0"])
+    sch.unannotate(stages(sch)["unpack"], CHOICE)
+    return sch.mod

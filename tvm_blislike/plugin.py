@@ -1,0 +1,63 @@
+"""What makes TVM's own build functions finish the schedules of this package.
+
+Templates leave loops that `schedules.lowering` turns into code with exact edges. Where TVM builds
+a PrimFunc that a trace has scheduled, in a builder's worker process for instance, that must happen
+too. TVM imports the plugins of the entry point group "tvm.backends" wherever it is imported
+itself, and lets them register pipelines: this one puts a pass in front of TVM's, which leaves
+alone what has no annotation of ours.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+# Annotations of the root block. What a template has scheduled: JSON of its choice and of the core's
+# register file.
+SCHEDULED = "blislike.scheduled"
+# A plain product: JSON of the configuration that is to take its place.
+PLAIN = "blislike.plain"
+# Left to the default rule.
+DEFAULT = "blislike.default"
+# The name that TVM resolves "default" to.
+_PIPELINE = "s_tir"
+
+
+def root_annotations(func: Any) -> Mapping[str, Any]:
+    """Return the annotations of the root block of a PrimFunc; none for any other function."""
+    body = getattr(func, "body", None)
+    block = getattr(body, "block", None) if isinstance(func, tirx.PrimFunc) else None
+    return {} if block is None else block.annotations
+
+
+def is_ours(func: Any) -> bool:
+    """Whether a function is to be finished."""
+    return not root_annotations(func).keys().isdisjoint({SCHEDULED, PLAIN, DEFAULT})
+
+
+@functools.cache
+def register() -> None:
+    """Have TVM's pipeline for PrimFuncs begin with `finish`."""
+    pipeline, *finalize = tirx.get_tir_pipeline(_PIPELINE)
+    ours = tvm.transform.Sequential([finish, pipeline], name="blislike.TIR")
+    tirx.register_tir_pipeline(_PIPELINE, lambda: (ours, *finalize))
+
+
+@tvm.transform.module_pass(opt_level=0, name="blislike.Finish")
+def finish(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    """Finish what templates have scheduled; imports nothing where there is nothing to do."""
+    if not any(is_ours(func) for _, func in mod.functions_items()):
+        return mod
+    from tvm_blislike.passes import schedule
+
+    ours = next(f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc))
+    return schedule.finish(mod, ours.attrs["target"])
+
+
+def build(mod: tvm.IRModule, target: tvm.target.Target, _params: Any) -> tvm.runtime.Module:
+    """Compile PrimFuncs, as TVM's builder does (a builder's `f_build`)."""
+    return tirx.build(mod, target)
