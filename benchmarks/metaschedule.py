@@ -15,6 +15,7 @@ the line tells how many there are.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -84,7 +85,9 @@ def run_apart(command: list[str], threads: int, limit: float | None, log: Path) 
             code = process.wait(limit)
         except subprocess.TimeoutExpired:
             code = 0
-            os.killpg(process.pid, signal.SIGKILL)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if code:
         raise SystemExit(f"{' '.join(command)} ended with {code}:\n{log.read_text()[-2000:]}")
@@ -196,6 +199,8 @@ def main() -> None:
     parser.add_argument("--tune-only", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
+    # Ends with its processes, also where it is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.work_dir or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)

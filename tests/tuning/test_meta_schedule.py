@@ -272,7 +272,7 @@ def test_tvms_own_builder_finishes_our_schedules() -> None:
     config = Strategy(NATIVE, 1).choose(GEMM).config
     sch = s_tir.Schedule(module(GEMM, config))
     apply_template(sch, GEMM, config, NATIVE, 1)
-    (result,) = ms.builder.LocalBuilder(max_workers=1).build(
+    (result,) = ms.builder.LocalBuilder(max_workers=1, timeout_sec=120).build(
         [ms.builder.BuilderInput(sch.mod, TARGET)]
     )
     assert result.error_msg is None
