@@ -29,7 +29,9 @@ def main(name: str = "squeezenet1_1", image: int = 64, trials: int = 40) -> None
             target=target,
             work_dir=folder,
             max_trials_global=trials,
+            max_trials_per_task=2,
             num_trials_per_iter=2,
+            strategy="replay-trace",
             space=tvm_blislike.meta_schedule.space(),
             builder=tvm_blislike.meta_schedule.builder(),
             cost_model="random",  # the default needs `pip install xgboost`

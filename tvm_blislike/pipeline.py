@@ -20,7 +20,6 @@ from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.strategy import Override, Predictor, Strategy
 from tvm_blislike.targets import core_of
 from tvm_blislike.tuning.book import RecordBook
-from tvm_blislike.tuning.traces import register_intrinsics
 
 if TYPE_CHECKING:
     from tvm_blislike.report import Report
@@ -137,11 +136,8 @@ def fused_kernels(strategy: Strategy, target: tvm.target.Target) -> tvm.transfor
 
 def _tuned_by_meta_schedule() -> list[tvm.transform.Pass]:
     """Return the pass that replays the schedules of the present database, if there is one."""
-    database = ms.database.Database.current()
-    if database is None:
-        return []
-    register_intrinsics(database)
-    return [relax.transform.MetaScheduleApplyDatabase()]
+    tuned = ms.database.Database.current() is not None
+    return [relax.transform.MetaScheduleApplyDatabase()] if tuned else []
 
 
 def prepare(target: tvm.target.Target) -> tvm.transform.Pass:

@@ -22,10 +22,11 @@ from tvm_blislike.passes.schedule import apply_template
 from tvm_blislike.tuning import kernels
 from tvm_blislike.tuning.kernels import Bundle
 from tvm_blislike.tuning.record import EMULATED, BadRecordError, Record, core_facts
+from tvm_blislike.tuning.traces import RECORDS, register_intrinsics
 
 # PrimFunc attribute: the record as JSON, without its times.
 _RECORD = "blislike.record"
-_FILES = ("database_workload.json", "database_tuning_record.json")
+_FILES = ("database_workload.json", RECORDS)
 
 
 def export(records: Sequence[Record], folder: Path) -> int:
@@ -40,6 +41,7 @@ def export(records: Sequence[Record], folder: Path) -> int:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        register_intrinsics(folder)
         database = ms.database.JSONDatabase(work_dir=str(folder))
     except (OSError, RuntimeError) as error:
         raise OutputError(f"cannot write the database {folder}: {error}") from error
@@ -63,6 +65,7 @@ def read(folder: Path) -> tuple[list[Record], int]:
             f"{folder} holds no MetaSchedule database", f"wanted: {' and '.join(_FILES)}"
         )
     try:
+        register_intrinsics(folder)
         database = ms.database.JSONDatabase(work_dir=str(folder), allow_missing=False)
         entries = list(database.get_all_tuning_records())
     except (RuntimeError, ValueError) as error:

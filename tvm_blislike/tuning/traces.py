@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from tvm.s_tir import meta_schedule as ms
+import os
+import re
+from pathlib import Path
 
 from tvm_blislike.microkernels import register_named
 
+RECORDS = "database_tuning_record.json"
+_NAME = re.compile(r'"(blislike_\w+)"')
 
-def register_intrinsics(database: ms.database.Database) -> None:
+
+def register_intrinsics(work_dir: str | os.PathLike[str]) -> None:
     """Register the micro-kernels that the schedules of a database call.
 
-    `meta_schedule.space` does so for what it generates. A process that only reads a database needs
-    this before TVM's own functions replay it; the pipeline "blislike" does it by itself.
+    `meta_schedule.space` registers those of the schedules that it generates. Another process needs
+    this before it opens the database: opening one replays what is in it.
+
+    Parameters
+    ----------
+    work_dir : path
+        Folder of a `ms.database.JSONDatabase`; one without records is fine.
     """
-    for record in database.get_all_tuning_records():
-        for instruction in record.trace.insts:
-            if instruction.kind.name == "Tensorize":
-                register_named(str(instruction.attrs[0]))
+    file = Path(work_dir) / RECORDS
+    text = file.read_text() if file.is_file() else ""
+    for name in set(_NAME.findall(text)):
+        register_named(name)
