@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from loopback import KEY, Loopback
 from small_models import two_convolutions
-
-# The fixture of a tracker with boards on loopback.
-from test_remote import tracker  # noqa: F401
 from tvm import relax, s_tir, te, topi
 from tvm.s_tir import meta_schedule as ms
 
@@ -285,9 +283,19 @@ assert len(ms.database.JSONDatabase(work_dir=sys.argv[1])) > 2
     subprocess.run([sys.executable, "-c", code, str(tuned[0])], check=True)
 
 
-def test_tuning_on_a_board(tracker: str, tmp_path: Path) -> None:  # noqa: F811
-    host, port = tracker.split(":")
-    config = ms.runner.RPCConfig(host, int(port), "board", session_timeout_sec=60)
+@pytest.fixture
+def tracker(tmp_path: Path) -> Iterator[Loopback]:
+    """A tracker with one board."""
+    pytest.importorskip("tornado")
+    made = Loopback(tmp_path)
+    made.add(1)
+    made.wait_for(1)
+    yield made
+    made.end()
+
+
+def test_tuning_on_a_board(tracker: Loopback, tmp_path: Path) -> None:
+    config = ms.runner.RPCConfig("127.0.0.1", tracker.port, KEY, session_timeout_sec=60)
     runner = ms.runner.RPCRunner(config, max_workers=1)
     mod = module(GEMM, Strategy(NATIVE, 1).choose(GEMM).config)
     space = tvm_blislike.meta_schedule.space()
