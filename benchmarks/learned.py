@@ -1,20 +1,18 @@
 """The learned model on models that it has not seen, against the analytical model alone.
 
     python benchmarks/learned.py records.jsonl
-    python benchmarks/learned.py records.jsonl -o benchmarks/results/learned.txt
+    python benchmarks/learned.py wide.jsonl --also tuned.jsonl -o benchmarks/results/learned.txt
 
 Each model of the records is left out in turn: the learned model is trained on the records of all
-others, without any of a workload that the one left out has too, and ranks the candidates that were
-measured of each of its layers. `tune --search exhaustive` measures candidates of every kind.
+others, without any of a workload that the one left out has too, and orders the candidates of each
+of its layers that took turns when they were measured, each kernel by itself.
 
-rank     Spearman's correlation of predicted and measured times of a layer's candidates, mean over
-         the layers with at least 4 of them; "halves" is that of the even and the odd repeats of the
-         measurements themselves: no model can agree better with them than they do with each other
+rank     Spearman's correlation of predicted and measured times, mean over the layers with at least
+         4 candidates; "halves" is that of the even with the odd repeats of the measurements
 first    measured time of the first choice, sum over the layers relative to the fastest candidates;
 of 3     the same for the fastest of the first three choices
 
-Times are those of kernels by themselves, as `tune` measures them. A workload that several models
-have belongs to the one that was tuned first.
+A workload that several models have belongs to the one that was measured first.
 """
 
 from __future__ import annotations
@@ -87,20 +85,26 @@ class Layer:
         return float(self.measured[order[:count]].min())
 
 
-def layers_of(records: Sequence[Record], core: Core) -> Iterator[Layer]:
-    """Yield the layers of each model with what was predicted without its records."""
-    for name in sorted({record.model for record in records}):
-        held_out = {record.workload for record in records if record.model == name}
-        model = learn.train([r for r in records if r.workload not in held_out], core)
-        pages: dict[object, list[Record]] = defaultdict(list)
-        for record in records:
-            if record.model == name and record.context == "cold":
-                pages[record.workload].append(record)
-        for page in pages.values():
+def layers_of(records: Sequence[Record], also: Sequence[Record], core: Core) -> Iterator[Layer]:
+    """Yield the layers of each model of `records` with what was predicted without them."""
+    bundles = defaultdict(list)
+    alone = [record for record in records if record.context == "cold"]
+    for record, number in zip(alone, learn.bundles_of(alone), strict=True):
+        bundles[record.model, number].append(record)
+    for name in sorted({name for name, _ in bundles}):
+        pages = [page for (model, _), page in bundles.items() if model == name and len(page) > 1]
+        model = learn.train(_without([*records, *also], name), core)
+        for page in pages:
             candidates = tuple(learn.candidate_of(record, core) for record in page)
             analytical = np.array([candidate.seconds for candidate in candidates])
             predicted = {"analytical": analytical, "learned": model.seconds(candidates)}
             yield Layer(name, tuple(page), candidates, predicted)
+
+
+def _without(records: Sequence[Record], name: str) -> list[Record]:
+    """Return the records of workloads that a model does not have."""
+    held_out = {record.workload for record in records if record.model == name}
+    return [record for record in records if record.workload not in held_out]
 
 
 def row(title: str, layers: Sequence[Layer]) -> str:
@@ -139,9 +143,8 @@ def errors(layers: Sequence[Layer]) -> Iterator[str]:
         yield f"{name:20s} {kernel:6s} {len(found[0]):10d}  {' '.join(cells)}"
 
 
-def report(records: Sequence[Record], core: Core) -> str:
+def report(layers: Sequence[Layer]) -> str:
     """Return the tables."""
-    layers = list(layers_of(records, core))
     names = sorted({layer.model for layer in layers})
     lines = [
         f"{'':46s} {'analytical':^21s} {'learned':^21s}",
@@ -156,7 +159,7 @@ def report(records: Sequence[Record], core: Core) -> str:
     return "\n".join(lines)
 
 
-def title(core: Core, records: Sequence[Record]) -> str:
+def title(core: Core, records: Sequence[Record], also: Sequence[Record]) -> str:
     """Return what was done and where; the peak is measured now."""
     peak = probe(core).peak_gflops
     versions = f"tvm-blislike {version('tvm-blislike')}, xgboost {xgboost.__version__}"
@@ -166,21 +169,28 @@ def title(core: Core, records: Sequence[Record]) -> str:
             what,
             legend.partition("\n\n")[2],
             f"{platform.machine()}, {core.name}, {peak:.0f} GFLOPS at the FMA peak of a core",
-            f"{versions}; {len(records)} records with one thread, {records[0].date[:10]}",
+            f"{versions}; {len(records)} records with one thread, {records[0].date[:10]}, "
+            f"and {len(also)} that were only trained on",
             "",
         ]
     )
 
 
+def _read(paths: Iterable[Path], core: Core) -> list[Record]:
+    found = [record for path in paths for record in files.read(path)[0]]
+    return [record for record in learn.usable(found, core) if record.threads == 1]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("records", type=Path, nargs="+")
+    parser.add_argument("--also", type=Path, nargs="*", default=[], help="records to train on only")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     core = resolve_core("native")
-    found = [record for path in options.records for record in files.read(path)[0]]
-    records = [record for record in learn.usable(found, core) if record.threads == 1]
-    text = title(core, records) + "\n" + report(records, core)
+    records, also = _read(options.records, core), _read(options.also, core)
+    layers = list(layers_of(records, also, core))
+    text = title(core, records, also) + "\n" + report(layers)
     print(text)
     if options.output:
         write_text(options.output, text + "\n")

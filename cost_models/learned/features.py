@@ -70,53 +70,62 @@ def matrix(candidates: Sequence[Candidate], names: Sequence[str]) -> np.ndarray:
 
 def features(candidate: Candidate) -> dict[str, float]:
     """Return the features of a candidate by name."""
+    moved = _bytes(candidate.workload)
+    cycles = candidate.seconds * clock_hz(candidate.core)
     return {
         "in a model": float(candidate.in_model),
         "threads": float(candidate.threads),
-        **_estimated(candidate),
-        **_sizes(candidate.workload),
+        "log2 cycles": _log2(cycles),
+        **_parts(candidate.estimate),
+        **_shape(candidate.workload),
+        **{f"log2 bytes of {name}": _log2(size) for name, size in moved.items()},
+        **{f"log2 bytes of {name} per cycle": _log2(n / cycles) for name, n in moved.items()},
+        "log2 macs per byte": _log2(candidate.workload.macs / max(1, sum(moved.values()))),
         **_blocks(candidate.config, candidate.core.lanes()),
     }
 
 
-def _estimated(candidate: Candidate) -> dict[str, float]:
-    """Return time, parts of the time, and the bytes of the operands that caches should hold."""
-    estimate = candidate.estimate
+def _parts(estimate: Estimate) -> dict[str, float]:
+    """Return the parts of the time, and the bytes of the operands that caches should hold."""
     total = sum(estimate.cycles.values()) or 1.0
     sizes = [size for _, _, size, _ in estimate.footprint]
     return {
-        "log2 cycles": _log2(candidate.seconds * clock_hz(candidate.core)),
         "peak fraction": estimate.peak_fraction,
         **{f"part {name}": value / total for name, value in estimate.cycles.items()},
-        **{f"log2 bytes of operand {place}": _log2(size) for place, size in enumerate(sizes)},
+        **{f"log2 bytes of block {place}": _log2(size) for place, size in enumerate(sizes)},
     }
 
 
-def _sizes(workload: Workload) -> dict[str, float]:
-    """Return sizes of a workload; a matrix product is a convolution of one tap."""
+def _bytes(workload: Workload) -> dict[str, int]:
+    """Return the sizes of the operands and of the result, none for an unknown kind."""
     w = workload
     if isinstance(w, GemmWorkload):
-        rows, columns, depth = w.batch * w.m, w.n, w.k
-        data, taps, stride, width = rows * depth, (1, 1), 1, rows
+        elements = (w.batch * w.m * w.k, w.k * w.n, w.batch * w.m * w.n)
     elif isinstance(w, Conv2dWorkload):
-        rows, columns, depth = w.n * w.oh * w.ow, w.co, w.ci // w.groups * w.kh * w.kw
-        data, taps, stride, width = w.n * w.ci * w.h * w.w, (w.kh, w.kw), w.stride[1], w.ow
+        filters = w.co * w.ci // w.groups * w.kh * w.kw
+        elements = (w.n * w.ci * w.h * w.w, filters, w.n * w.co * w.oh * w.ow)
     else:
         return {}
-    weights, results = columns * depth, rows * columns
-    return {
-        "log2 pixels": _log2(rows),
-        "log2 channels": _log2(columns),
-        "log2 depth": _log2(depth),
-        "log2 input bytes": _log2(_ITEM_BYTES * data),
-        "log2 weight bytes": _log2(_ITEM_BYTES * weights),
-        "log2 output bytes": _log2(_ITEM_BYTES * results),
-        "log2 intensity": _log2(w.macs / (_ITEM_BYTES * (data + weights + results))),
-        "kh": float(taps[0]),
-        "kw": float(taps[1]),
-        "stride": float(stride),
-        "row": float(width),
-    }
+    names = ("input", "weights", "output")
+    return {name: _ITEM_BYTES * n for name, n in zip(names, elements, strict=True)}
+
+
+def _shape(workload: Workload) -> dict[str, float]:
+    """Return the extents of the result and of a sum; a product is a convolution of one tap."""
+    w = workload
+    if isinstance(w, GemmWorkload):
+        pixels, channels, depth = w.batch * w.m, w.n, w.k
+        return _logarithms(pixels, channels, depth, row=w.m)
+    if isinstance(w, Conv2dWorkload):
+        pixels, channels, depth = w.n * w.oh * w.ow, w.co, w.ci // w.groups * w.kh * w.kw
+        taps = {"kh": float(w.kh), "kw": float(w.kw), "stride": float(w.stride[1])}
+        return {**_logarithms(pixels, channels, depth, row=w.ow), **taps}
+    return {}
+
+
+def _logarithms(pixels: int, channels: int, depth: int, row: int) -> dict[str, float]:
+    sizes = {"pixels": pixels, "channels": channels, "depth": depth, "row": row}
+    return {f"log2 {name}": _log2(size) for name, size in sizes.items()}
 
 
 def _blocks(config: Config, lanes: int) -> dict[str, float]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
 
 from tvm_blislike.cost_models.learned import Candidate, Facts, LearnedModel
 from tvm_blislike.hardware import Core
@@ -12,6 +14,8 @@ from tvm_blislike.tuning.record import Record, core_facts, is_compatible, versio
 
 # Kernels by themselves as the other layers of a model leave the caches, and inside a model.
 _CONTEXTS = ("cold", "model")
+# Records of a bundle are written within milliseconds.
+_TOGETHER = timedelta(seconds=1)
 
 
 def train(records: Iterable[Record], core: Core, seed: int = 0) -> LearnedModel:
@@ -33,6 +37,7 @@ def train(records: Iterable[Record], core: Core, seed: int = 0) -> LearnedModel:
     return LearnedModel.train(
         [candidate for _, candidate in known],
         [record.median_seconds for record, _ in known],
+        bundles_of([record for record, _ in known]),
         _facts([record for record, _ in known], core),
         seed,
     )
@@ -50,6 +55,30 @@ def usable(records: Iterable[Record], core: Core) -> list[Record]:
     # A configuration that was dropped did not help its model, but its times are right.
     timed = [r for r in latest.values() if r.seconds and r.status in ("ok", "dropped")]
     return sorted(timed, key=Record.to_json)
+
+
+def bundles_of(records: Sequence[Record]) -> list[int]:
+    """Return a number for each record, the same for candidates of a workload that took turns.
+
+    They were written down together; bundles of the same workload have some builds between them.
+    """
+    order = sorted(range(len(records)), key=lambda place: _place_and_date(records[place]))
+    numbers = [0] * len(records)
+    for before, place in pairwise(order):
+        together = _took_turns(records[before], records[place])
+        numbers[place] = numbers[before] + (not together)
+    return numbers
+
+
+def _place_and_date(record: Record) -> tuple[str, int, str, str]:
+    return (record.workload.to_json(), record.threads, record.context, record.date)
+
+
+def _took_turns(one: Record, other: Record) -> bool:
+    if (one.key, one.context) != (other.key, other.context):
+        return False
+    dates = [datetime.fromisoformat(record.date) for record in (one, other)]
+    return abs(dates[1] - dates[0]) <= _TOGETHER
 
 
 def candidate_of(record: Record, core: Core) -> Candidate | None:
