@@ -8,7 +8,8 @@ others, without any of a workload that the one left out has too, and orders the 
 of its layers that took turns when they were measured, each kernel by itself.
 
 rank     Spearman's correlation of predicted and measured times, mean over the layers with at least
-         4 candidates; "halves" is that of the even with the odd repeats of the measurements
+         4 candidates, then the median; "halves" is that of the even with the odd repeats of the
+         measurements
 first    measured time of the first choice, sum over the layers relative to the fastest candidates;
 of 3     the same for the fastest of the first three choices
 
@@ -107,24 +108,24 @@ def _without(records: Sequence[Record], name: str) -> list[Record]:
     return [record for record in records if record.workload not in held_out]
 
 
-def row(title: str, layers: Sequence[Layer]) -> str:
+def row(title: str, layers: Sequence[Layer], figures: Sequence[float]) -> str:
     """Return one line of the table."""
+    candidates = sum(len(layer.records) for layer in layers)
+    cells = " ".join(f"{figure:6.3f}" for figure in figures)
+    return f"{title:18s} {len(layers):6d} {candidates:10d} {cells}"
+
+
+def figures(layers: Sequence[Layer]) -> list[float]:
+    """Return "halves", then mean and median rank, first and of 3 of each predictor."""
     ranked = [layer for layer in layers if len(layer.records) >= _LEAST_TO_RANK]
-    count = sum(len(layer.records) for layer in layers)
     best = sum(layer.measured.min() for layer in layers)
-    cells = [f"{title:20s} {len(layers):6d} {count:10d} {_mean(x.halves() for x in ranked):7.3f}"]
+    found = [float(np.nanmean([layer.halves() for layer in ranked]))]
     for predictor in _PREDICTORS:
-        cells.append(f"{_mean(x.rank(predictor) for x in ranked):7.3f}")
-        cells += [
-            f"{sum(layer.best_of(predictor, n) for layer in layers) / best:6.3f}" for n in (1, 3)
-        ]
-    return " ".join(cells)
-
-
-def _mean(values: Iterable[float]) -> float:
-    """Return the mean of those that are defined: equal predictions have no order."""
-    defined = [value for value in values if np.isfinite(value)]
-    return float(np.mean(defined)) if defined else float("nan")
+        # Equal predictions have no order: not a number.
+        ranks = [layer.rank(predictor) for layer in ranked]
+        found += [float(np.nanmean(ranks)), float(np.nanmedian(ranks))]
+        found += [sum(layer.best_of(predictor, n) for layer in layers) / best for n in (1, 3)]
+    return found
 
 
 def errors(layers: Sequence[Layer]) -> Iterator[str]:
@@ -146,11 +147,15 @@ def errors(layers: Sequence[Layer]) -> Iterator[str]:
 def report(layers: Sequence[Layer]) -> str:
     """Return the tables."""
     names = sorted({layer.model for layer in layers})
+    of = {name: [layer for layer in layers if layer.model == name] for name in names}
+    each = {name: figures(of[name]) for name in names}
+    heads = " ".join(["  rank median  first   of 3"] * 2)
     lines = [
-        f"{'':46s} {'analytical':^21s} {'learned':^21s}",
-        f"{'left out':20s} layers candidates  halves    rank  first   of 3    rank  first   of 3",
-        *(row(name, [layer for layer in layers if layer.model == name]) for name in names),
-        row("all", layers),
+        f"{'':43s} {'analytical':^27s} {'learned':^27s}",
+        f"{'left out':18s} layers candidates halves {heads}",
+        *(row(name, of[name], each[name]) for name in names),
+        row("mean of models", layers, np.mean(list(each.values()), axis=0)),
+        row("all layers", layers, figures(layers)),
         "",
         "Measured over predicted time: 10 %, median, 90 % of the candidates",
         f"{'':40s} {'analytical':^20s} {'learned':^20s}",
