@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tvm_blislike import library
+from tvm_blislike import huge_pages, library
 from tvm_blislike.errors import InputError, UsageError, suggest
 from tvm_blislike.frontend import TensorSpec
 from tvm_blislike.runnable import require_runnable
@@ -122,13 +123,13 @@ class CompiledModel:
         arrays = self._checked(inputs)
         with self._lock:
             use_threads(self.threads)
-            if self._main is None:
-                self._main = self._virtual_machine()["main"]
-                self._buffers = [self._empty(spec) for spec in self.inputs]
+            # The first run allocates all that later ones use.
+            settled = self._start() if self._main is None else contextlib.nullcontext()
             # Own buffers: kernels may count on TVM's alignment, which numpy does not promise.
             for buffer, array in zip(self._buffers, arrays, strict=True):
                 buffer.copyfrom(array)
-            return self._named(self._main(*self._buffers))
+            with settled:
+                return self._named(self._main(*self._buffers))
 
     def check(self, inputs: Inputs) -> None:
         """Raise InputError unless `run` would accept these inputs."""
@@ -172,14 +173,15 @@ class CompiledModel:
 
         buffers = [tvm.runtime.tensor(array) for array in self._checked(inputs)]
         use_threads(self.threads)
-        clock = _KernelClock()
         machine = self._virtual_machine()
+        with huge_pages.moved(machine):
+            machine["main"](*buffers)
+        clock = _KernelClock()
         machine.set_instrument(clock)
-        for _ in range(repeat + 1):
+        for _ in range(repeat):
             clock.start_run()
             machine["main"](*buffers)
-        # The first run allocates.
-        return clock.runs[1:]
+        return clock.runs
 
     def explain(self) -> Report:
         """Return what was chosen for each layer, and why."""
@@ -259,6 +261,13 @@ class CompiledModel:
         module, about = library.read(path)
         report = Report.from_json(about.report)
         return CompiledModel(module, about.inputs, about.outputs, about.target, report)
+
+    def _start(self) -> contextlib.AbstractContextManager[None]:
+        """Load the model and return the context of its first run."""
+        machine = self._virtual_machine()
+        self._main = machine["main"]
+        self._buffers = [self._empty(spec) for spec in self.inputs]
+        return huge_pages.moved(machine)
 
     def _virtual_machine(self) -> Any:
         import tvm
