@@ -2,8 +2,10 @@
 
 Weights, images and workspaces lie on pages of 4 KiB. A core's second-level TLB maps 8 MiB of them,
 and in which sets of the second-level cache they fall is luck. On pages of 2 MiB neither is a limit:
-ResNet-18 gains 10 to 18 % on Sapphire Rapids in a virtual machine, MobileNet-v2 5 to 10 %. Where
-the kernel gives huge pages only to those who ask ("madvise", the usual setting), nobody asks for
+ResNet-18 gains 4 to 9 % on Sapphire Rapids in a virtual machine, ResNet-50 and MobileNet-v2 3 to
+5 % (a process whose whole heap is on huge pages gains as much again: there the workspaces of TVM's
+threads lie on them too, even in a heap that was in use before the model was loaded). Where the
+kernel gives huge pages only to those who ask ("madvise", the usual setting), nobody asks for
 memory of TVM's allocator. So after the first run of a model the blocks of 2 MiB that hold its
 tensors, and those that filled during this run, are moved onto huge pages, once.
 
