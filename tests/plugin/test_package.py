@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,17 @@ def test_either_order_of_imports_is_fine() -> None:
         for autoload in (False, True):
             found = _python(first + registered, autoload)
             assert found == {"first": "blislike.TIR"}
+
+
+@pytest.mark.skipif(
+    not any(e.name == "tvm_blislike" for e in entry_points(group="tvm.backends")),
+    reason="this checkout is not installed",
+)
+def test_importing_tvm_is_enough_where_the_package_is_installed() -> None:
+    code = "import json, tvm; pipeline, *_ = tvm.tirx.get_tir_pipeline('s_tir');"
+    code += "print(json.dumps({'first': str(pipeline.info.name)}))"
+    assert _python(code) == {"first": "blislike.TIR"}
+    assert _python(code, autoload=False) != {"first": "blislike.TIR"}
 
 
 def test_import_registers_the_pipeline_once() -> None:

@@ -6,7 +6,6 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -312,17 +311,3 @@ def test_tuning_on_a_board(tracker: Loopback, tmp_path: Path) -> None:
     runner.pool.shutdown()
     seconds = [float(s) for r in database.get_all_tuning_records() for s in r.run_secs]
     assert seconds and max(seconds) < 1
-
-
-@pytest.mark.skipif(
-    not any(e.name == "tvm_blislike" for e in entry_points(group="tvm.backends")),
-    reason="this checkout is not installed",
-)
-def test_tvms_own_builder_finishes_our_schedules() -> None:
-    config = Strategy(NATIVE, 1).choose(GEMM).config
-    sch = s_tir.Schedule(module(GEMM, config))
-    apply_template(sch, GEMM, config, NATIVE, 1)
-    (result,) = ms.builder.LocalBuilder(max_workers=1, timeout_sec=120).build(
-        [ms.builder.BuilderInput(sch.mod, TARGET)]
-    )
-    assert result.error_msg is None
