@@ -80,7 +80,7 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Conf
     """Yield the configurations worth estimating."""
     data_layout, out_layout = layouts(workload, core.lanes(workload.dtype))
     for kernel in kernels_for(core.isa, workload.dtype):
-        if not _suits_channels(kernel, workload, out_layout):
+        if not suits_channels(kernel, workload, out_layout):
             continue
         if data_layout != "NCHW" and not _keeps_registers(kernel):
             continue
@@ -105,14 +105,15 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Conf
 
 def relaid(workload: Conv2dWorkload, config: Config, core: Core) -> Iterator[Config]:
     """Yield a configuration with NHWC, a block of all channels, where its images are blocked."""
-    ways = itertools.product(_or_nhwc(config.data_layout), _or_nhwc(config.out_layout))
+    ways = itertools.product(or_nhwc(config.data_layout), or_nhwc(config.out_layout))
     for data_layout, out_layout in ways:
         is_new = (data_layout, out_layout) != (config.data_layout, config.out_layout)
         if is_new and (workload.groups == 1 or data_layout == out_layout):
             yield config.with_fields(data_layout=data_layout, out_layout=out_layout)
 
 
-def _or_nhwc(layout: str) -> tuple[str, ...]:
+def or_nhwc(layout: str) -> tuple[str, ...]:
+    """Return a layout, and the one that a block of all channels makes of it if it is blocked."""
     return (layout, "NHWC") if block_of(layout) else (layout,)
 
 
@@ -127,7 +128,8 @@ def _keeps_registers(kernel: Microkernel) -> bool:
     return kernel.loads_a_vectors and (kernel.mr, kernel.nr) not in _SPILLED_IN_NESTS
 
 
-def _suits_channels(kernel: Microkernel, workload: Conv2dWorkload, out_layout: str) -> bool:
+def suits_channels(kernel: Microkernel, workload: Conv2dWorkload, out_layout: str) -> bool:
+    """Whether tiles of nr channels end where groups do."""
     channels = workload.co // workload.groups
     wanted = math.ceil(channels / kernel.lanes) * kernel.lanes
     if kernel.nr > wanted:

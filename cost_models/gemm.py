@@ -100,14 +100,12 @@ def _blocked(
 ) -> Iterator[Config]:
     tiles_m = math.ceil(workload.m / kernel.mr)
     tiles_n = math.ceil(workload.n / kernel.nr)
-    # A single tile of rows is one pass over B: nothing to keep, nothing to pack.
-    layouts = (IN_PLACE,) if tiles_m == 1 else (IN_PLACE, PACKED)
     for kc in _depths(workload, kernel, order, core, threads):
         most_m, most_n = _most_tiles(kernel, kc, order, core, threads)
         for parallel_m in (True, False) if threads > 1 else (True,):
             block_m = _block(tiles_m, most_m, threads if parallel_m else 1)
             block_n = _block(tiles_n, most_n, 1 if parallel_m else threads)
-            for data_layout in layouts:
+            for data_layout in packings(workload, kernel.mr, kc):
                 yield Config(
                     "gemm",
                     mr=kernel.mr,
@@ -119,6 +117,11 @@ def _blocked(
                     data_layout=data_layout,
                     prefetch=1,
                 )
+
+
+def packings(workload: GemmWorkload, mr: int, kc: int) -> tuple[str, ...]:
+    """Ways to read A: a single tile of rows is in use once, a single step of k copied anyhow."""
+    return (IN_PLACE,) if workload.m <= mr or kc == 1 else (IN_PLACE, PACKED)
 
 
 def _depths(

@@ -94,6 +94,17 @@ class GemmGeometry:
         """Return the loop that threads divide: "b", "ic", "jc", or "" for none."""
         if threads == 1:
             return ""
+        return self.config.parallel or self._evenest(threads)
+
+    def parallel_loops(self, threads: int) -> list[str]:
+        """Return the values of `Config.parallel` that divide the work differently."""
+        if threads == 1:
+            return [""]
+        blocks = {"b": self.workload.batch, "ic": self.blocks_m, "jc": self.blocks_n}
+        others = [loop for loop, count in blocks.items() if count > 1]
+        return ["", *(loop for loop in others if loop != self._evenest(threads))]
+
+    def _evenest(self, threads: int) -> str:
         return min(("b", "ic", "jc"), key=lambda loop: self.share(loop, threads))
 
     def share(self, loop: str, threads: int) -> float:

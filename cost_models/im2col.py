@@ -111,8 +111,13 @@ def _kernels(workload: Conv2dWorkload, core: Core) -> Iterator[Microkernel]:
 def _block_rows(workload: Conv2dWorkload, kernel: Microkernel) -> Iterator[int]:
     """Heights of blocks: divisors of the image's, so that all blocks are alike."""
     for rows in range(1, workload.oh + 1):
-        if workload.oh % rows == 0 and (rows == 1 or _copies(workload, kernel, rows) < MOST_COPIES):
+        if workload.oh % rows == 0 and is_short(workload, kernel, rows):
             yield rows
+
+
+def is_short(workload: Conv2dWorkload, kernel: Microkernel, rows: int) -> bool:
+    """Whether the code that packs a block of rows is short enough to compile."""
+    return rows == 1 or _copies(workload, kernel, rows) < MOST_COPIES
 
 
 def _copies(workload: Conv2dWorkload, kernel: Microkernel, rows: int) -> float:
@@ -151,7 +156,7 @@ def _ordered(
         blocks = {tiles, math.ceil(tiles / threads)}
         if order == INPUT_STATIONARY and in_l2 < tiles:
             blocks.add(math.ceil(tiles / math.ceil(tiles / in_l2)))
-        for block, packing in itertools.product(sorted(blocks), _packings(workload, kernel)):
+        for block, packing in itertools.product(sorted(blocks), packings(workload, kernel)):
             yield Config(
                 "conv2d_im2col",
                 mr=kernel.mr,
@@ -166,7 +171,7 @@ def _ordered(
             )
 
 
-def _packings(workload: Conv2dWorkload, kernel: Microkernel) -> tuple[str, ...]:
+def packings(workload: Conv2dWorkload, kernel: Microkernel) -> tuple[str, ...]:
     """Ways to pack: shifts where a row holds a vector, and two vectors hold a row of the kernel."""
     reach = (workload.kw - 1) * workload.dilation[1]
     shifts = workload.stride[1] == 1 and 0 < reach < kernel.lanes <= workload.ow

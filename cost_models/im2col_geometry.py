@@ -156,6 +156,17 @@ class Im2colGeometry:
         """Return what threads divide: `BATCH`, `PIXELS`, `FILTERS`, or "" for nothing."""
         if threads == 1:
             return ""
+        return self.config.parallel or self._evenest(threads)
+
+    def parallel_loops(self, threads: int) -> list[str]:
+        """Return the values of `Config.parallel` that divide the work differently."""
+        if threads == 1:
+            return [""]
+        blocks = {BATCH: self.workload.n, PIXELS: self.blocks_h, FILTERS: self.blocks_m}
+        others = [loop for loop, count in blocks.items() if count > 1]
+        return ["", *(loop for loop in others if loop != self._evenest(threads))]
+
+    def _evenest(self, threads: int) -> str:
         return min((BATCH, PIXELS, FILTERS), key=lambda loop: self.share(loop, threads))
 
     def share(self, loop: str, threads: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tvm_blislike.config import Config
 from tvm_blislike.cost_models.roofline import (
     FORK_JOIN_CYCLES,
     bytes_per_cycle,
@@ -9,6 +10,7 @@ from tvm_blislike.cost_models.roofline import (
     level_holding,
 )
 from tvm_blislike.hardware import Core
+from tvm_blislike.workload import Conv2dWorkload, Workload
 
 # Cycles per vector while source and result are in L2: 16x16 blocks are transposed in registers
 # (Golden Cove: 0.13 ns per element at 3.2 GHz, 16 lanes).
@@ -47,3 +49,26 @@ def transform_seconds(elements: int, core: Core, threads: int) -> float:
         cycles += moved / bytes_per_cycle(core, level)
     cycles += FORK_JOIN_CYCLES if threads > 1 else 0.0
     return _CALL_SECONDS + cycles / clock_hz(core)
+
+
+def moving_seconds(
+    workload: Workload, config: Config, usual: Config, core: Core, threads: int
+) -> float:
+    """Return the time of moving images between a configuration's layouts and usual ones.
+
+    Parameters
+    ----------
+    config : Config
+        What computes the layer.
+    usual : Config
+        What its neighbours expect.
+    """
+    if not isinstance(workload, Conv2dWorkload):
+        return 0.0
+    w = workload
+    images = (
+        (config.data_layout, usual.data_layout, w.n * w.ci * w.h * w.w),
+        (config.out_layout, usual.out_layout, w.n * w.co * w.oh * w.ow),
+    )
+    moved = [elements for layout, wanted, elements in images if layout != wanted]
+    return sum(transform_seconds(elements, core, threads) for elements in moved)

@@ -51,7 +51,9 @@ from tvm_blislike.schedules.depthwise_geometry import (
     pack_weights,
     pack_weights_te,
 )
+from tvm_blislike.schedules.depthwise_space import space
 from tvm_blislike.schedules.lowering import BORDER, BY_INPUT, EDGE, UNROLL
+from tvm_blislike.space import Space
 from tvm_blislike.workload import Conv2dWorkload, Workload
 
 # Configurations to offer, best first.
@@ -259,6 +261,10 @@ class Conv2dDepthwise:
         found = small or found[:1]
         found.sort(key=lambda c: self.estimate(workload, c, core, threads).seconds)
         return found[:OFFERED]
+
+    def space(self, workload: Conv2dWorkload, core: Core, threads: int) -> Space:
+        """See `depthwise_space`."""
+        return space(self.name, workload, core, relaid=True)
 
     def estimate(
         self, workload: Conv2dWorkload, config: Config, core: Core, threads: int

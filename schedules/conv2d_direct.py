@@ -33,6 +33,7 @@ from tvm import s_tir, te, tirx
 from tvm_blislike import notes
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import direct
+from tvm_blislike.cost_models.direct_space import space
 from tvm_blislike.geometry import DirectGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.layouts import block_of, shape_in, spatial_axis
@@ -349,4 +350,5 @@ IMPLEMENTATION = Template(
     compute=compute,
     schedule=schedule,
     relaid=direct.relaid,
+    every=space,
 )

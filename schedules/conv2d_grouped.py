@@ -19,6 +19,8 @@ from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
 from tvm_blislike.schedules.conv2d_depthwise import Conv2dDepthwise
 from tvm_blislike.schedules.depthwise_geometry import CODE_BYTES, FMA_BYTES
+from tvm_blislike.schedules.depthwise_space import space
+from tvm_blislike.space import Space
 from tvm_blislike.workload import Conv2dWorkload, Workload
 
 
@@ -46,6 +48,10 @@ class Conv2dGrouped(Conv2dDepthwise):
         products = workload.kh * workload.kw * ci_group
         too_large = products * FMA_BYTES > CODE_BYTES
         return f"{products} products per output are too many to unroll" if too_large else ""
+
+    def space(self, workload: Conv2dWorkload, core: Core, threads: int) -> Space:
+        """See `depthwise_space`."""
+        return space(self.name, workload, core, relaid=False)
 
     def relaid(self, workload: Workload, config: Config, core: Core) -> tuple[Config, ...]:
         """Return none: the lanes of a vector belong to several groups, in blocks only."""

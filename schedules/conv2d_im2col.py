@@ -30,6 +30,7 @@ from tvm import te, tirx
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import im2col as model
 from tvm_blislike.cost_models.im2col_geometry import Im2colGeometry
+from tvm_blislike.cost_models.im2col_space import space
 from tvm_blislike.registry import Template
 from tvm_blislike.schedules.common import stage
 from tvm_blislike.schedules.im2col_schedule import schedule
@@ -159,4 +160,5 @@ IMPLEMENTATION = Template(
     pack_te=pack_weights_te,
     compute=compute,
     schedule=schedule,
+    every=space,
 )

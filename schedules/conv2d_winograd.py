@@ -58,6 +58,7 @@ from tvm_blislike.config import Config
 from tvm_blislike.cost_models import winograd as model
 from tvm_blislike.cost_models import winograd_configs as choices
 from tvm_blislike.cost_models.winograd_geometry import WinogradGeometry
+from tvm_blislike.cost_models.winograd_space import space
 from tvm_blislike.layouts import block_of, shape_in
 from tvm_blislike.registry import Template
 from tvm_blislike.schedules.common import stage
@@ -264,4 +265,5 @@ IMPLEMENTATION = Template(
     compute=compute,
     schedule=schedule,
     error_bound=error_bound,
+    every=space,
 )

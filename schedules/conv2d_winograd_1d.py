@@ -45,6 +45,7 @@ from tvm_blislike.config import Config
 from tvm_blislike.cost_models import winograd as model
 from tvm_blislike.cost_models import winograd_configs as choices
 from tvm_blislike.cost_models.winograd_geometry import Winograd1dGeometry
+from tvm_blislike.cost_models.winograd_space import space_1d
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import get_kernel, kernel_name
 from tvm_blislike.registry import Template
@@ -227,4 +228,5 @@ IMPLEMENTATION = Template(
     compute=compute,
     schedule=schedule,
     error_bound=error_bound,
+    every=space_1d,
 )

@@ -24,6 +24,7 @@ from tvm import te, tirx
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import gemm as model
 from tvm_blislike.cost_models.gemm_geometry import GemmGeometry
+from tvm_blislike.cost_models.gemm_space import space
 from tvm_blislike.registry import Template
 from tvm_blislike.schedules.common import stage
 from tvm_blislike.schedules.gemm_schedule import schedule
@@ -152,4 +153,5 @@ IMPLEMENTATION = Template(
     pack_te=pack_b_te,
     compute=compute,
     schedule=schedule,
+    every=space,
 )

@@ -43,7 +43,7 @@ from tvm_blislike.schedules.panels import AHEAD, NEXT
 from tvm_blislike.workload import GemmWorkload
 
 ITEM_BYTES = 4
-# How far ahead of its use a panel that passes by is asked for.
+# How far ahead of its use a panel that passes by is asked for, unless the config says otherwise.
 AHEAD_BYTES = 8192
 
 
@@ -141,7 +141,8 @@ def _prefetch(
     mr, nr, calls = geo.config.mr, geo.config.nr, geo.calls_per_panel()
     row_bytes = nr * ITEM_BYTES
     around = loops[_inner(geo.config)[1]]
-    ahead = {"operand": 1, "steps": max(1, AHEAD_BYTES // row_bytes), "elements": nr}
+    distance = geo.config.prefetch_bytes or AHEAD_BYTES
+    ahead = {"operand": 1, "steps": max(1, distance // row_bytes), "elements": nr}
     sch.annotate(around, AHEAD, notes.write(ahead))
     # With a single call per panel the next panel is not next: it would push out what is ahead.
     if calls == 1:

@@ -34,6 +34,12 @@ class Config:
         Tiles (of `tile_h` rows) that share one padded slab of the input.
     prefetch : int
         1 to prefetch the next panel of the packed operand during the present one.
+    prefetch_bytes : int
+        `gemm`: with `prefetch`, how far ahead of their use panels that pass by are asked for; 0:
+        8192 bytes.
+    parallel : str
+        What threads divide: "b", "ic" or "jc" (`gemm`), "batch", "pixels" or "filters"
+        (`conv2d_im2col`); "" for what gives them the most equal parts.
     ring : int
         `conv2d_winograd_1d`: blocks in a strip, whose transformed rows lie in a ring; 0: no ring.
     transform : str
@@ -57,6 +63,8 @@ class Config:
     prefetch: int = 0
     ring: int = 0
     transform: str = ""
+    prefetch_bytes: int = 0
+    parallel: str = ""
 
     def to_json(self) -> str:
         """Return this record as one line of JSON with sorted keys."""

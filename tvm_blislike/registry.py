@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from tvm_blislike.space import Space, listed
+
 if TYPE_CHECKING:
     import numpy as np
     from tvm import s_tir, te
@@ -42,6 +44,9 @@ class Implementation(Protocol):
 
     def configs(self, workload: Workload, core: Core, threads: int) -> Iterable[Config]:
         """Return the configurations worth considering."""
+
+    def space(self, workload: Workload, core: Core, threads: int) -> Space:
+        """Return every configuration that computes the workload, those of `configs` included."""
 
     def estimate(self, workload: Workload, config: Config, core: Core, threads: int) -> Estimate:
         """Return the predicted time with its breakdown."""
@@ -74,7 +79,10 @@ class Implementation(Protocol):
 
 @dataclass(frozen=True)
 class Template:
-    """An `Implementation` made of plain functions; the fields are its methods."""
+    """An `Implementation` made of plain functions; the fields are its methods.
+
+    Without `every` its space is what `configs` returns.
+    """
 
     name: str
     kind: str
@@ -88,6 +96,13 @@ class Template:
     schedule: Callable[[s_tir.Schedule, Workload, Config, Core, int], None]
     error_bound: Callable[[Workload, Config], float] = lambda _workload, _config: 0.0
     relaid: Callable[[Workload, Config, Core], Iterable[Config]] = lambda *_: ()
+    every: Callable[[Workload, Core, int], Space] | None = None
+
+    def space(self, workload: Workload, core: Core, threads: int) -> Space:
+        """See `Implementation.space`."""
+        if self.every is None:
+            return listed(self.name, self.configs(workload, core, threads))
+        return self.every(workload, core, threads)
 
 
 _IMPLEMENTATIONS: dict[str, Implementation] = {}

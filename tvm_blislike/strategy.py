@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from tvm_blislike.config import Config
 from tvm_blislike.constraints import Constraints, Pin
 from tvm_blislike.cost_models.roofline import Estimate
+from tvm_blislike.cost_models.transforms import moving_seconds
 from tvm_blislike.errors import ChoiceError
 from tvm_blislike.hardware import Core
 from tvm_blislike.registry import Implementation, get_implementation, implementations
+from tvm_blislike.space import Space
 from tvm_blislike.tuning.book import RecordBook, fastest
 from tvm_blislike.workload import Workload
 
@@ -218,10 +221,30 @@ class Strategy:
             offered += [(c, e.seconds) for c, e in zip(configs, estimates, strict=True)]
         return offered
 
+    def spaces(self, workload: Workload) -> tuple[Space, ...]:
+        """Return the spaces of the implementations that have an offer; see `allows`."""
+        names = {config.implementation for config, _ in self.offers(workload)}
+        return tuple(
+            i.space(workload, self.core, self.threads)
+            for i in implementations(workload.kind)
+            if i.name in names
+        )
+
+    def allows(self, workload: Workload, config: Config) -> bool:
+        """Whether a configuration is within the limits of errors and temporary memory."""
+        return bool(self._allowed(get_implementation(config.implementation), workload, [config]))
+
     def seconds(self, workload: Workload, config: Config) -> float:
         """Return the predicted time of any configuration, in seconds."""
         implementation = get_implementation(config.implementation)
         return self._estimates(implementation, workload, [config])[0].seconds
+
+    def moving(self, workload: Workload, config: Config) -> float:
+        """Return the seconds of moving images from and to the layouts of the model's choice."""
+        usual = self._fastest(workload).config
+        if usual is None:
+            return 0.0
+        return moving_seconds(workload, config, usual, self.core, self.threads)
 
     def _able_for(self, workload: Workload) -> tuple[Implementation, ...]:
         every = implementations(workload.kind)
@@ -261,7 +284,8 @@ class Strategy:
         if not offers:
             return predicted
         predictions = {choice.config: choice.estimate.seconds for choice, _ in offers}
-        record = fastest([record for _, record in offers], predictions.__getitem__)
+        known = [record for _, record in offers]
+        record = fastest(known, predictions.__getitem__, partial(self.moving, workload))
         # Where the record agrees with the model, the neighbours still have a say in the layouts.
         return replace(
             next(choice for choice, r in offers if r is record),

@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 
 TESTS = Path(__file__).parents[1]
+sys.path.insert(0, str(TESTS))
+
+from effort import EFFORT  # noqa: E402
 
 # (kind, arguments): odd sizes, so that every edge variant and border of a kernel runs.
 CASES = {
@@ -39,6 +42,8 @@ CASES = {
     "gemm deep": "GemmWorkload(20, 70, 1031)",
     "one row": "GemmWorkload(1, 1001, 77)",
 }
+# Configurations drawn from the whole space of each implementation.
+ANYTHING = EFFORT
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -59,7 +64,6 @@ def test_guards_do_guard() -> None:
 
 def _run(workload_text: str, only: str) -> None:
     """Run the kernel of the strategy's choice, and a few others, on guarded arrays."""
-    sys.path.insert(0, str(TESTS))
     from guard import GuardedArrays
 
     from tvm_blislike.hardware import Core
@@ -78,6 +82,7 @@ def _run(workload_text: str, only: str) -> None:
         chosen = [found[0], found[len(found) // 2], found[-1]]
         if only:
             chosen += _cut_on_all_sides(found, core)
+        chosen += _anything(implementation.space(workload, core, 1), workload)
         for config in dict.fromkeys(chosen):
             library, operands, result_shape = _compiled(implementation, workload, config, core)
             for place in ("at_end", "at_start"):
@@ -85,6 +90,16 @@ def _run(workload_text: str, only: str) -> None:
                 arrays = GuardedArrays()
                 _call(library, operands, result_shape, getattr(arrays, place))
                 arrays.check()
+
+
+def _anything(space, workload):
+    """A few of all configurations, whatever the cost model thinks of them."""
+    from random import Random
+
+    from tvm_blislike.tuning.searches.walks import Walks
+
+    walks, rng = Walks([space], lambda _: True), Random(str(workload))
+    return [c for c in (walks.draw(rng) for _ in range(ANYTHING)) if c]
 
 
 def _cut_on_all_sides(found, core):

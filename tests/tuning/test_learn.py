@@ -24,7 +24,8 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning import files, learn
 from tvm_blislike.tuning.book import RecordBook
-from tvm_blislike.tuning.search import learned_search, search_named
+from tvm_blislike.tuning.search import learned_search
+from tvm_blislike.tuning.searches import search_named
 from tvm_blislike.tuning.sweep import Limits
 from tvm_blislike.tuning.tasks import Task
 from tvm_blislike.workload import Workload

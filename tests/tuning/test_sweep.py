@@ -27,8 +27,8 @@ from tvm_blislike.tuning.search import (
     exhaustive_search,
     kind_of,
     model_search,
-    search_named,
 )
+from tvm_blislike.tuning.searches import search_named
 from tvm_blislike.tuning.sweep import Limits, Sweep
 from tvm_blislike.workload import Conv2dWorkload
 

@@ -28,6 +28,7 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.plugin import SCHEDULED, root_annotations
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning import database, files, finals
+from tvm_blislike.tuning import tune as tuning
 from tvm_blislike.tuning.book import RecordBook
 from tvm_blislike.tuning.finals import Contest, decide
 from tvm_blislike.tuning.record import Record, core_facts
@@ -89,6 +90,30 @@ def test_the_command_says_what_it_found(tuned: tuple[Path, Path, dict[str, Any]]
     verdict = printed["verdict"]
     assert verdict["gain"] >= 1 and verdict["rel_error"] < 1e-5
     assert verdict["untuned_ms"] > 0
+
+
+def test_a_search_in_the_whole_space_measures_right_kernels(tmp_path: Path) -> None:
+    model, records = _model(tmp_path / "small.onnx"), tmp_path / "records.jsonl"
+    command = ["tune", model, "--threads", 1, "--records", records, "--search", "genetic", "--json"]
+    first = json.loads(_run(*command, "--seed", 3, "--trials", 8).stdout)
+    assert first["measured"] == 8 and not first["rejected"]
+    assert all(layer["measured"] == 4 and layer["untuned_ms"] for layer in first["layers"])
+    # Another run with the same seed goes on with others.
+    again = json.loads(_run(*command, "--seed", 3, "--trials", 12).stdout)
+    assert again["measured"] == 4
+    alone = [r for r in files.read(records)[0] if r.context == "cold"]
+    # What the finals drop is on record once more.
+    assert len({(r.workload, r.config) for r in alone}) == 12
+
+
+def test_without_a_bound_the_user_is_told_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(tuning, "tune", lambda *a, **k: asked.append(k) or sys.exit(0))
+    result = CliRunner().invoke(app, ["tune", "m.onnx", "--search", "random", "--seed", "7"])
+    assert "at most 64 measurements of each distinct layer" in result.stderr
+    assert asked[0]["seed"] == 7
+    result = CliRunner().invoke(app, ["tune", "m.onnx", "--search", "random", "--trials", "9"])
+    assert "64" not in result.stderr
 
 
 def test_records_hold_all_repeats(tuned: tuple[Path, Path, dict[str, Any]]) -> None:

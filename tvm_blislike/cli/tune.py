@@ -40,7 +40,8 @@ def tune(
         typer.Option(
             min=1,
             metavar="N",
-            help="Measurements at most; default: 8 per distinct layer, learned: 4.",
+            help="Measurements at most; default: 8 per distinct layer, learned: 4, random, genetic "
+            "and narrowing without --budget: 64.",
         ),
     ] = None,
     records: Annotated[
@@ -50,11 +51,16 @@ def tune(
     search: Annotated[
         str,
         typer.Option(
-            metavar="model|learned|exhaustive",
-            help="What to measure: what the model expects most of, what a learned one does, or "
-            "every algorithm and block.",
+            metavar="model|learned|exhaustive|random|genetic|narrowing",
+            help="What to measure: what the model expects most of, what a learned one does, every "
+            "algorithm and block, or anything the implementations can do: drawn at random, from "
+            "the values of the best so far, or like the best so far.",
         ),
     ] = "model",
+    seed: Annotated[
+        int,
+        typer.Option(metavar="N", help="Seed of the searches random, genetic and narrowing."),
+    ] = 0,
     cache: Annotated[
         Cache,
         typer.Option(help="Whether the caches of a core are emptied before each repeat."),
@@ -92,8 +98,13 @@ def tune(
     Ctrl-C ends it after the present measurement; the next run goes on from there.
     """
     from tvm_blislike.tuning.progress import Progress
+    from tvm_blislike.tuning.searches import IN_WHOLE_SPACE
+    from tvm_blislike.tuning.tune import PER_TASK_IN_SPACE
     from tvm_blislike.tuning.tune import tune as sweep
 
+    if search in IN_WHOLE_SPACE and budget is None and trials is None:
+        bound = f"at most {PER_TASK_IN_SPACE} measurements of each distinct layer"
+        stderr().print(f"{bound}: --budget and --trials set other bounds", soft_wrap=True)
     limits = options.constraints(max_error, max_workspace, only, without, None)
     shapes = options.parse_shapes(shape)
     progress = Progress(stderr())
@@ -113,6 +124,7 @@ def tune(
         key,
         learned=learned,
         emulated=emulated,
+        seed=seed,
     )
     if as_json:
         print_json(_plain(result))

@@ -93,7 +93,11 @@ class RecordBook:
         )
 
 
-def fastest(records: Sequence[Record], predicted: Callable[[Config], float]) -> Record:
+def fastest(
+    records: Sequence[Record],
+    predicted: Callable[[Config], float],
+    moving: Callable[[Config], float] = lambda _config: 0.0,
+) -> Record:
     """Return the record to follow: the model's favourite among those as fast as the fastest.
 
     Times inside a model, where there are any, count instead of those of kernels by themselves.
@@ -104,9 +108,11 @@ def fastest(records: Sequence[Record], predicted: Callable[[Config], float]) -> 
         At least one, with times.
     predicted : callable
         Predicted seconds of a configuration.
+    moving : callable
+        Seconds that a configuration's layouts cost its neighbours, to be added to each time.
     """
     records = [r for r in records if r.context == "model"] or records
-    times = [record.seconds for record in records]
+    times = [[s + moving(record.config) for s in record.seconds] for record in records]
     return records[favourite(times, [predicted(record.config) for record in records])]
 
 

@@ -3,6 +3,7 @@
 A search proposes configurations and is told what came of them. The default one follows the
 analytical model: the best of every implementation, then those that differ in algorithm or block.
 The learned one needs fewer measurements: it follows a model that knows earlier ones.
+Those that search beyond its offers are in `searches`, and so is the list of all.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tvm_blislike.config import Config
-from tvm_blislike.errors import UsageError, suggest
 from tvm_blislike.strategy import Predictor, Strategy
 from tvm_blislike.tuning.measure import Outcome
 from tvm_blislike.workload import Workload
@@ -115,32 +115,6 @@ def learned_search(predictor: Predictor) -> SearchMaker:
         return InOrder(list({proposal.config: proposal for proposal in ordered}.values()))
 
     return make
-
-
-SEARCHES: dict[str, SearchMaker] = {"model": model_search, "exhaustive": exhaustive_search}
-LEARNED = "learned"
-
-
-def search_named(name: str, predictor: Predictor | None = None) -> SearchMaker:
-    """Return the search of that name.
-
-    Parameters
-    ----------
-    name : str
-        One of `SEARCHES`, or `LEARNED`.
-    predictor : Predictor, optional
-        What the learned search follows; no other does.
-
-    Raises
-    ------
-    UsageError
-        When there is no such search, or it does not go with the predictor.
-    """
-    if name not in (*SEARCHES, LEARNED):
-        raise UsageError(f"unknown search {name!r}", suggest(name, [*SEARCHES, LEARNED]))
-    if (name == LEARNED) != (predictor is not None):
-        raise UsageError(f"a learned model and the search {LEARNED!r} belong together")
-    return SEARCHES[name] if predictor is None else learned_search(predictor)
 
 
 def kind_of(config: Config) -> tuple[str | int, ...]:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -44,11 +44,15 @@ class Limits:
         Measurements of this sweep at most.
     end : float, optional
         No measurement begins after this `time.monotonic()`.
+    last : float, optional
+        Until then, and after `end`, the best few of workloads whose search was not over are
+        measured side by side.
     """
 
     per_task: int = 8
     trials: int | None = None
     end: float | None = None
+    last: float | None = None
 
 
 class Watcher(Protocol):
@@ -140,6 +144,17 @@ class Sweep:
             batch, waiting = waiting[:size], waiting[size:]
             self._measure(batch)
             waiting += self._with_work([job for job, _ in batch])
+        if self.limits.last is not None:
+            self._compare_until(self.limits.last, jobs)
+
+    def _compare_until(self, last: float, jobs: Sequence[_Job]) -> None:
+        """Measure the best of each search side by side where the time ended it."""
+        self.limits = replace(self.limits, end=last)
+        found = [(job, bundle) for job in jobs if (bundle := self._finale(job)) is not None]
+        while found and not self._over():
+            size = max(self.batch, self.runner.at_once())
+            batch, found = found[:size], found[size:]
+            self._measure(batch)
 
     def usable(self, task: Task) -> list[Record]:
         """Return the usable records of a task's kernels by themselves."""
@@ -152,7 +167,8 @@ class Sweep:
         """Return the fastest of them, or the model's favourite among those as fast."""
         usable = self.usable(task)
         predicted = partial(self.strategy.seconds, task.workload)
-        return fastest(usable, predicted) if usable else None
+        moving = partial(self.strategy.moving, task.workload)
+        return fastest(usable, predicted, moving) if usable else None
 
     def untuned(self, task: Task) -> Record | None:
         """Return the record of the model's choice."""

@@ -34,7 +34,7 @@ from tvm_blislike.tuning.progress import Progress
 from tvm_blislike.tuning.record import EMULATED, Record, now, versions
 from tvm_blislike.tuning.remote import RemoteRunner
 from tvm_blislike.tuning.scratch import Scratch
-from tvm_blislike.tuning.search import LEARNED, search_named
+from tvm_blislike.tuning.searches import IN_WHOLE_SPACE, LEARNED, search_named
 from tvm_blislike.tuning.sweep import BUNDLES_PER_CPU, Limits, Sweep
 from tvm_blislike.tuning.tasks import Task, tasks_of
 
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 PER_TASK = 8
 # The model's choice and three favourites of the learned model.
 _LEARNED_PER_TASK = 4
+# Of the searches in the whole space, unless there is a limit for all layers.
+PER_TASK_IN_SPACE = 64
 _LEAST_PER_TASK = 2
 _CACHES = ("cold", "warm")
 # Candidates of a layer that meet the model's choice inside the model, and how much slower by
@@ -146,6 +148,7 @@ def tune(
     runner: Runner | None = None,
     learned: str | os.PathLike[str] | Predictor | None = None,
     emulated: bool = False,
+    seed: int = 0,
 ) -> TuneResult:
     """Measure a few configurations of each layer of a model and keep them as records.
 
@@ -158,12 +161,14 @@ def tune(
     budget : float, optional
         Seconds at most, including the comparison at the end.
     trials : int, optional
-        Measurements at most; by default 8 per distinct workload, 4 for the learned search.
+        Measurements at most. Without `trials` and `budget`, 8 per distinct workload, 4 with
+        "learned", 64 with "random", "genetic" and "narrowing"; with "exhaustive" there is no limit.
     records : path, optional
         File of records; by default the user's own.
     search : str
         "model" follows the analytical model, "exhaustive" measures every algorithm and mr x nr,
-        "learned" follows `learned`.
+        "learned" follows `learned`; "random", "genetic" and "narrowing" search in all that the
+        implementations can do.
     constraints : Constraints, optional
         Limits of what is measured.
     cache : str
@@ -181,6 +186,8 @@ def tune(
     emulated : bool
         Says that the boards are emulated, where that cannot be recognized: their times are kept
         under a label and not followed.
+    seed : int
+        Of the searches that draw random numbers.
 
     Returns
     -------
@@ -215,7 +222,8 @@ def tune(
         require_runnable(core.target_config(threads))
     plan = plan_for(core, cache)
     path = Path(records) if records is not None else files.default_path()
-    make_search = search_named(search, _predictor(search, learned, path, core, threads))
+    predictor = _predictor(search, learned, path, core, threads)
+    make_search = search_named(search, predictor, seed)
     strategy = Strategy(core, threads, None, constraints or Constraints())
     tasks = tasks_of(frontend.load(model, shapes).module, strategy)
     book = RecordBook.open(path) if path.exists() else RecordBook()
@@ -227,7 +235,7 @@ def tune(
         book,
         partial(files.append, path),
         progress or Progress(Console(quiet=True)),
-        _limits(started, budget, trials, search),
+        _limits(started, budget, trials, search, here),
         context=EMULATED if used.emulated else cache,
         model=_name(model),
         batch=BUNDLES_PER_CPU * len(available_cpus()),
@@ -282,12 +290,18 @@ def plan_for(core: Core, cache: str = "cold") -> Plan:
     return Plan(cold_bytes=max(private, default=_MOST_COLD_BYTES))
 
 
-def _limits(started: float, budget: float | None, trials: int | None, search: str) -> Limits:
+def _limits(
+    started: float, budget: float | None, trials: int | None, search: str, here: bool
+) -> Limits:
     per_task = {"model": PER_TASK, LEARNED: _LEARNED_PER_TASK}.get(search, sys.maxsize)
+    if search in IN_WHOLE_SPACE and budget is None and trials is None:
+        per_task = PER_TASK_IN_SPACE
     if budget is None:
         return Limits(per_task, trials)
     reserve = min(_FINALS_SHARE * budget, _FINALS_SECONDS)
-    return Limits(per_task, trials, started + budget - reserve)
+    # What was measured at different times meets again: inside the model, or else by itself.
+    last = None if here else started + budget
+    return Limits(per_task, trials, started + budget - reserve, last)
 
 
 @dataclass(frozen=True)
@@ -388,7 +402,8 @@ def _layer(sweep: Sweep, task: Task) -> TunedLayer:
     usable = sweep.book.usable(task.workload, s.core, s.threads)
     if not usable and sweep.context == EMULATED:
         usable = [r for r in sweep.usable(task) if r.config == task.choice.config]
-    best = fastest(usable, partial(s.seconds, task.workload)) if usable else None
+    of = task.workload
+    best = fastest(usable, partial(s.seconds, of), partial(s.moving, of)) if usable else None
     config = best.config if best else task.choice.config
     untuned = [r for r in usable if best and r.context == best.context]
     untuned = [r for r in untuned if r.config == task.choice.config]
