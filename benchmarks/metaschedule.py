@@ -7,9 +7,10 @@
 
 MetaSchedule tunes the model as imported, with its default space for `llvm` targets, in a process of
 its own; `tvm_blislike.tune` starts from no record. Then both models take turns in one process. A
-tuning that the limit ends is extrapolated by the trials it made: tasks x trials per task is its
-whole work. Tasks without a schedule run as TVM leaves them, so such a model's speed says nothing;
-the line tells how many there are.
+tuning that the limit ends is extrapolated by the rate of the trials that it sent to its runner:
+tasks x trials per task is its whole work, at most, as tasks without choices have few candidates.
+Tasks without a schedule run as TVM leaves them, so such a model's speed says nothing; the line
+tells how many there are.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -94,10 +97,19 @@ def run_apart(command: list[str], threads: int, limit: float | None, log: Path) 
     return time.monotonic() - started
 
 
-def records_in(folder: Path) -> int:
-    """Return how many trials a database has."""
-    file = folder / "database_tuning_record.json"
-    return len(file.read_text().splitlines()) if file.exists() else 0
+def progress_of(log: Path) -> tuple[int, float]:
+    """Return the trials that MetaSchedule's log reports, and the seconds that they took.
+
+    Counted are tasks that it is through with: from its first choice of a task to the last.
+    """
+    text = log.read_text() if log.exists() else ""
+    found = re.findall(r"^(\S+ \S+) \[INFO\].*?(picks Task|Sending (\d+) valid)", text, re.M)
+    chosen = [(place, when) for place, (when, what, _) in enumerate(found) if "picks" in what]
+    if not chosen:
+        return 0, 0.0
+    (_, first), (end, last) = chosen[0], chosen[-1]
+    start, stop = (datetime.strptime(when, "%Y-%m-%d %H:%M:%S") for when in (first, last))
+    return sum(int(count or 0) for *_, count in found[:end]), (stop - start).total_seconds()
 
 
 def untuned_tasks(folder: Path, mod: tvm.IRModule, target: tvm.target.Target) -> int:
@@ -147,19 +159,22 @@ def compare(model: Path, folder: Path, records: Path, threads: int) -> dict[str,
 
 def report(options: argparse.Namespace, folder: Path, model: Path) -> dict[str, Any]:
     """Tune with both as far as asked for, compare the models and return all figures."""
-    log, records = folder / "log.txt", folder / "records.jsonl"
+    log, records = folder / "metaschedule.txt", folder / "records.jsonl"
     figures: dict[str, Any] = {"model": options.model, "threads": options.threads}
     if not options.resume:
         own = [sys.executable, __file__, "--tune-only", "-m", str(model), "--work-dir", str(folder)]
         own += ["-t", str(options.threads), "--trials-per-task", str(options.trials_per_task)]
         figures["metaschedule_s"] = run_apart(own, options.threads, options.time_limit, log)
-    trials, tasks = records_in(folder), json.loads((folder / "tasks.json").read_text())
-    figures |= {"trials": trials, "tasks": tasks, "wanted": tasks * options.trials_per_task}
+    trials, seconds = progress_of(log)
+    tasks = json.loads((folder / "tasks.json").read_text())
+    figures |= {"trials": trials, "trials_s": seconds, "tasks": tasks}
+    figures["wanted"] = tasks * options.trials_per_task
     if not records.exists():
         own = [sys.executable, "-m", "tvm_blislike", "tune", str(model), "--records", str(records)]
-        figures["blislike_s"] = run_apart(
-            [*own, "--threads", str(options.threads)], options.threads, None, log
-        )
+        command = [*own, "--threads", str(options.threads)]
+        command += ["--budget", str(options.budget)] if options.budget else []
+        own_log = folder / "blislike.txt"
+        figures["blislike_s"] = run_apart(command, options.threads, None, own_log)
     if trials and not options.no_compare:
         target = tvm.target.Target(Core.native().target_config(options.threads))
         figures["untuned_tasks"] = untuned_tasks(folder, fused(model, target), target)
@@ -173,9 +188,9 @@ def show(figures: dict[str, Any]) -> None:
     trials, wanted = figures["trials"], figures["wanted"]
     print(f"  MetaSchedule: {trials} of {wanted} trials, {figures['tasks']} tasks")
     if "metaschedule_s" in figures and trials:
-        seconds = figures["metaschedule_s"]
-        whole = seconds * max(1.0, wanted / trials)
-        print(f"  MetaSchedule: {seconds:.0f} s; {whole:.0f} s for all trials at that rate")
+        seconds, rate = figures["metaschedule_s"], trials / max(figures["trials_s"], 1.0)
+        whole = max(seconds, wanted / rate)
+        print(f"  MetaSchedule: {seconds:.0f} s at {rate:.2f} trials/s; all trials: {whole:.0f} s")
         if "blislike_s" in figures:
             ours = figures["blislike_s"]
             print(f"  tvm_blislike.tune: {ours:.0f} s, 1/{whole / ours:.0f} of that")
@@ -193,6 +208,7 @@ def main() -> None:
     parser.add_argument("-t", "--threads", type=int, default=1)
     parser.add_argument("--trials-per-task", type=int, default=64, metavar="N")
     parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="of MetaSchedule")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="of tvm_blislike.tune")
     parser.add_argument("--work-dir", type=Path, help="keeps the database and the records")
     parser.add_argument("--resume", action="store_true", help="tune no further")
     parser.add_argument("--no-compare", action="store_true", help="leave the models unmeasured")
