@@ -41,6 +41,7 @@ from tvm_blislike import frontend
 from tvm_blislike.hardware import Core
 from tvm_blislike.inputs import random_inputs
 from tvm_blislike.threads import use_threads
+from tvm_blislike.tuning.book import RecordBook
 
 # What TVM's `static_shape_tuning` pipeline does before it tunes.
 _BEFORE_TUNING = tvm.transform.Sequential(
@@ -145,7 +146,7 @@ def compare(model: Path, folder: Path, records: Path, threads: int) -> dict[str,
     executable = tvm.compile(scheduled, target)
     machine = relax.VirtualMachine(executable, tvm.cpu())
     tuned = tvm_blislike.compile(model, threads=threads, records=records)
-    untuned = tvm_blislike.compile(model, threads=threads, records="none")
+    untuned = tvm_blislike.compile(model, threads=threads, records=RecordBook())
     inputs = random_inputs(tuned.inputs)
     tensors = [tvm.runtime.tensor(inputs[spec.name]) for spec in tuned.inputs]
     return take_turns(
