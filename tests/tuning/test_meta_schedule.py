@@ -42,7 +42,7 @@ WORKLOADS = (
     CONV,
     Conv2dWorkload(1, 3, 15, 15, 24, 7, 7, stride=(2, 2), padding=(3, 3, 3, 3)),
     Conv2dWorkload(1, 24, 9, 11, 24, 3, 3, padding=(1, 1, 1, 1), groups=24),
-    Conv2dWorkload(1, 24, 9, 11, 32, 3, 3, padding=(1, 1, 1, 1), groups=4),
+    Conv2dWorkload(1, 32, 9, 11, 32, 3, 3, padding=(1, 1, 1, 1), groups=16),
     Conv2dWorkload(1, 32, 14, 14, 32, 3, 3, padding=(1, 1, 1, 1)),
 )
 TRIALS = {"max_trials_global": 4, "num_trials_per_iter": 4, "cost_model": "random"}
