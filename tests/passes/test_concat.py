@@ -73,7 +73,13 @@ def flat(b: Builder, x: relax.Var) -> relax.Var:
     return concat(b, *(b.emit(op.squeeze(m, [2, 3])) for m in means))
 
 
-GRAPHS = (branches, nested, twice, returned, given, pooled, flat)
+def batch(b: Builder, x: relax.Var) -> relax.Var:
+    """Images, each computed on its own, that go on as a batch."""
+    images = [pointwise(b, x, 32), conv(b, x, 32)]
+    return pointwise(b, concat(b, *images, axis=0), 16)
+
+
+GRAPHS = (branches, nested, twice, returned, given, pooled, flat, batch)
 
 
 @pytest.mark.parametrize("function", GRAPHS, ids=lambda f: f.__name__)
@@ -100,9 +106,14 @@ def test_along_any_axis(axis: int) -> None:
     assert_same_as_plain_tvm(graph(network, (1, 16, 4, 16), (1, 16, 4, 16)))
 
 
-@pytest.mark.parametrize("function", [branches, nested])
+@pytest.mark.parametrize("function", [branches, nested, batch])
 def test_parts_are_computed_in_place(function: Callable[..., relax.Expr]) -> None:
     left = copies(graph(function, (1, 16, 6, 5)))
+    assert not left - Counter(te_layout_transform=2), left
+
+
+def test_parts_of_a_batch_may_be_batches() -> None:
+    left = copies(graph(batch, (3, 16, 6, 5)))
     assert not left - Counter(te_layout_transform=2), left
 
 
