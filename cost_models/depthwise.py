@@ -107,7 +107,9 @@ def loads_per_fma(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core
     taps, outputs = workload.kh * workload.kw, tile_h * tile_w
     missing = max(0, taps + outputs + SPARE_REGISTERS - core.vector_registers)
     reloads = min(missing, taps) * outputs / FMAS_PER_RELOAD
-    pixels = window_loads(workload, tile_h, tile_w) * _loads_per_pixel(workload, core.lanes())
+    pixels = window_loads(workload, tile_h, tile_w) * _loads_per_pixel(
+        workload, core.lanes(workload.dtype)
+    )
     return (pixels + reloads) / (outputs * taps)
 
 
@@ -153,7 +155,7 @@ def estimate(
         cycles["strides"] = STRIDE_LOSS * max(busy, moving)
     cycles["packing"] = 2 * copied_bytes * share / bytes_per_cycle(core, 2)
     cycles["fork"] = FORK_JOIN_CYCLES if threads > 1 else 0.0
-    return finish(core, threads, workload.macs, cycles, footprint)
+    return finish(core, threads, workload, cycles, footprint)
 
 
 def _tile_cycles(
@@ -226,9 +228,11 @@ def _traffic(
 ) -> tuple[float, tuple[tuple[str, int, int, float], ...]]:
     """Cycles that one core's caches need to move all of input and output, and where they lie."""
     w = workload
-    image_in, image_out = 4 * w.n * w.ci * w.h * w.w, 4 * w.n * w.co * w.oh * w.ow
+    image_in, image_out = (
+        w.item_bytes * w.n * size for size in (w.ci * w.h * w.w, w.co * w.oh * w.ow)
+    )
     channels = w.ci if config.loop_order == "rows" else min(config.nr, w.ci)
-    row = 4 * w.w * channels
+    row = w.item_bytes * w.w * channels
     reach = (config.tile_h - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1
     window = reach * row
     # What the next row of tiles reads again comes from L2 unless L1 kept it.

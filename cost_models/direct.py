@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from tvm_blislike.config import Config
+from tvm_blislike.cost_models.data_types import missing
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
     FMA_EFFICIENCY,
@@ -36,7 +37,6 @@ from tvm_blislike.layouts import block_of, preferred
 from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name, kernels_for
 from tvm_blislike.workload import Conv2dWorkload
 
-ITEM_BYTES = 4
 # Share of a stream that prefetching hides behind computation of equal length.
 HIDDEN = 0.6
 # First layers of fewer channels than this read NCHW directly, k running along a kernel row.
@@ -45,7 +45,13 @@ MIN_BLOCKED_CHANNELS = 8
 _MOST_UNROLLED = 480
 # NEON blocks whose elements of A are loaded as vectors, and that LLVM 22 spills or moves all the
 # same once it has unrolled a kernel row around the micro-kernel.
-_SPILLED_IN_NESTS = ((8, 8), (13, 4), (14, 4))
+_SPILLED_IN_NESTS = {
+    *("neon_f32_8x8", "neon_f32_13x4", "neon_f32_14x4"),
+    *("neon_f16_9x16", "neon_f16_6x24", "neon_f16_4x32", "neon_f16_5x32"),
+}
+# The same on cores that issue in order, where LLVM loads early: registers of blocks and operands
+# (9x8 of 29: 16 to 55 stack accesses for 216 multiply-adds).
+_MOST_REGISTERS_IN_ORDER = 28
 SLAB_ROWS = (1, 2, 4, 7, 8, 14, 16, 28)
 
 
@@ -67,8 +73,8 @@ def layouts(workload: Conv2dWorkload, lanes: int) -> tuple[str, str]:
 
 def applies(workload: Conv2dWorkload, core: Core) -> str:
     """Return "" for what micro-kernels can compute, else the reason why not."""
-    if workload.dtype != "float32":
-        return f"no {workload.dtype} micro-kernels"
+    if lacking := missing(workload, core):
+        return lacking
     if workload.is_depthwise:
         return "one input channel per group: a micro-kernel would use one lane"
     if next(configs(workload, core, threads=1), None) is None:
@@ -82,7 +88,7 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Conf
     for kernel in kernels_for(core.isa, workload.dtype):
         if not suits_channels(kernel, workload, out_layout):
             continue
-        if data_layout != "NCHW" and not _keeps_registers(kernel):
+        if data_layout != "NCHW" and not _keeps_registers(kernel, core):
             continue
         for tile_h, tile_w in _tiles(kernel.mr, workload):
             if data_layout == "NCHW" and _spills(kernel, workload, tile_h, tile_w, core):
@@ -117,7 +123,7 @@ def or_nhwc(layout: str) -> tuple[str, ...]:
     return (layout, "NHWC") if block_of(layout) else (layout,)
 
 
-def _keeps_registers(kernel: Microkernel) -> bool:
+def _keeps_registers(kernel: Microkernel, core: Core) -> bool:
     """Whether a NEON micro-kernel stays free of spills inside the loops of the convolution.
 
     Those do that load A as vectors: where elements are loaded one by one, LLVM takes four steps of
@@ -125,7 +131,9 @@ def _keeps_registers(kernel: Microkernel) -> bool:
     """
     if not kernel.a_by_lane:
         return True
-    return kernel.loads_a_vectors and (kernel.mr, kernel.nr) not in _SPILLED_IN_NESTS
+    if core.in_order and kernel.registers_in_place > _MOST_REGISTERS_IN_ORDER:
+        return False
+    return kernel.loads_a_vectors and kernel.name not in _SPILLED_IN_NESTS
 
 
 def suits_channels(kernel: Microkernel, workload: Conv2dWorkload, out_layout: str) -> bool:
@@ -152,14 +160,17 @@ def _spills(
 
     LLVM unrolls a short k loop itself and keeps each pixel that several steps read in a register
     from the first to the last of them. 14x32 blocks of a 3x3 kernel spill half of their pixels:
-    80 GFLOPS where 7x32 blocks reach 160 (Golden Cove).
+    80 GFLOPS where 7x32 blocks reach 160 (Golden Cove). For cores that issue in order it unrolls
+    longer loops too and loads the pixels of a step early: 19x4 blocks of a 7x7 kernel have 65
+    stack accesses for 76 multiply-adds.
     """
     rows = tile_h * tile_w
     instructions = workload.kw * (2 * rows * kernel.vectors + 2 * rows + kernel.vectors)
-    if instructions > _MOST_UNROLLED:
+    if instructions > _MOST_UNROLLED and not core.in_order:
         return False
+    early = rows if core.in_order else 0
     kept = tile_h * _pixels_kept(workload, tile_w)
-    return rows * kernel.vectors + kept + kernel.vectors + 1 > core.vector_registers
+    return rows * kernel.vectors + kept + early + kernel.vectors + 1 > core.vector_registers
 
 
 def _pixels_kept(workload: Conv2dWorkload, tile_w: int) -> int:
@@ -206,7 +217,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
     parts = _parts(geo, threads)
     k_steps = geo.ci_group * workload.kh * workload.kw
-    panel = k_steps * config.nr * ITEM_BYTES
+    panel = k_steps * config.nr * workload.item_bytes
     slab = _slab_bytes(geo)
     weights = panel * geo.tiles * workload.groups
     panel_level, slab_level, weight_level = _levels(geo, core, threads, panel, slab, weights)
@@ -238,7 +249,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
         _placed(core, "input slab", slab_level, slab, threads),
         _placed(core, "weights", weight_level, weights, threads),
     )
-    return finish(core, threads, workload.macs, cycles, footprint)
+    return finish(core, threads, workload, cycles, footprint)
 
 
 def _stride_loss(workload: Conv2dWorkload, config: Config, core: Core) -> float:
@@ -260,7 +271,7 @@ def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> i
     geo = DirectGeometry(workload, config)
     if config.loop_order == "rows":
         return _slab_bytes(geo) * threads
-    return workload.n * workload.ci * math.prod(geo.padded_size) * ITEM_BYTES
+    return workload.n * workload.ci * math.prod(geo.padded_size) * workload.item_bytes
 
 
 def _weights_cycles(core: Core, size: float, level: int, passes: float, compute: float) -> float:
@@ -323,7 +334,7 @@ def _beyond_l2(core: Core, level: int) -> float:
 
 
 def _input_bytes(workload: Conv2dWorkload) -> int:
-    return workload.n * workload.ci * workload.h * workload.w * ITEM_BYTES
+    return workload.n * workload.ci * workload.h * workload.w * workload.item_bytes
 
 
 def _placed(
@@ -352,7 +363,7 @@ def _parts(geo: DirectGeometry, threads: int) -> float:
 def _slab_bytes(geo: DirectGeometry) -> int:
     w, c = geo.workload, geo.config
     rows = (c.oh_block * c.tile_h - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1
-    return min(rows, geo.padded_size[0]) * geo.padded_size[1] * w.ci * ITEM_BYTES
+    return min(rows, geo.padded_size[0]) * geo.padded_size[1] * w.ci * w.item_bytes
 
 
 def _block_input_bytes(geo: DirectGeometry) -> int:
@@ -361,7 +372,7 @@ def _block_input_bytes(geo: DirectGeometry) -> int:
     rows = (c.tile_h - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1
     columns = (c.tile_w - 1) * w.stride[1] + (w.kw - 1) * w.dilation[1] + 1
     used = min(rows * columns, c.tile_h * c.tile_w * w.kh * w.kw)
-    return used * geo.ci_group * ITEM_BYTES
+    return used * geo.ci_group * w.item_bytes
 
 
 def _call_cycles(

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.cache_blocking import cache_blocking
+from tvm_blislike.cost_models.data_types import missing, most_steps, sum_dtype
 from tvm_blislike.cost_models.gemm_geometry import (
     A_OUTSIDE,
     B_OUTSIDE,
@@ -39,11 +40,10 @@ from tvm_blislike.cost_models.roofline import (
     share_bytes,
     step_cycles,
 )
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, dtype_bits
 from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name, kernels_for
 from tvm_blislike.workload import GemmWorkload
 
-ITEM_BYTES = 4
 # Rows up to which a product runs at the speed of memory.
 FEW_ROWS = 4
 # Steps of k that a block should have at least: below, loading and storing C in between shows.
@@ -56,9 +56,9 @@ EXPOSED = 0.3
 PACK_CYCLES = (3.0, 6.0)
 
 
-def applies(workload: GemmWorkload, _core: Core) -> str:
-    """Everything in fp32."""
-    return "" if workload.dtype == "float32" else f"no {workload.dtype} micro-kernels"
+def applies(workload: GemmWorkload, core: Core) -> str:
+    """Return "" for data types that micro-kernels have, else why not."""
+    return missing(workload, core)
 
 
 def configs(workload: GemmWorkload, core: Core, threads: int) -> Iterator[Config]:
@@ -89,7 +89,7 @@ def _few_rows(workload: GemmWorkload, kernel: Microkernel, threads: int) -> Iter
             nr=kernel.nr,
             mc=kernel.mr,
             nc=math.ceil(tiles / threads) * kernel.nr,
-            kc=workload.k,
+            kc=_deepest(workload),
             loop_order=B_OUTSIDE,
             data_layout=IN_PLACE,
         )
@@ -129,17 +129,30 @@ def _depths(
 ) -> list[int]:
     """Values of kc: all of k, and what the cache model says if that is less."""
     model = cache_blocking(
-        core, kernel.mr, kernel.nr, loop_order=order, threads=threads, k=workload.k
+        core,
+        kernel.mr,
+        kernel.nr,
+        loop_order=order,
+        threads=threads,
+        dtype=workload.dtype,
+        k=workload.k,
     )
     blocks = math.ceil(workload.k / max(model.kc, MIN_KC))
-    return sorted({math.ceil(workload.k / b) for b in (1, 2, blocks) if b <= blocks})
+    depths = {math.ceil(workload.k / b) for b in (1, 2, blocks) if b <= blocks}
+    return sorted({min(depth, _deepest(workload)) for depth in depths})
+
+
+def _deepest(workload: GemmWorkload) -> int:
+    """Steps of k in the fewest equal blocks that the data type allows."""
+    return math.ceil(workload.k / math.ceil(workload.k / most_steps(workload.dtype)))
 
 
 def _most_tiles(
     kernel: Microkernel, kc: int, order: str, core: Core, threads: int
 ) -> tuple[int, int]:
     """Tiles along m and n that a block may have: one operand's block stays in L2."""
-    a_panel, b_panel = kernel.mr * kc * ITEM_BYTES, kernel.nr * kc * ITEM_BYTES
+    step = kc * dtype_bits(kernel.dtype) // 8
+    a_panel, b_panel = kernel.mr * step, kernel.nr * step
     room = L2_PLANNED * (share_bytes(core, 2, threads) or share_bytes(core, 1, threads))
     if order == B_OUTSIDE:
         return max(1, int((room - 2 * b_panel) // a_panel)), 1 << 30
@@ -170,7 +183,7 @@ def estimate(workload: GemmWorkload, config: Config, core: Core, threads: int) -
     stream = _stream_cycles(geo, core, threads, loop, share)
     cycles["beyond L2"] = max(stream - (1 - EXPOSED) * busy, EXPOSED * stream)
     cycles["fork"] = FORK_JOIN_CYCLES * min(2, geo.blocks_k) if loop else 0.0
-    return finish(core, threads, workload.macs, cycles, _footprint(geo, core, threads))
+    return finish(core, threads, workload, cycles, _footprint(geo, core, threads))
 
 
 def workspace_bytes(workload: GemmWorkload, config: Config, threads: int) -> int:
@@ -178,7 +191,12 @@ def workspace_bytes(workload: GemmWorkload, config: Config, threads: int) -> int
     geo = GemmGeometry(workload, config)
     block = geo.block_m * config.mr * geo.kc if geo.packs(geo.kc) else 0
     partial = workload.m * workload.n * workload.batch if geo.blocks_k > 1 else 0
-    return ITEM_BYTES * (block * threads + partial)
+    return workload.item_bytes * block * threads + _sum_bytes(workload) * partial
+
+
+def _sum_bytes(workload: GemmWorkload) -> int:
+    """Size of a sum over blocks of k."""
+    return dtype_bits(sum_dtype(workload.dtype)) // 8
 
 
 def _calls(geo: GemmGeometry, kernel: Microkernel, core: Core) -> dict[str, float]:
@@ -207,7 +225,7 @@ def _calls(geo: GemmGeometry, kernel: Microkernel, core: Core) -> dict[str, floa
 
 def _l2_bytes(geo: GemmGeometry, core: Core, height: int, width: int) -> float:
     """Bytes from L2 per step of k: the panel that passes by, and the other if L1 is too small."""
-    a, b = height * ITEM_BYTES, width * ITEM_BYTES
+    a, b = height * geo.workload.item_bytes, width * geo.workload.item_bytes
     crowded = (a + b) * geo.kc > share_bytes(core, 1, 1) or geo.calls_per_panel() == 1
     if not geo.packs(geo.kc):
         a += _collisions(geo, core, height)
@@ -226,7 +244,7 @@ def _collisions(geo: GemmGeometry, core: Core, height: int) -> float:
     if cache is None:
         return 0.0
     way = max(cache.line_bytes, cache.bytes // max(cache.ways, 1))
-    sets = way // math.gcd(way, geo.workload.k * ITEM_BYTES)
+    sets = way // math.gcd(way, geo.workload.k * geo.workload.item_bytes)
     beyond = max(0, height - sets * max(cache.ways - 1, 1))
     return float(beyond * cache.line_bytes)
 
@@ -235,7 +253,7 @@ def _packing_cycles(geo: GemmGeometry, core: Core, threads: int) -> float:
     w = geo.workload
     if not geo.packs(geo.kc):
         return 0.0
-    a_bytes = w.batch * w.m * w.k * ITEM_BYTES
+    a_bytes = w.batch * w.m * w.k * w.item_bytes
     beyond = level_holding(core, a_bytes, threads) not in (1, 2)
     vectors = a_bytes * 8 / core.vector_bits
     return vectors * PACK_CYCLES[beyond] * _passes(geo)[0]
@@ -249,8 +267,8 @@ def _passes(geo: GemmGeometry) -> tuple[int, int]:
 def _stream_cycles(geo: GemmGeometry, core: Core, threads: int, loop: str, share: float) -> float:
     """Cycles of one thread's traffic beyond L2."""
     w, c = geo.workload, geo.config
-    a_bytes, b_bytes, c_bytes = (ITEM_BYTES * s for s in (w.m * w.k, w.k * w.n, w.m * w.n))
-    a_panel, b_panel = (ITEM_BYTES * geo.kc * tile for tile in (c.mr, c.nr))
+    a_bytes, b_bytes, c_bytes = (w.item_bytes * s for s in (w.m * w.k, w.k * w.n, w.m * w.n))
+    a_panel, b_panel = (w.item_bytes * geo.kc * tile for tile in (c.mr, c.nr))
     passes_a, passes_b = _passes(geo)
     room = share_bytes(core, 2, threads)
     if c.loop_order == B_OUTSIDE and geo.block_m * a_panel + 2 * b_panel > room:
@@ -261,7 +279,7 @@ def _stream_cycles(geo: GemmGeometry, core: Core, threads: int, loop: str, share
     part_a = share if loop in ("b", "ic") else 1.0
     part_b = share if loop in ("b", "jc") else 1.0
     # The sums of all blocks of k but the last, in memory.
-    sums = (2 * geo.blocks_k - 3) * c_bytes if geo.blocks_k > 1 else 0
+    sums = (2 * geo.blocks_k - 3) * w.m * w.n * _sum_bytes(w) if geo.blocks_k > 1 else 0
     # A cache that threads share holds one copy for all of them.
     total = w.batch * (a_bytes + b_bytes + c_bytes)
     cost = _cycles_per_byte(core, level_holding(core, total, threads=1))
@@ -280,7 +298,7 @@ def _footprint(
     geo: GemmGeometry, core: Core, threads: int
 ) -> tuple[tuple[str, int, int, float], ...]:
     c = geo.config
-    a_panel, b_panel = (ITEM_BYTES * geo.kc * tile for tile in (c.mr, c.nr))
+    a_panel, b_panel = (geo.workload.item_bytes * geo.kc * tile for tile in (c.mr, c.nr))
     a_block, b_block = geo.block_m * a_panel, geo.block_n * b_panel
     if c.loop_order == B_OUTSIDE:
         sizes = [("Br", b_panel), ("Ac", a_block), ("Bc", b_block)]

@@ -204,7 +204,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     panel = geo.panels_bytes // geo.tiles_n
     sizes = (("panel", panel), ("block", geo.panels_bytes), ("filters", _filters_bytes(geo)))
     footprint = tuple(_placed(core, name, size, threads) for name, size in sizes)
-    return finish(core, threads, workload.macs, cycles, footprint)
+    return finish(core, threads, workload, cycles, footprint)
 
 
 def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> int:

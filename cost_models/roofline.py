@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tvm_blislike.hardware import Core
+from tvm_blislike.workload import Workload
 
 # Bytes per cycle that a core draws from a level while it computes, in vector widths. Measured on
 # Golden Cove with 64-byte vectors: L2 36 (1x128 blocks, whose panels stream), L3 20 (7x7 images
@@ -123,11 +124,11 @@ def _in_order_cycles(core: Core, rows: int, vectors: int, a_loads: float) -> flo
 def finish(
     core: Core,
     threads: int,
-    macs: int,
+    workload: Workload,
     cycles: dict[str, float],
     footprint: tuple[tuple[str, int, int, float], ...] = (),
 ) -> Estimate:
     """Add up a breakdown (cycles of one thread) into an estimate."""
     seconds = sum(cycles.values()) / clock_hz(core)
-    peak = core.lanes() * core.fma_per_cycle * clock_hz(core) * threads
-    return Estimate(seconds, macs / (peak * seconds), cycles, footprint)
+    peak = core.lanes(workload.dtype) * core.fma_per_cycle * clock_hz(core) * threads
+    return Estimate(seconds, workload.macs / (peak * seconds), cycles, footprint)

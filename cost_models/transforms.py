@@ -9,7 +9,7 @@ from tvm_blislike.cost_models.roofline import (
     clock_hz,
     level_holding,
 )
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, dtype_bits
 from tvm_blislike.workload import Conv2dWorkload, Workload
 
 # Cycles per vector while source and result are in L2: 16x16 blocks are transposed in registers
@@ -17,14 +17,13 @@ from tvm_blislike.workload import Conv2dWorkload, Workload
 _CYCLES_PER_VECTOR = 6.5
 # One more kernel for the virtual machine to call.
 _CALL_SECONDS = 0.7e-6
-_ITEM_BYTES = 4
 
 
 # A reshape is a view, but nothing is fused across it.
 RESHAPE_SECONDS = 0.3e-6
 
 
-def transform_seconds(elements: int, core: Core, threads: int) -> float:
+def transform_seconds(elements: int, core: Core, threads: int, dtype: str = "float32") -> float:
     """Return the time of one layout transform.
 
     Parameters
@@ -35,6 +34,8 @@ def transform_seconds(elements: int, core: Core, threads: int) -> float:
         The target.
     threads : int
         Threads that share the work.
+    dtype : str
+        Data type of the elements.
 
     Returns
     -------
@@ -42,8 +43,8 @@ def transform_seconds(elements: int, core: Core, threads: int) -> float:
         Seconds: instructions, and the traffic of source and result beyond L2.
     """
     share = elements / threads
-    cycles = share / core.lanes() * _CYCLES_PER_VECTOR
-    moved = 2 * share * _ITEM_BYTES
+    cycles = share / core.lanes(dtype) * _CYCLES_PER_VECTOR
+    moved = 2 * share * dtype_bits(dtype) / 8
     level = level_holding(core, int(moved), threads)
     if level not in (1, 2):
         cycles += moved / bytes_per_cycle(core, level)

@@ -99,7 +99,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
         (name, at := level_holding(core, size, threads), size, _part(core, at, size, threads))
         for name, size in (("V", v), ("P", p), ("weights", weights))
     )
-    return finish(core, threads, workload.macs, cycles, footprint)
+    return finish(core, threads, workload, cycles, footprint)
 
 
 def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> int:

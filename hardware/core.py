@@ -105,6 +105,8 @@ class Core:
         Instructions that start (in order) or are dispatched (out of order) per cycle.
     in_order : bool
         Whether an instruction waits for those before it to start.
+    fp16 : bool
+        Whether vector instructions compute in half precision, with as many FMAs per cycle.
     """
 
     name: str
@@ -126,6 +128,11 @@ class Core:
     notes: tuple[str, ...] = ()
     issue_per_cycle: int | None = None
     in_order: bool = False
+    fp16: bool = False
+
+    def computes(self, dtype: str) -> bool:
+        """Return whether its vector instructions multiply and add floats of type `dtype`."""
+        return dtype == "float32" or (dtype == "float16" and self.fp16)
 
     def lanes(self, dtype: str = "float32") -> int:
         """Return the elements of `dtype` in one vector register."""

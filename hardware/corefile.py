@@ -43,6 +43,7 @@ _COUNT: _Check = (_is_count, "a whole number above 0")
 _POSITIVE: _Check = (_is_positive, "a number above 0")
 _NAME: _Check = (_is_name, "a non-empty string")
 _NAMES: _Check = (_is_names, "a list of non-empty strings")
+_FLAG: _Check = (lambda v: isinstance(v, bool), "true or false")
 
 # One line per field: what a valid value is, in the words of the error message.
 _CORE_FIELDS: dict[str, _Check] = {
@@ -66,7 +67,8 @@ _CORE_FIELDS: dict[str, _Check] = {
     "cores": _COUNT,
     "notes": _NAMES,
     "issue_per_cycle": _COUNT,
-    "in_order": (lambda v: isinstance(v, bool), "true or false"),
+    "in_order": _FLAG,
+    "fp16": _FLAG,
     "caches": (
         lambda v: isinstance(v, list) and all(isinstance(c, dict) for c in v),
         "tables, one [[caches]] per level",
@@ -87,6 +89,7 @@ _OPTIONAL = {
     "notes": (),
     "issue_per_cycle": None,
     "in_order": False,
+    "fp16": False,
     "caches": (),
     "shared_by": 1,
     "policy": "inclusive",

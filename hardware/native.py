@@ -89,6 +89,7 @@ def native_core(machine: Machine | None = None) -> Core:
         mtriple=_triple(machine, base),
         mcpu=mcpu,
         mattr=mattr,
+        fp16=_fp16(base, machine),
         cores=cores,
         notes=(*base.notes, *notes),
     )
@@ -217,6 +218,12 @@ def _assumed(base: Core, machine: Machine) -> list[str]:
     if base.memory_gb_per_s:
         notes.append(f"memory bandwidth assumed as in {base.name}")
     return notes
+
+
+def _fp16(base: Core, machine: Machine) -> bool:
+    if base.isa != "neon" or not machine.flags:
+        return base.fp16
+    return _ARM_FEATURES["fullfp16"] in machine.flags
 
 
 def _triple(machine: Machine, base: Core) -> str:

@@ -117,8 +117,12 @@ class Microkernel:
     @property
     def loads_a_vectors(self) -> bool:
         """Whether the `rows` view loads A as vectors along k, not one element at a time."""
-        block_and_operands = self.mr * (self.vectors + 1) + self.vectors
-        return self.a_by_lane and block_and_operands <= _MOST_WITH_VECTORS_OF_A
+        return self.a_by_lane and self.registers_in_place <= _MOST_WITH_VECTORS_OF_A
+
+    @property
+    def registers_in_place(self) -> int:
+        """Vector registers of a k loop with a vector along k of every row of A (`rows` view)."""
+        return self.mr * (self.vectors + 1) + self.vectors
 
     def a_loads(self, rows: int, view: str = "rows", in_order: bool = False) -> float:
         """Return the loads of A in one k step of a block of `rows` rows that take time.
@@ -166,6 +170,9 @@ class UpdateShape:
     in_memory : bool
         C lies in memory rather than in a register buffer: the call sums in registers and adds
         the sums to C at its end (LLVM would load and store C at every step of k).
+    sums : str
+        Data type of C where it lies in memory; "" for that of the kernel. fp16 blocks, summed in
+        fp16 registers, are widened when they are added to C in fp32.
     in_order : bool
         The core issues in order: k loops on panels come in the order that such a core needs,
         where there is one (`neon_in_order`).
@@ -180,6 +187,7 @@ class UpdateShape:
     sw: int = 1
     dw: int = 1
     in_memory: bool = False
+    sums: str = ""
     in_order: bool = False
 
     @property
@@ -228,7 +236,8 @@ def _register(kernel: Microkernel, shape: UpdateShape) -> str:
     strides = f"s{shape.sh}_{shape.sw}_d{shape.dw}"
     name = (
         f"blislike_{kernel.name}_{shape.mh}x{shape.mw}_k{shape.kr}u{shape.unroll}"
-        f"_{shape.view}_{strides}{'_m' if shape.in_memory else ''}{'_o' if shape.in_order else ''}"
+        f"_{shape.view}_{strides}{'_m' if shape.in_memory else ''}{shape.sums}"
+        f"{'_o' if shape.in_order else ''}"
     )
     desc = _build(kernel, shape, symbolic=False, body=_desc_body)
     impl = _build(kernel, shape, symbolic=True, body=_impl_body)
@@ -314,7 +323,7 @@ def _build(
             T.func_name("main")
             a = _Operand(shape.a_shape, kernel.dtype, contiguous=not symbolic)
             b = _Operand((shape.kr, kernel.nr), kernel.dtype, contiguous=True)
-            c = _Operand((shape.mh, shape.mw, kernel.nr), kernel.dtype, contiguous=True)
+            c = _Operand((shape.mh, shape.mw, kernel.nr), shape.sums or kernel.dtype, True)
             with T.sblock("root"):
                 T.reads(c.region(), a.region(), b.region())
                 T.writes(c.region())
@@ -340,7 +349,10 @@ def _desc_body(
                 v[axis] = make(extents[axis], var[axis])
             ih, iw, j, k = v
             at_c, at_a = c.at(ih, iw, j), a.at(*shape.a_index(ih, iw, k))
-            T.buffer_store(c.buffer, c.buffer[at_c] + a.buffer[at_a] * b.buffer[b.at(k, j)], at_c)
+            left, right = a.buffer[at_a], b.buffer[b.at(k, j)]
+            if shape.sums:
+                left, right = tirx.Cast(shape.sums, left), tirx.Cast(shape.sums, right)
+            T.buffer_store(c.buffer, c.buffer[at_c] + left * right, at_c)
 
 
 def _impl_body(
@@ -356,8 +368,10 @@ def _impl_body(
         T.buffer_store(sums.buffer, zero, sums.at(*at))
     _k_loop(kernel, shape, a, b, sums)
     for at in _block(kernel, shape):
-        total = c.buffer[c.at(*at)] + sums.buffer[sums.at(*at)]
-        T.buffer_store(c.buffer, total, c.at(*at))
+        block = sums.buffer[sums.at(*at)]
+        if shape.sums:
+            block = tirx.Cast(f"{shape.sums}x{kernel.lanes}", block)
+        T.buffer_store(c.buffer, c.buffer[c.at(*at)] + block, c.at(*at))
 
 
 def _block(kernel: Microkernel, shape: UpdateShape) -> Iterator[tuple[Any, Any, Any]]:

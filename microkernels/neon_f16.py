@@ -1,8 +1,9 @@
 """fp16 micro-kernels for NEON with `+fullfp16` (Cortex-A55, A76, Neoverse N1): 8 lanes.
 
 The budget is that of `neon_f32` with vectors of twice the elements; products and sums are fp16, so
-errors grow with k (2^-11 per addition). `fmla v.8h, v.8h, v.h[i]` takes its element from the lower
-sixteen registers only. No algorithm uses them yet: each applies to float32 workloads.
+errors grow with k (2^-11 per addition), and algorithms widen sums in between
+(`cost_models.data_types`). `fmla v.8h, v.8h, v.h[i]` takes its element from the lower sixteen
+registers only.
 """
 
 from __future__ import annotations

@@ -114,6 +114,7 @@ def padded(
     def value(*index: Any) -> Any:
         y, x = index[spatial] - top, index[spatial + 1] - left
         inside = tirx.all(y >= 0, y < h, x >= 0, x < w)
-        return tirx.if_then_else(inside, data[(*index[:spatial], y, x, *index[spatial + 2 :])], 0.0)
+        pixel = data[(*index[:spatial], y, x, *index[spatial + 2 :])]
+        return tirx.if_then_else(inside, pixel, tirx.const(0, str(data.dtype)))
 
     return te.compute(shape, value, name="pad", attrs=attrs)

@@ -32,6 +32,7 @@ from tvm import s_tir, te, tirx
 from tvm_blislike import notes
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import depthwise
+from tvm_blislike.cost_models.data_types import missing, most_steps
 from tvm_blislike.cost_models.roofline import Estimate
 from tvm_blislike.hardware import Core
 from tvm_blislike.layouts import block_of, preferred, shape_in, spatial_axis
@@ -68,7 +69,7 @@ def compute(
     Parameters
     ----------
     data : te.Tensor
-        The image batch in `config.data_layout`, fp32.
+        The image batch in `config.data_layout`.
     packed : te.Tensor
         Weights as `pack_weights` makes them.
 
@@ -91,7 +92,7 @@ def compute(
         scaled = value * packed[(ov, *inner, ry, rx, lane)]
         if inside is not None:
             # The product, not the pixel: outside the image nothing is left to multiply.
-            scaled = tirx.if_then_else(inside, scaled, 0.0)
+            scaled = tirx.if_then_else(inside, scaled, tirx.const(0, workload.dtype))
         return te.sum(scaled, [*inner, ry, rx])
 
     acc = te.compute(
@@ -242,14 +243,16 @@ class Conv2dDepthwise:
     kind = "conv2d"
 
     def applies(self, workload: Workload, core: Core) -> str:
-        """Return "" for depthwise convolutions in fp32, else the reason why not."""
+        """Return "" for depthwise convolutions, else the reason why not."""
         if not isinstance(workload, Conv2dWorkload):
             return f"{workload.kind} is not a convolution"
         if not workload.is_depthwise:
             return "not depthwise: more than one input channel per group"
-        if workload.dtype != "float32":
-            return f"no {workload.dtype} version"
+        if lacking := missing(workload, core):
+            return lacking
         kernel = f"{workload.kh}x{workload.kw}"
+        if workload.kh * workload.kw > most_steps(workload.dtype):
+            return f"kernel {kernel}: too long a sum in {workload.dtype}"
         too_large = workload.kh * workload.kw * FMA_BYTES > CODE_BYTES
         return f"kernel {kernel} too large to unroll" if too_large else ""
 

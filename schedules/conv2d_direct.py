@@ -17,6 +17,9 @@ Loops, "rows" order (the input slab stays in L2, weights stream):
 
 "channels" order (weights stay, images are small): parallel over ot, padded input made first.
 
+In fp16 a sum of many products is cut into chunks along the input blocks (or kernel rows): "acc"
+sums a chunk in fp16 registers, "sums" adds the chunks of a block of C in fp32.
+
 Copying the slab costs (oh_block + kh - 1) / oh_block reads and writes of the input against
 kh * kw * co / 32 cycles of FMAs per element: 1 to 2 % at 64 channels, less beyond. Splitting the
 borders off instead needs nine variants of every k loop, for no measurable gain.
@@ -33,6 +36,7 @@ from tvm import s_tir, te, tirx
 from tvm_blislike import notes
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import direct
+from tvm_blislike.cost_models.data_types import sum_dtype
 from tvm_blislike.cost_models.direct_space import space
 from tvm_blislike.geometry import DirectGeometry
 from tvm_blislike.hardware import Core
@@ -94,7 +98,7 @@ def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor
         ii, j = (0, *last) if geo.window else last
         channel = t * config.nr + j
         loaded = weights[g * geo.co_group + channel, ib * geo.ci_block + ii, ry, rx]
-        return tirx.if_then_else(channel < geo.co_group, loaded, 0.0)
+        return tirx.if_then_else(channel < geo.co_group, loaded, tirx.const(0, workload.dtype))
 
     return te.compute(geo.packed_shape, value, name="packed_weights")
 
@@ -126,43 +130,61 @@ def compute(
     )
     mh, mw = config.tile_h, config.tile_w
     (sh, sw), (dh, dw) = workload.stride, workload.dilation
-    ib = te.reduce_axis((0, geo.ci_blocks), "ib")
-    ry = te.reduce_axis((0, workload.kh), "ry")
+    wide = sum_dtype(workload.dtype)
+    by_block = geo.ci_blocks > 1
+    units = geo.sum_units // geo.chunks
+    ib = te.reduce_axis((0, units if by_block else 1), "ib")
+    ry = te.reduce_axis((0, workload.kh if by_block else units), "ry")
     rx = te.reduce_axis((0, workload.kw), "rx")
     ii = [] if geo.window else [te.reduce_axis((0, geo.ci_block), "ii")]
 
-    def pixel(n: Any, g: Any, y: Any, x: Any) -> Any:
+    def pixel(n: Any, g: Any, b: Any, y: Any, x: Any) -> Any:
         if layout == "NHWC":
             return image[n, y, x, g * geo.ci_group + ii[0]]
-        return image[(n, g * geo.ci_blocks + ib, y, x, *ii)]
+        return image[(n, g * geo.ci_blocks + b, y, x, *ii)]
 
-    def product(n: Any, g: Any, t: Any, yt: Any, xt: Any, ih: Any, iw: Any, j: Any) -> Any:
-        a = pixel(n, g, (yt * mh + ih) * sh + ry * dh, (xt * mw + iw) * sw + rx * dw)
-        return te.sum(a * packed[(g, t, ib, ry, rx, *ii, j)], axis=[ib, ry, rx, *ii])
+    def product(n: Any, g: Any, t: Any, yt: Any, xt: Any, q: Any, ih: Any, iw: Any, j: Any) -> Any:
+        b, r = (q * units + ib, ry) if by_block else (ib, q * units + ry)
+        a = pixel(n, g, b, (yt * mh + ih) * sh + r * dh, (xt * mw + iw) * sw + rx * dw)
+        return te.sum(a * packed[(g, t, b, r, rx, *ii, j)], axis=[ib, ry, rx, *ii])
 
     # A whole number of slabs: a predicate on the slab's rows would reach the micro-kernel's block.
     rows = math.ceil(geo.tiles_h / config.oh_block) * config.oh_block
-    acc = te.compute(
-        (workload.n, workload.groups, geo.tiles, rows, geo.tiles_w, mh, mw, config.nr),
-        product,
-        name="acc",
-        attrs=stage("acc"),
-    )
+    outer = (workload.n, workload.groups, geo.tiles, rows, geo.tiles_w)
+    if geo.chunks == 1:
+        acc = te.compute(
+            (*outer, mh, mw, config.nr),
+            lambda *at: product(*at[:5], 0, *at[5:]),
+            name="acc",
+            attrs=stage("acc"),
+        )
+    else:
+        shape = (*outer, geo.chunks, mh, mw, config.nr)
+        part = te.compute(shape, product, name="acc", attrs=stage("acc"))
+        q = te.reduce_axis((0, geo.chunks), "q")
+        acc = te.compute(
+            (*outer, mh, mw, config.nr),
+            lambda *at: te.sum(part[(*at[:5], q, *at[5:])].astype(wide), axis=[q]),
+            name="sums",
+            attrs=stage("sums"),
+        )
 
     def from_blocks(n: Any, ob: Any, y: Any, x: Any, oi: Any) -> Any:
         g, block = _group_of(ob, geo.co_blocks, workload.groups)
         tile, lane = block // geo.blocks, block % geo.blocks * geo.co_block + oi
-        return acc[n, g, tile, y // mh, x // mw, y % mh, x % mw, lane]
+        value = acc[n, g, tile, y // mh, x // mw, y % mh, x % mw, lane]
+        return value.astype(workload.dtype)
 
     def from_channels(n: Any, y: Any, x: Any, channel: Any) -> Any:
         g, inner = _group_of(channel, geo.co_group, workload.groups)
         at = (n, g, inner // config.nr, y // mh, x // mw, y % mh, x % mw)
-        value = acc[(*at, inner % config.nr)]
+        value = acc[(*at, inner % config.nr)].astype(workload.dtype)
         if geo.tiles > 1 or geo.co_group == config.nr:
             return value
+        last = acc[(*at, config.nr - 1)]
         # Always true and simplified away later; naming the last column keeps `compute_at` from
         # cutting the block of C, whose lanes beyond the channels only the micro-kernel sees.
-        return tirx.if_then_else(channel < workload.co, value, acc[(*at, config.nr - 1)])
+        return tirx.if_then_else(channel < workload.co, value, last.astype(workload.dtype))
 
     return te.compute(
         shape_in(config.out_layout, workload.n, workload.co, workload.oh, workload.ow),
@@ -191,10 +213,14 @@ def schedule(
     loops = _tile_epilogue(sch, epilogue, geo, kernel)
     marked = stages(sch)
     acc = marked["acc"]
-    sch.compute_at(acc, loops["xt"], preserve_unit_loops=True)
+    sch.compute_at(marked.get("sums", acc), loops["xt"], preserve_unit_loops=True)
+    if "sums" in marked:
+        sch.compute_at(acc, _chunk_loop(sch, marked["sums"]), preserve_unit_loops=True)
     if "pad" in marked:
         _place_padding(sch, marked["pad"], loops, geo, kernel)
     _parallelize(sch, loops, geo, threads)
+    if "sums" in marked:
+        _vectorize_sums(sch, marked["sums"], kernel)
     call = _tensorize(sch, acc, geo, kernel)
     _prefetch_panels(sch, loops, call, geo)
 
@@ -284,6 +310,21 @@ def _parallelize(
         sch.parallel(loops["ot"])
 
 
+def _chunk_loop(sch: s_tir.Schedule, sums: Any) -> Any:
+    """Have a block of C added up chunk by chunk; return the loop over chunks."""
+    ih, iw, j, q = sch.get_loops(sums)[-4:]
+    sch.reorder(q, ih, iw, j)
+    sch.unannotate(sums, STAGE)
+    return q
+
+
+def _vectorize_sums(sch: s_tir.Schedule, sums: Any, kernel: Microkernel) -> None:
+    """Zero the sums of a block of C, then widen and add a chunk, in vectors."""
+    zero = sch.decompose_reduction(sums, sch.get_loops(sums)[-4])
+    for block in (zero, sums):
+        annotate_vector(sch, _block_loops(sch, block, kernel), kernel.lanes)
+
+
 def _tensorize(sch: s_tir.Schedule, acc: Any, geo: DirectGeometry, kernel: Microkernel) -> Any:
     """Put the micro-kernel in; return the loop whose body is one call of it."""
     workload, config = geo.workload, geo.config
@@ -297,7 +338,8 @@ def _tensorize(sch: s_tir.Schedule, acc: Any, geo: DirectGeometry, kernel: Micro
     kernel_loops = [loop for loop in block if loop not in units]
     sch.reorder(*outer, *units, *kernel_loops)
     sch.unannotate(acc, STAGE)
-    _vectorize_zero(sch, sch.decompose_reduction(acc, outer[0]), kernel)
+    zero = sch.decompose_reduction(acc, outer[0])
+    sch.vectorize(_block_loops(sch, zero, kernel))
     shape = UpdateShape(
         config.tile_h,
         config.tile_w,
@@ -328,14 +370,14 @@ def _prefetch_panels(
     sch.annotate(call, ROLE, "call")
 
 
-def _vectorize_zero(sch: s_tir.Schedule, init: Any, kernel: Microkernel) -> None:
-    """Unroll and vectorize the stores of zero that start a block of C."""
-    ih, iw, j = sch.get_loops(init)[-3:]
+def _block_loops(sch: s_tir.Schedule, block: Any, kernel: Microkernel) -> Any:
+    """Unroll the loops over a block of C, such as its stores of zero; return that over lanes."""
+    ih, iw, j = sch.get_loops(block)[-3:]
     columns, lane = sch.split(j, [None, kernel.lanes])
     for loop, axis in ((ih, "mh"), (iw, "mw"), (columns, "nr")):
         sch.unroll(loop)
         annotate_axis(sch, loop, axis)
-    sch.vectorize(lane)
+    return lane
 
 
 IMPLEMENTATION = Template(

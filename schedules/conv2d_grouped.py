@@ -16,6 +16,7 @@ nr / co_group - 1 times out of nr / co_group.
 from __future__ import annotations
 
 from tvm_blislike.config import Config
+from tvm_blislike.cost_models.data_types import missing, most_steps
 from tvm_blislike.hardware import Core
 from tvm_blislike.schedules.conv2d_depthwise import Conv2dDepthwise
 from tvm_blislike.schedules.depthwise_geometry import CODE_BYTES, FMA_BYTES
@@ -35,8 +36,8 @@ class Conv2dGrouped(Conv2dDepthwise):
             return f"{workload.kind} is not a convolution"
         if workload.groups == 1 or workload.is_depthwise:
             return "not several groups of several channels"
-        if workload.dtype != "float32":
-            return f"no {workload.dtype} version"
+        if lacking := missing(workload, core):
+            return lacking
         lanes = core.lanes(workload.dtype)
         ci_group, co_group = (c // workload.groups for c in (workload.ci, workload.co))
         if co_group >= lanes or lanes % co_group:
@@ -46,6 +47,8 @@ class Conv2dGrouped(Conv2dDepthwise):
         if workload.ci % lanes or workload.co % lanes:
             return f"channels that are no multiple of {lanes}"
         products = workload.kh * workload.kw * ci_group
+        if products > most_steps(workload.dtype):
+            return f"{products} products per output are too long a sum in {workload.dtype}"
         too_large = products * FMA_BYTES > CODE_BYTES
         return f"{products} products per output are too many to unroll" if too_large else ""
 

@@ -142,6 +142,7 @@ def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor
         o, i = ov * config.nr + lane, inner[0] if inner else 0
         if workload.co % config.nr == 0:
             return weights[o, i, ry, rx]
-        return tirx.if_then_else(o < workload.co, weights[o, i, ry, rx], 0.0)
+        zero = tirx.const(0, workload.dtype)
+        return tirx.if_then_else(o < workload.co, weights[o, i, ry, rx], zero)
 
     return te.compute(geo.packed_shape, value, name="packed_weights")

@@ -6,7 +6,8 @@ This file holds what is computed; `gemm_schedule` how its loops run. C is made o
 mr x nr, acc[b, jt, it, mr, nr], each the result of one micro-kernel call over the last block of k
 (of all k where there is one block). "unpack" puts the tiles where they belong in C, and with it
 whatever is fused behind, while a tile is in registers. Where k has several blocks, "partial" sums
-all but the last in memory, in the same tiles, and the epilogue adds both.
+all but the last in memory, in the same tiles, and the epilogue adds both. In fp16, where blocks of
+k are short (`cost_models.data_types`), a tile is summed in fp16 registers and "partial" is fp32.
 
 B is packed into panels [tile of nr][k][nr], at compile time if it is constant. A is read in place,
 or copied into panels [tile of mr][mr][kc]: rows side by side. That is a copy of whole vectors,
@@ -23,6 +24,7 @@ from tvm import te, tirx
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import gemm as model
+from tvm_blislike.cost_models.data_types import sum_dtype
 from tvm_blislike.cost_models.gemm_geometry import GemmGeometry
 from tvm_blislike.cost_models.gemm_space import space
 from tvm_blislike.registry import Template
@@ -55,7 +57,7 @@ def pack_b_te(workload: GemmWorkload, config: Config, b: te.Tensor) -> te.Tensor
     def value(s: Any, jt: Any, p: Any, j: Any) -> Any:
         column = jt * config.nr + j
         loaded = b[p, column] if shared else b[s, p, column]
-        return tirx.if_then_else(column < workload.n, loaded, 0.0)
+        return tirx.if_then_else(column < workload.n, loaded, tirx.const(0, workload.dtype))
 
     shape = (1 if shared else workload.batch, geo.tiles_n, workload.k, config.nr)
     return te.compute(shape, value, name="pack_b", attrs=stage("pack_b"))
@@ -107,13 +109,16 @@ def compute(
             attrs=stage(name),
         )
 
-    def product(a_at: Any, first: int, blocks: int, steps: int, name: str) -> te.Tensor:
+    wide = sum_dtype(workload.dtype)
+
+    def product(a_at: Any, first: int, blocks: int, steps: int, name: str, dtype: str) -> te.Tensor:
         pc = te.reduce_axis((0, blocks), "pc")
         p = te.reduce_axis((0, steps), "p")
 
         def value(b: Any, jt: Any, it: Any, i: Any, j: Any) -> Any:
             panel = packed[0 if shared else b, jt, first + pc * steps + p, j]
-            return te.sum(a_at(b, pc, it, i, p) * panel, axis=[pc, p])
+            factors = a_at(b, pc, it, i, p).astype(dtype), panel.astype(dtype)
+            return te.sum(factors[0] * factors[1], axis=[pc, p])
 
         shape = (workload.batch, *grid, mr, nr)
         return te.compute(shape, value, name=name, attrs=stage(name))
@@ -121,12 +126,15 @@ def compute(
     partial = None
     if geo.blocks_k > 1:
         a_head = packed_a(0, geo.blocks_k - 1, geo.kc, "pack_a_head")
-        partial = product(a_head, 0, geo.blocks_k - 1, geo.kc, "partial")
-    acc = product(packed_a(head, 1, geo.last_k, "pack_a"), head, 1, geo.last_k, "acc")
+        partial = product(a_head, 0, geo.blocks_k - 1, geo.kc, "partial", wide)
+    a_last = packed_a(head, 1, geo.last_k, "pack_a")
+    acc = product(a_last, head, 1, geo.last_k, "acc", workload.dtype)
 
     def tile(b: Any, i: Any, j: Any, lane: Any) -> Any:
         at = (b, j // nr, i // mr, i % mr, lane)
-        return acc[at] if partial is None else acc[at] + partial[at]
+        if partial is None:
+            return acc[at]
+        return (acc[at].astype(wide) + partial[at]).astype(workload.dtype)
 
     def from_tiles(*index: Any) -> Any:
         b, i, j = index if len(index) == 3 else (0, *index)

@@ -22,6 +22,7 @@ from tvm import s_tir
 
 from tvm_blislike import notes
 from tvm_blislike.config import Config
+from tvm_blislike.cost_models.data_types import sum_dtype
 from tvm_blislike.cost_models.gemm_geometry import B_OUTSIDE, GemmGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import (
@@ -42,7 +43,6 @@ from tvm_blislike.schedules.lowering import BORDER, EDGE, LAST_EDGE
 from tvm_blislike.schedules.panels import AHEAD, NEXT
 from tvm_blislike.workload import GemmWorkload
 
-ITEM_BYTES = 4
 # How far ahead of its use a panel that passes by is asked for, unless the config says otherwise.
 AHEAD_BYTES = 8192
 
@@ -139,7 +139,7 @@ def _prefetch(
     if not geo.config.prefetch or kernel.a_by_lane:
         return
     mr, nr, calls = geo.config.mr, geo.config.nr, geo.calls_per_panel()
-    row_bytes = nr * ITEM_BYTES
+    row_bytes = nr * geo.workload.item_bytes
     around = loops[_inner(geo.config)[1]]
     distance = geo.config.prefetch_bytes or AHEAD_BYTES
     ahead = {"operand": 1, "steps": max(1, distance // row_bytes), "elements": nr}
@@ -218,7 +218,15 @@ def _schedule_partial(
     # Blockized before tensorizing, zeroing stays with the first block of k.
     sch.blockize(inner[0])
     inner = sch.get_loops(partial)[-len(inner) :]
-    shape = UpdateShape(1, config.mr, kr=geo.kc, unroll=config.kr, in_memory=True)
+    wide, dtype = sum_dtype(geo.workload.dtype), geo.workload.dtype
+    shape = UpdateShape(
+        1,
+        config.mr,
+        kr=geo.kc,
+        unroll=config.kr,
+        in_memory=True,
+        sums="" if wide == dtype else wide,
+    )
     sch.tensorize(inner[0], update_intrin(kernel, shape))
 
 

@@ -302,6 +302,15 @@ def _is_replaced(node: Any) -> bool:
     return is_call and node.op.name in _REWRITES and str(node.ty) == "float32"
 
 
+def _widened(call: ir.Call) -> Expr:
+    """Return a function of float16 as one of float32 between conversions."""
+    is_known = isinstance(call.op, ir.Op) and call.op.name in _REWRITES
+    if not is_known or str(call.ty) != "float16":
+        return call
+    operands = [tirx.Cast("float32", operand) for operand in call.args]
+    return tirx.Cast("float16", tirx.call_intrin("float32", call.op.name, *operands))
+
+
 def _apart(loop: tirx.For) -> tirx.Stmt:
     """Give each of several functions in one expression of a vector loop a statement of its own.
 
@@ -391,8 +400,8 @@ def vectorize_math(node: Any) -> Any:
     Returns
     -------
     same kind as `node`
-        With `exp`, `sigmoid`, `tanh`, `erf`, `log`, and `pow` by multiples of 1/4, replaced. Other
-        data types and other functions are left alone.
+        With `exp`, `sigmoid`, `tanh`, `erf`, `log`, and `pow` by multiples of 1/4, replaced; those
+        of float16 are computed in float32. Other types and functions are left alone.
     """
 
     def rewrite(call: ir.Call) -> Expr:
@@ -405,6 +414,7 @@ def vectorize_math(node: Any) -> Any:
     if isinstance(node, tirx.PrimFunc):
         body = vectorize_math(node.body)
         return tirx.PrimFunc(node.params, body, node.ret_type, node.attrs)
+    node = tvm_ffi.structural_map(node, [(ir.Call, _widened)])
     node = tvm_ffi.structural_map(node, [(tirx.For, _apart)])
     callbacks = [(ir.Call, rewrite), (tirx.Div, _divide_by_power)]
     # Before its operands: a division must still see the power below it.

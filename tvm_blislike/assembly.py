@@ -1,6 +1,7 @@
 """A small reader of LLVM's assembly: functions, innermost loops, and what a k loop consists of.
 
 x86 in AT&T syntax (the destination is the last operand), AArch64 in its own (it is the first).
+Apple's form of AArch64, `fmla.4s v0, v1, v2[0]`, is read as `fmla v0.4s, v1.4s, v2.s[0]`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,11 @@ from dataclasses import dataclass
 
 _LABEL = re.compile(r"^([.\w$]+):")
 _SYMBOL = re.compile(r"^([A-Za-z_][\w.$]*):", re.MULTILINE)
+# Mach-O: symbols begin with an underscore, labels inside functions with an L.
+_MACH_O = re.compile(r"^\s*\.section\s+__TEXT,", re.MULTILINE)
+_MACH_O_SYMBOL = re.compile(r"^_([\w.$]+):", re.MULTILINE)
+# Mnemonic and shape of Apple's vector instructions; conditions (`b.ls`) are no shapes.
+_APPLE = re.compile(r"(\w+)\.(\d*[bhsdq])$")
 _FMA = re.compile(r"v?f(n?m)(add|sub)|fml[as]")
 _BRANCH = re.compile(r"^(j\w+|b|b\.\w+|cbn?z|tbn?z)$")
 
@@ -91,13 +97,28 @@ def instructions(text: str) -> list[Instruction | str]:
         code = re.split(r"\s#\s|//|;", line, maxsplit=1)[0].strip()
         if code and not code.startswith("."):
             name, _, operands = code.partition("\t")
-            found.append(Instruction(name.strip(), operands.strip()))
+            found.append(_usual(name.strip(), operands.strip()))
     return found
+
+
+def _usual(name: str, operands: str) -> Instruction:
+    """Return an instruction with the shape of vectors at its registers."""
+    apple = _APPLE.fullmatch(name)
+    if not apple:
+        return Instruction(name, operands)
+    mnemonic, shape = apple.groups()
+    element = shape[-1]
+
+    def shaped(register: re.Match[str]) -> str:
+        return f"{register[1]}.{element if register[2] else shape}"
+
+    return Instruction(mnemonic, re.sub(r"\b(v\d+)\b(?=(\[| *\}\[)?)", shaped, operands))
 
 
 def functions(text: str) -> dict[str, str]:
     """Return the text of each function by its name."""
-    starts = [(found.start(), found.group(1)) for found in _SYMBOL.finditer(text)]
+    symbol = _MACH_O_SYMBOL if _MACH_O.search(text) else _SYMBOL
+    starts = [(found.start(), found.group(1)) for found in symbol.finditer(text)]
     ends = [start for start, _ in starts[1:]] + [len(text)]
     return {name: text[start:end] for (start, name), end in zip(starts, ends, strict=True)}
 

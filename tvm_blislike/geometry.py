@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from tvm_blislike.config import Config
+from tvm_blislike.cost_models.data_types import most_steps
 from tvm_blislike.layouts import block_of
 from tvm_blislike.workload import Conv2dWorkload
 
@@ -94,6 +95,27 @@ class DirectGeometry:
             (w.oh - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1,
             (w.ow - 1) * w.stride[1] + (w.kw - 1) * w.dilation[1] + 1,
         )
+
+    @property
+    def sum_units(self) -> int:
+        """Input blocks, or kernel rows where there is one block: whole ones make a chunk."""
+        return self.ci_blocks if self.ci_blocks > 1 else self.workload.kh
+
+    @property
+    def unit_steps(self) -> int:
+        """Products per output in one of `sum_units`."""
+        w = self.workload
+        return w.kw * self.ci_block * (w.kh if self.ci_blocks > 1 else 1)
+
+    @property
+    def chunks(self) -> int:
+        """Equal parts of the sum of an output, each of about `most_steps` products."""
+        most = most_steps(self.workload.dtype)
+        if self.sum_units * self.unit_steps <= most:
+            return 1
+        parts = [c for c in range(1, self.sum_units + 1) if self.sum_units % c == 0]
+        steps = self.sum_units * self.unit_steps
+        return min(parts, key=lambda c: abs(math.log(steps / c / most)))
 
     @property
     def packed_shape(self) -> tuple[int, ...]:

@@ -118,7 +118,7 @@ def fused_kernels(strategy: Strategy, target: tvm.target.Target) -> tvm.transfor
     """Return the passes up to fused PrimFuncs, each with the choice that is to schedule it."""
     return tvm.transform.Sequential(
         [
-            prepare(target),
+            prepare(target, strategy.core),
             choose_layouts(strategy),
             legalize(strategy),
             NarrowIndices(),
@@ -140,10 +140,10 @@ def _tuned_by_meta_schedule() -> list[tvm.transform.Pass]:
     return [relax.transform.MetaScheduleApplyDatabase()] if tuned else []
 
 
-def prepare(target: tvm.target.Target) -> tvm.transform.Pass:
+def prepare(target: tvm.target.Target, core: Core) -> tvm.transform.Pass:
     """Return the passes before any choice: what they leave are the workloads of a model."""
     dispatch = relax.backend.cpu_generic.pipeline.library_dispatch_passes(target)
-    return tvm.transform.Sequential([*dispatch, Canonicalize()])
+    return tvm.transform.Sequential([*dispatch, Canonicalize(core)])
 
 
 def compile_module(

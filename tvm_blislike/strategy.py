@@ -174,6 +174,14 @@ class Strategy:
             self._options[workload] = tuple(self._ways(workload))
         return self._options[workload]
 
+    def left_out(self) -> dict[str, tuple[Workload, ...]]:
+        """Return the workloads for which nothing applied, by reason."""
+        reasons: dict[str, tuple[Workload, ...]] = {}
+        for workload, choice in self._made.items():
+            if choice.config is None:
+                reasons[choice.reason] = (*reasons.get(choice.reason, ()), workload)
+        return reasons
+
     def choice_of(self, workload: Workload, config: Config) -> Choice:
         """Return the choice that has this configuration, by `choose` or `options`."""
         known = [c for c in self.options(workload) if c.config == config]

@@ -7,11 +7,19 @@ import json
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tvm_blislike.hardware import dtype_bits
+
 
 class Workload:
     """Base of all workloads: hashable, printable, and JSON in one line."""
 
     kind: ClassVar[str]
+    dtype: str
+
+    @property
+    def item_bytes(self) -> int:
+        """Size of one element."""
+        return dtype_bits(self.dtype) // 8
 
     def to_json(self) -> str:
         """Return this workload as one line of JSON with sorted keys."""
@@ -67,7 +75,7 @@ class GemmWorkload(Workload):
 
     def __str__(self) -> str:
         batch = f"{self.batch}x" if self.batch > 1 else ""
-        return f"gemm {batch}{self.m}x{self.n}x{self.k}"
+        return f"gemm {batch}{self.m}x{self.n}x{self.k}{_type_of(self)}"
 
 
 @dataclass(frozen=True)
@@ -134,4 +142,9 @@ class Conv2dWorkload(Workload):
         parts += [f"p{','.join(map(str, self.padding))}"] if any(self.padding) else []
         parts += [f"d{self.dilation[0]}"] if self.dilation != (1, 1) else []
         parts += [f"g{self.groups}"] if self.groups > 1 else []
-        return " ".join(parts)
+        return " ".join(parts) + _type_of(self)
+
+
+def _type_of(workload: Workload) -> str:
+    """Name the data type unless it is the usual one."""
+    return "" if workload.dtype == "float32" else f" {workload.dtype}"

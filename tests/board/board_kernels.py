@@ -30,7 +30,7 @@ class Kernel:
     func : PrimFunc
         Unscheduled, with its choice.
     arguments : sequence of array
-        float32; the last one is the result and only gives its shape.
+        float32 or float16; the last one is the result and only gives its shape and type.
     error : callable
         Returns the error of a result.
     """
@@ -76,13 +76,13 @@ def errors_of_module(
     with (folder / "data").open("wb") as data:
         for kernel in kernels:
             for argument in kernel.arguments[:-1]:
-                data.write(np.ascontiguousarray(argument, np.float32).tobytes())
+                data.write(np.ascontiguousarray(argument).tobytes())
     program = folder / "guarded_run"
     build(board, Path(__file__).with_name("guarded_run.cc"), program)
     files = (folder / name for name in ("cases", "data", "results"))
     done = board.run(program, library, *files, threads=threads, check=False)
     assert done.returncode == 0, _explained(done.returncode, done.stderr, kernels)
-    return _compared(np.fromfile(folder / "results", np.float32), kernels)
+    return _compared((folder / "results").read_bytes(), kernels)
 
 
 def _export(module: tvm.IRModule, target: dict[str, Any], path: Path) -> None:
@@ -92,17 +92,18 @@ def _export(module: tvm.IRModule, target: dict[str, Any], path: Path) -> None:
 
 
 def _line(name: str, kernel: Kernel) -> str:
-    shapes = [f"{a.ndim} {' '.join(map(str, a.shape))}" for a in kernel.arguments]
+    shapes = [f"{8 * a.itemsize} {a.ndim} {' '.join(map(str, a.shape))}" for a in kernel.arguments]
     return f"{name} {len(shapes)} {' '.join(shapes)}\n"
 
 
-def _compared(results: np.ndarray, kernels: Sequence[Kernel]) -> list[float]:
+def _compared(results: bytes, kernels: Sequence[Kernel]) -> list[float]:
     found = []
     for kernel in kernels:
-        shape, size = kernel.arguments[-1].shape, kernel.arguments[-1].size
-        pair, results = results[: 2 * size], results[2 * size :]
-        found.append(max(_number(kernel.error(part.reshape(shape))) for part in np.split(pair, 2)))
-    assert results.size == 0
+        like = kernel.arguments[-1]
+        pair, results = results[: 2 * like.nbytes], results[2 * like.nbytes :]
+        both = np.frombuffer(pair, like.dtype).reshape(2, *like.shape)
+        found.append(max(_number(kernel.error(part.astype(np.float32))) for part in both))
+    assert not results
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,12 @@ _TRIES = 5000
 
 
 def random_kernel(
-    implementation: Implementation, core: Core, threads: int, steps: Sequence[str], seed: int
+    implementation: Implementation,
+    core: Core,
+    threads: int,
+    steps: Sequence[str],
+    seed: int,
+    dtype: str = "float32",
 ) -> Kernel:
     """Return a random workload in a random configuration of the implementation, with an epilogue.
 
@@ -39,6 +45,7 @@ def random_kernel(
     rng = random.Random(seed)
     for _ in range(_TRIES):
         workload = _gemm(rng) if implementation.kind == "gemm" else _convolution(rng)
+        workload = workload and replace(workload, dtype=dtype)
         if workload is None or implementation.applies(workload, core):
             continue
         configs = list(implementation.configs(workload, core, threads))
@@ -71,18 +78,20 @@ def gemm_kernel(
     """Return one matrix product; a bias is one value per column."""
     w, rng = workload, np.random.default_rng(7)
     batch = (w.batch,) if w.batch > 1 else ()
-    a = rng.standard_normal((*batch, w.m, w.k), dtype=np.float32)
-    b = rng.standard_normal((w.k, w.n), dtype=np.float32) / np.float32(np.sqrt(w.k))
+    a = rng.standard_normal((*batch, w.m, w.k)).astype(w.dtype)
+    b = (rng.standard_normal((w.k, w.n)) / np.sqrt(w.k)).astype(w.dtype)
     packed = implementation.pack(w, config, b)
-    data, constant = te.placeholder(a.shape, name="a"), te.placeholder(packed.shape, name="b")
-    params = [data, constant]
+    data, constant = params = [
+        te.placeholder(x.shape, w.dtype, n) for x, n in ((a, "a"), (packed, "b"))
+    ]
     value = implementation.compute(w, config, data, constant)
-    wanted, operands = reference.gemm(a, b), []
+    wanted, operands = reference.gemm(a.astype(np.float32), b.astype(np.float32)), []
     for number, step in enumerate(steps):
         operand = None
         if step not in ACTIVATIONS:
-            operands.append(rng.standard_normal(_operand(step, wanted.shape), dtype=np.float32))
-            operand = te.placeholder(operands[-1].shape, name=f"operand_{number}")
+            values = rng.standard_normal(_operand(step, wanted.shape)).astype(w.dtype)
+            operands.append(values)
+            operand = te.placeholder(values.shape, w.dtype, f"operand_{number}")
             params.append(operand)
         value = _step(value, step, operand, f"step_{number}")
         wanted = _reference_step(wanted, step, operands[-1] if operand is not None else None)
@@ -95,7 +104,7 @@ def gemm_kernel(
     def error(result: np.ndarray) -> float:
         return np.abs(result - wanted).max() / scale
 
-    arguments = [a, packed, *operands, np.empty(wanted.shape, np.float32)]
+    arguments = [a, packed, *operands, np.empty(wanted.shape, w.dtype)]
     return Kernel(_label(w, config, steps), func, arguments, error)
 
 

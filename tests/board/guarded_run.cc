@@ -3,7 +3,7 @@
 // usage: guarded_run LIBRARY CASES DATA RESULTS
 //
 // CASES has a line for each kernel: its name, the number of its arguments, and for each argument
-// (float32) the number of its dimensions and their sizes. DATA holds the values of all arguments but the last of each kernel, one
+// its bits (32: float, 16: half), the number of its dimensions and their sizes. DATA holds the values of all arguments but the last of each kernel, one
 // after the other. The last one, the result, is full of NaN before each call. RESULTS gets it
 // twice: all arrays end at, then begin at, a forbidden page. A crash leaves the name of the kernel
 // as the last line on stderr.
@@ -59,13 +59,14 @@ static const int kMost = 16;
 struct Case {
   char name[128];
   int count;
+  int bits[kMost];
   int ndim[kMost];
   int64_t shape[kMost][8];
 
   size_t bytes(int i) const {
-    size_t bytes = sizeof(float);
-    for (int d = 0; d < ndim[i]; d++) bytes *= static_cast<size_t>(shape[i][d]);
-    return bytes;
+    size_t size = static_cast<size_t>(bits[i]) / 8;
+    for (int d = 0; d < ndim[i]; d++) size *= static_cast<size_t>(shape[i][d]);
+    return size;
   }
 };
 
@@ -74,7 +75,7 @@ static bool next_case(FILE* file, Case* kernel) {
   if (fscanf(file, "%127s %d", kernel->name, &kernel->count) != 2) return false;
   if (kernel->count < 1 || kernel->count > kMost) die(kUsage, "%s: arguments", kernel->name);
   for (int i = 0; i < kernel->count; i++) {
-    if (fscanf(file, "%d", &kernel->ndim[i]) != 1 || kernel->ndim[i] > 8) {
+    if (fscanf(file, "%d %d", &kernel->bits[i], &kernel->ndim[i]) != 2 || kernel->ndim[i] > 8) {
       die(kUsage, "%s: dimensions", kernel->name);
     }
     for (int d = 0; d < kernel->ndim[i]; d++) {
@@ -105,7 +106,7 @@ static size_t call_kernel(const Value& library, Case* kernel, const char* data, 
     }
     tensors[i].data = arrays[i].data;
     tensors[i].device = {kDLCPU, 0};
-    tensors[i].dtype = {kDLFloat, 32, 1};
+    tensors[i].dtype = {kDLFloat, static_cast<uint8_t>(kernel->bits[i]), 1};
     tensors[i].ndim = kernel->ndim[i];
     tensors[i].shape = kernel->shape[i];
     arguments[i].type_index = kTVMFFIDLTensorPtr;

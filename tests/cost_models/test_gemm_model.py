@@ -73,7 +73,7 @@ def test_threads_cost_a_fork_at_most(workload: GemmWorkload, core: Core, threads
 
 def test_other_types_are_refused() -> None:
     reason = IMPLEMENTATION.applies(GemmWorkload(8, 8, 8, dtype="int8"), AVX512)
-    assert reason == "no int8 micro-kernels"
+    assert reason == "no int8 micro-kernels for avx512"
 
 
 # --- one product by hand: a 3x3 convolution of ResNet-50 as im2col would give it ----------------

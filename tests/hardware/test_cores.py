@@ -262,3 +262,5 @@ def test_llvm_knows_the_target(name):
     register = {"avx512": "zmm", "avx2": "ymm", "neon": r"fmul(\.4s\s|.*\.4s)"}
     assert re.search(register[Core.named(name).isa], assembly)
     assert "is not a recognized" not in assembly
+    if Core.named(name).isa == "neon":
+        assert bool(target.attrs["feature.has_fp16_simd"]) == Core.named(name).computes("float16")

@@ -134,6 +134,8 @@ def test_neon_target_follows_the_flags():
     core = native_core(arm(0xD40, {"asimd", "asimdhp", "asimddp", "i8mm", "bf16"}))  # no SVE
     assert core.mcpu == "neoverse-v1"
     assert core.mattr == ("+dotprod", "+fullfp16", "+i8mm", "+bf16", "-sve")
+    assert core.computes("float16")
+    assert not native_core(arm(0xD40, {"asimd", "asimddp"})).computes("float16")
 
 
 @pytest.mark.parametrize(

@@ -89,17 +89,31 @@ def compile_all(
 
 def run(function: Any, product: Product) -> float:
     """Run on random data; return the error over what rounding may cause (1 is the limit)."""
+    *operands, out = map(tvm.runtime.tensor, arrays(product))
+    function(*operands, out)
+    return error(product, out.numpy())
+
+
+def arrays(product: Product) -> list[np.ndarray]:
+    """Return random A and B, and C full of NaN."""
     rng = np.random.default_rng(3)
-    a = rng.standard_normal(product.a_shape, dtype=np.float32)
-    b = rng.standard_normal(product.b_shape, dtype=np.float32)
-    out = tvm.runtime.tensor(np.full((product.h, product.w, product.n), np.nan, np.float32))
-    function(tvm.runtime.tensor(a), tvm.runtime.tensor(b), out)
+    dtype = product.kernel.dtype
+    a, b = (
+        rng.standard_normal(shape).astype(dtype) for shape in (product.a_shape, product.b_shape)
+    )
+    return [a, b, np.full((product.h, product.w, product.n), np.nan, product.shape.sums or dtype)]
+
+
+def error(product: Product, c: np.ndarray) -> float:
+    """Return the error of a result over what rounding may cause (1 is the limit)."""
+    a, b, _ = arrays(product)
     depth = product.calls * product.shape.kr
     columns = b.transpose(0, 2, 1, 3).reshape(depth, -1)[:, : product.n].astype(np.float64)
     rows = _plain_a(product, a)
     # After YNNPACK: the sum of k products of magnitude below max |a| max |b|.
-    bound = np.finfo(np.float32).eps * (depth + 1) * np.abs(a).max() * np.abs(b).max()
-    return float(np.abs(out.numpy() - rows @ columns).max() / bound)
+    largest = np.abs(a).max().astype(np.float64) * np.abs(b).max()
+    bound = np.finfo(product.kernel.dtype).eps * (depth + 1) * largest
+    return float(np.abs(c - rows @ columns).max() / bound)
 
 
 def _plain_a(product: Product, a: np.ndarray) -> np.ndarray:
@@ -113,13 +127,16 @@ def _plain_a(product: Product, a: np.ndarray) -> np.ndarray:
 
 def _define(product: Product) -> list[te.Tensor]:
     mh, mw, nr = product.block
-    a = te.placeholder(product.a_shape, name="A")
-    b = te.placeholder(product.b_shape, name="B")
+    dtype = product.kernel.dtype
+    a = te.placeholder(product.a_shape, dtype, name="A")
+    b = te.placeholder(product.b_shape, dtype, name="B")
+    wide = product.shape.sums or dtype
     kb = te.reduce_axis((0, product.calls), "kb")
     k = te.reduce_axis((0, product.shape.kr), "k")
 
     def block(yt: Any, xt: Any, jt: Any, ih: Any, iw: Any, j: Any) -> Any:
-        return te.sum(a[product.a_at(kb, yt, xt, ih, iw, k)] * b[kb, jt, k, j], axis=[kb, k])
+        factors = a[product.a_at(kb, yt, xt, ih, iw, k)], b[kb, jt, k, j]
+        return te.sum(factors[0].astype(wide) * factors[1].astype(wide), axis=[kb, k])
 
     acc = te.compute((*product.tiles, mh, mw, nr), block, name="acc")
 

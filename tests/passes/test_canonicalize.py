@@ -15,7 +15,10 @@ from tvm.relax import op
 
 from tvm_blislike import frontend
 from tvm_blislike.adapter import constant_array, is_constant
+from tvm_blislike.hardware import Core
 from tvm_blislike.passes.canonicalize import Canonicalize
+
+NATIVE = Core.native()
 
 Steps = Callable[[relax.BlockBuilder, relax.Var], relax.Expr]
 CHANNELS = 4
@@ -67,7 +70,7 @@ FOLDED: dict[str, Steps] = {
 @pytest.mark.parametrize("name", FOLDED)
 def test_becomes_weights_and_one_addition(name: str) -> None:
     mod = behind_conv(FOLDED[name])
-    left = operators(Canonicalize()(mod))
+    left = operators(Canonicalize(NATIVE)(mod))
     # A pure scale leaves no addition.
     assert left in ({"nn.conv2d": 1}, {"nn.conv2d": 1, "add": 1})
     assert_same_as_plain_tvm(mod)
@@ -75,7 +78,7 @@ def test_becomes_weights_and_one_addition(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["scale", "divisor", "scalar"])
 def test_scales_leave_the_convolution_alone(name: str) -> None:
-    assert operators(Canonicalize()(behind_conv(FOLDED[name]))) == {"nn.conv2d": 1}
+    assert operators(Canonicalize(NATIVE)(behind_conv(FOLDED[name]))) == {"nn.conv2d": 1}
 
 
 def test_an_activation_ends_the_chain() -> None:
@@ -85,7 +88,7 @@ def test_an_activation_ends_the_chain() -> None:
 
     mod = behind_conv(steps)
     expected = {"nn.conv2d": 1, "add": 1, "nn.relu": 1, "multiply": 1}
-    assert operators(Canonicalize()(mod)) == expected
+    assert operators(Canonicalize(NATIVE)(mod)) == expected
     assert_same_as_plain_tvm(mod)
 
 
@@ -106,7 +109,7 @@ KEPT: dict[str, tuple[Steps, str]] = {
 def test_what_is_no_scale_or_shift_per_channel_stays(name: str) -> None:
     steps, kept = KEPT[name]
     mod = behind_conv(steps)
-    assert operators(Canonicalize()(mod))[kept] == 1
+    assert operators(Canonicalize(NATIVE)(mod))[kept] == 1
     assert_same_as_plain_tvm(mod)
 
 
@@ -115,7 +118,7 @@ def test_a_value_that_is_read_twice_is_not_folded_away() -> None:
         return op.add(b.emit(op.multiply(y, per_channel())), b.emit(op.nn.relu(y)))
 
     mod = behind_conv(steps)
-    assert operators(Canonicalize()(mod))["multiply"] == 1
+    assert operators(Canonicalize(NATIVE)(mod))["multiply"] == 1
     assert_same_as_plain_tvm(mod)
 
 
@@ -125,13 +128,13 @@ def test_convolution_of_weights_that_are_no_constant_keeps_its_scale() -> None:
         (1, 3, 5, 5),
         (CHANNELS, 3, 1, 1),
     )
-    assert operators(Canonicalize()(mod)) == {"nn.conv2d": 1, "multiply": 1}
+    assert operators(Canonicalize(NATIVE)(mod)) == {"nn.conv2d": 1, "multiply": 1}
     assert_same_as_plain_tvm(mod)
 
 
 def test_batch_norm_of_anything_else_is_two_operators() -> None:
     mod = graph(lambda b, x: batch_norm(b, b.emit(op.nn.relu(x))), (1, CHANNELS, 3, 3))
-    assert operators(Canonicalize()(mod)) == {"nn.relu": 1, "multiply": 1, "add": 1}
+    assert operators(Canonicalize(NATIVE)(mod)) == {"nn.relu": 1, "multiply": 1, "add": 1}
     assert_same_as_plain_tvm(mod)
 
 
@@ -144,7 +147,7 @@ def test_batch_norm_in_training_stays() -> None:
         return relax.TupleGetItem(result, 0)
 
     mod = graph(function, (2, CHANNELS, 3, 3))
-    assert operators(Canonicalize()(mod)) == {"nn.batch_norm": 1}
+    assert operators(Canonicalize(NATIVE)(mod)) == {"nn.batch_norm": 1}
     assert_same_as_plain_tvm(mod)
 
 
@@ -155,7 +158,7 @@ def test_batch_norm_whose_statistics_are_inputs_stays() -> None:
         return relax.TupleGetItem(result, 0)
 
     mod = graph(function, (1, CHANNELS, 3, 3), (CHANNELS,))
-    assert operators(Canonicalize()(mod))["nn.batch_norm"] == 1
+    assert operators(Canonicalize(NATIVE)(mod))["nn.batch_norm"] == 1
     x, mean = random(1, CHANNELS, 3, 3), random(CHANNELS)
     expected = (x - mean.reshape(1, -1, 1, 1)) / np.sqrt(1 + 1e-5) + 1
     np.testing.assert_allclose(run(mod, x, mean), expected, rtol=1e-5, atol=1e-5)
@@ -172,7 +175,7 @@ def test_the_weights_hold_the_scale_to_the_last_bit() -> None:
             y = op.multiply(y, relax.const(scale))
         return y
 
-    (conv,) = calls(Canonicalize()(graph(function, (1, 3, 4, 4))), "nn.conv2d")
+    (conv,) = calls(Canonicalize(NATIVE)(graph(function, (1, 3, 4, 4))), "nn.conv2d")
     product = np.prod([s.astype("float64") for s in scales], axis=0)
     expected = (weights * product.reshape(-1, 1, 1, 1)).astype("float32")
     np.testing.assert_array_equal(constant_array(conv.args[1]), expected)
@@ -185,7 +188,7 @@ def test_attributes_of_the_convolution_survive() -> None:
         return op.add(b.emit(op.nn.conv2d(x, weights, **attrs)), per_channel())
 
     mod = graph(function, (1, 4, 7, 8))
-    (conv,) = calls(Canonicalize()(mod), "nn.conv2d")
+    (conv,) = calls(Canonicalize(NATIVE)(mod), "nn.conv2d")
     attrs = conv.attrs
     found = [list(map(int, v)) for v in (attrs.strides, attrs.padding, attrs.dilation)]
     assert (found, int(attrs.groups)) == ([[2, 1], [0, 1, 2, 3], [1, 2]], 2)
@@ -222,7 +225,7 @@ def test_constants_are_computed_now(name: str) -> None:
     function, expected = OF_CONSTANTS[name]
     shape = expected.shape
     mod = graph(lambda b, x: op.add(x, function(relax.const(WEIGHTS))), shape)
-    (add,) = calls(Canonicalize()(mod))
+    (add,) = calls(Canonicalize(NATIVE)(mod))
     assert is_constant(add.args[1])
     folded = constant_array(add.args[1])
     assert (folded.shape, folded.dtype) == (shape, np.float32)
@@ -231,7 +234,7 @@ def test_constants_are_computed_now(name: str) -> None:
 
 def test_operators_with_an_input_are_not() -> None:
     mod = graph(lambda b, x: op.add(op.permute_dims(x, [1, 0]), relax.const(WEIGHTS)), (3, 2))
-    assert operators(Canonicalize()(mod)) == {"permute_dims": 1, "add": 1}
+    assert operators(Canonicalize(NATIVE)(mod)) == {"permute_dims": 1, "add": 1}
 
 
 # --- clips of the ONNX importer -------------------------------------------
@@ -258,7 +261,7 @@ def clip_model(low: float | None, high: float | None) -> onnx.ModelProto:
 def test_clip_becomes_operators_that_layouts_pass_through(
     low: float | None, high: float | None
 ) -> None:
-    mod = Canonicalize()(frontend.load(clip_model(low, high)).module)
+    mod = Canonicalize(NATIVE)(frontend.load(clip_model(low, high)).module)
     left = operators(mod)
     assert left["call_tir"] == 0
     assert set(left) <= {"maximum", "minimum"}
@@ -270,5 +273,5 @@ def test_other_primfuncs_stay_calls() -> None:
     def function(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
         return b.emit_te(tvm.topi.subtract, x, relax.const(random(3)))
 
-    left = operators(Canonicalize()(graph(function, (2, 3))))
+    left = operators(Canonicalize(NATIVE)(graph(function, (2, 3))))
     assert left == {"call_tir": 1}

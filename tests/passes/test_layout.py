@@ -27,7 +27,7 @@ MOVES = ("layout_transform", "permute_dims", "reshape")
 
 
 def laid_out(mod: tvm.IRModule) -> tvm.IRModule:
-    return choose_layouts(STRATEGY)(Canonicalize()(mod))
+    return choose_layouts(STRATEGY)(Canonicalize(STRATEGY.core)(mod))
 
 
 def layouts(mod: tvm.IRModule) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from small_models import two_convolutions
 
 import tvm_blislike
 from tvm_blislike import mca
-from tvm_blislike.assembly import Instruction, count, functions
+from tvm_blislike.assembly import Instruction, count, functions, instructions
 from tvm_blislike.cost_models import in_order
 from tvm_blislike.errors import ToolchainError, UsageError
 from tvm_blislike.hardware import Core
@@ -42,9 +42,10 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     mca.find_tool.cache_clear()
 
 
-def test_every_layer_with_a_micro_kernel_has_a_loop(tool):
+@pytest.mark.parametrize("name", ["cortex-a72", "apple-m1"])
+def test_every_layer_with_a_micro_kernel_has_a_loop(name: str, tool):
     tool(22)
-    core = Core.named("cortex-a72")
+    core = Core.named(name)
     limits = tvm_blislike.Constraints(only=("conv2d_direct",))
     model = tvm_blislike.compile(two_convolutions(), core, threads=2, constraints=limits)
     assembly = model.assembly()
@@ -58,7 +59,8 @@ def test_every_layer_with_a_micro_kernel_has_a_loop(tool):
         assert counts.fmas >= 4
         # One cycle a line, the label included.
         assert entry.speed.cycles == entry.speed.mca_cycles == counts.instructions + 1
-        assert entry.speed.utilisation == pytest.approx(counts.fmas / entry.speed.cycles)
+        started = counts.fmas / entry.speed.cycles
+        assert entry.speed.utilisation == pytest.approx(started / core.fma_per_cycle)
 
 
 def test_a_library_has_no_text():
@@ -81,6 +83,29 @@ def test_missing_and_old_tools_are_named(tool):
     tool(19, "llvm-mca-19")
     mca.find_tool.cache_clear()
     assert mca.find_tool().endswith("llvm-mca-19")
+
+
+@pytest.mark.parametrize(
+    ("apple", "usual"),
+    [
+        ("fmla.4s\tv28, v9, v13[0]", "fmla v28.4s, v9.4s, v13.s[0]"),
+        ("fmla.8h\tv0, v1, v2[7]", "fmla v0.8h, v1.8h, v2.h[7]"),
+        ("ld1r.4s\t{ v3 }, [x9], #4", "ld1r { v3.4s }, [x9], #4"),
+        ("st1.s\t{ v3 }[1], [x9]", "st1 { v3.s }[1], [x9]"),
+        ("mov.16b\tv1, v2", "mov v1.16b, v2.16b"),
+        ("b.ls\tLBB0_1", "b.ls LBB0_1"),
+        ("ldp\tq0, q1, [x9, #16]", "ldp q0, q1, [x9, #16]"),
+    ],
+)
+def test_apples_syntax_is_read_as_the_usual_one(apple: str, usual: str):
+    (found,) = instructions(f"\t{apple}\n")
+    assert str(found) == usual
+
+
+def test_functions_of_mach_o_have_an_underscore_more():
+    head = "\t.section\t__TEXT,__text,regular,pure_instructions\n"
+    text = f"{head}_f:\nLfunc_begin0:\n\tret\nLBB0_1:\n\tnop\n___g:\n\tret\n"
+    assert list(functions(text)) == ["f", "__g"]
 
 
 def test_functions_are_told_apart():

@@ -25,16 +25,16 @@ from tvm_blislike.workload import Conv2dWorkload
 
 
 def _clip(x: Any, low: float, high: float) -> Any:
-    return te.max(te.min(x, tirx.const(high, "float32")), tirx.const(low, "float32"))
+    return te.max(te.min(x, tirx.const(high, str(x.ty))), tirx.const(low, str(x.ty)))
 
 
 def _hard_sigmoid(x: Any) -> Any:
-    return _clip(x * tirx.const(1 / 6, "float32") + tirx.const(0.5, "float32"), 0.0, 1.0)
+    return _clip(x * tirx.const(1 / 6, str(x.ty)) + tirx.const(0.5, str(x.ty)), 0.0, 1.0)
 
 
 # name: (of a value in TE, of an array in numpy)
 ACTIVATIONS: dict[str, tuple[Callable[[Any], Any], Callable[[np.ndarray], np.ndarray]]] = {
-    "relu": (lambda x: te.max(x, tirx.const(0.0, "float32")), reference.relu),
+    "relu": (lambda x: te.max(x, tirx.const(0.0, str(x.ty))), reference.relu),
     "clip": (lambda x: _clip(x, -0.5, 0.75), lambda x: reference.clip(x, -0.5, 0.75)),
     "hard_swish": (lambda x: x * _hard_sigmoid(x), reference.hard_swish),
     "silu": (lambda x: x * te.sigmoid(x), reference.silu),
@@ -80,17 +80,17 @@ def primfunc(
 ) -> tirx.PrimFunc:
     """Return the unscheduled PrimFunc (data, packed, operand of each step ..., result)."""
     w, layout = workload, config.out_layout
-    data = te.placeholder(shape_in(config.data_layout, w.n, w.ci, w.h, w.w), name="data")
+    data = te.placeholder(shape_in(config.data_layout, w.n, w.ci, w.h, w.w), w.dtype, name="data")
     implementation = get_implementation(config.implementation)
-    weights = np.zeros((w.co, w.ci // w.groups, w.kh, w.kw), np.float32)
-    packed = te.placeholder(implementation.pack(w, config, weights).shape, name="packed")
+    weights = np.zeros((w.co, w.ci // w.groups, w.kh, w.kw), w.dtype)
+    packed = te.placeholder(implementation.pack(w, config, weights).shape, w.dtype, name="packed")
     value = implementation.compute(w, config, data, packed)
     params = [data, packed]
     for number, step in enumerate(steps):
         operand = None
         if step in OPERANDS:
             shape = shape_in(layout, *operand_shape(step, w))
-            operand = te.placeholder(shape, name=f"{step}_{number}")
+            operand = te.placeholder(shape, w.dtype, name=f"{step}_{number}")
             params.append(operand)
         value = _step(step, value, operand, f"step_{number}")
     if reader is not None:
@@ -147,19 +147,20 @@ def arrays(workload: Conv2dWorkload, steps: Sequence[str] = ()) -> list[np.ndarr
     shapes = [operand_shape(step, w) for step in steps if step in OPERANDS]
     data = rng.standard_normal((w.n, w.ci, w.h, w.w), dtype=np.float32)
     weights = rng.standard_normal((w.co, w.ci // w.groups, w.kh, w.kw), dtype=np.float32)
-    return [
+    values = [
         data,
         weights / np.float32(math.sqrt(depth)),
         *(rng.standard_normal(shape, dtype=np.float32) for shape in shapes),
     ]
+    return [value.astype(w.dtype) for value in values]
 
 
 def expected(
     workload: Conv2dWorkload, steps: Sequence[str], values: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """Return the result by the reference, NCHW."""
+    """Return the result by the reference, NCHW in float32."""
     w = workload
-    data, weights, *operands = values
+    data, weights, *operands = (value.astype(np.float32) for value in values)
     out = reference.conv2d(data, weights, None, w.stride, w.padding, w.dilation, w.groups)
     for step in steps:
         if step in ACTIVATIONS:
@@ -180,7 +181,7 @@ def placed(
     w = workload
     data, weights, *operands = values
     implementation = get_implementation(config.implementation)
-    out = np.full(shape_in(config.out_layout, w.n, w.co, w.oh, w.ow), np.nan, np.float32)
+    out = np.full(shape_in(config.out_layout, w.n, w.co, w.oh, w.ow), np.nan, w.dtype)
     return [
         in_layout(data, config.data_layout),
         implementation.pack(w, config, weights),

@@ -1,5 +1,6 @@
 """Depthwise convolution against numpy; its code: no condition, no spill, each pixel loaded once."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -340,7 +341,12 @@ def test_applies():
     assert "gemm" in IMPLEMENTATION.applies(GemmWorkload(1, 1, 1), NATIVE)
     assert "too large" in IMPLEMENTATION.applies(layer(32, 99, kernel=99), NATIVE)
     half = Conv2dWorkload(1, 8, 9, 9, 8, 3, 3, groups=8, dtype="float16")
-    assert "float16" in IMPLEMENTATION.applies(half, NATIVE)
+    older = Core.named("cortex-a72")
+    assert IMPLEMENTATION.applies(half, older) == "cortex-a72 has no float16 arithmetic"
+    assert IMPLEMENTATION.applies(half, Core.named("cortex-a76")) == ""
+    long = layer(32, 40, kernel=17, padding=(0, 0, 0, 0))
+    long = dataclasses.replace(long, dtype="float16")
+    assert "too long a sum" in IMPLEMENTATION.applies(long, Core.named("cortex-a76"))
 
 
 def test_pack_te_agrees_with_pack():

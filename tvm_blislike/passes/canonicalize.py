@@ -30,6 +30,7 @@ from tvm_blislike.adapter import (
     static_shape,
     use_counts,
 )
+from tvm_blislike.hardware import Core
 from tvm_blislike.passes.constants import Folding
 from tvm_blislike.passes.local_response import local_response
 from tvm_blislike.passes.planar import ToImages
@@ -40,13 +41,16 @@ _AFFINE = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
 
 @tvm.transform.module_pass(opt_level=0, name="blislike.Canonicalize")
 class Canonicalize:
-    """Module pass that applies these rewrites to every Relax function."""
+    """Module pass that applies these rewrites to every Relax function, for a core."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
         mod = _rewrite(mod, _Operators)
         mod = TIDY(local_response(TIDY(mod)))
-        mod = TIDY(ToImages()(mod))
+        mod = TIDY(ToImages(self.core)(mod))
         mod = _rewrite(mod, _Affine)
         return relax.transform.DeadCodeElimination()(mod)
 
@@ -221,7 +225,7 @@ def _is_foldable_conv(value: relax.Expr) -> bool:
         and value.attrs.data_layout == "NCHW"
         and value.attrs.kernel_layout == "OIHW"
         and value.attrs.out_layout == "NCHW"
-        and dtype_name(value.args[1]) == "float32"
+        and dtype_name(value.args[1]) in ("float32", "float16")
     )
 
 

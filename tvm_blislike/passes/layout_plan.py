@@ -242,7 +242,8 @@ class _Graph:
         if h == w == 1 or c == 1:
             return RESHAPE_SECONDS
         elements = math.prod((n, c, h, w))
-        return transform_seconds(elements, self.strategy.core, self.strategy.threads)
+        strategy = self.strategy
+        return transform_seconds(elements, strategy.core, strategy.threads, dtype_name(image))
 
 
 def _is_image_var(value: Hashable) -> bool:

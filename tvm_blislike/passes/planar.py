@@ -25,6 +25,8 @@ from tvm_blislike.adapter import (
     op_name,
     static_shape,
 )
+from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import HALF_KERNELS, KERNELS
 from tvm_blislike.passes.layout import BINARY, UNARY
 from tvm_blislike.passes.transposed import Axis, transposed_convolution
 from tvm_blislike.passes.volumes import Window, convolution, rearranged
@@ -38,19 +40,24 @@ _CONVOLUTIONS = {
     "relax.nn.conv3d_transpose": (3, True),
 }
 _LAYOUTS = {1: ("NCW", "OIW", "IOW"), 2: ("NCHW", "", "IOHW"), 3: ("NCDHW", "OIDHW", "IODHW")}
+# Data types of which some core has micro-kernels.
+_FLOATS = {kernel.dtype for kernel in (*KERNELS, *HALF_KERNELS)}
 # Fewer input channels than this are read along rows (`cost_models.direct.layouts`).
 _FEW_CHANNELS = 8
 
 
 @tvm.transform.module_pass(opt_level=0, name="blislike.ToImages")
 class ToImages:
-    """Module pass that rewrites every Relax function."""
+    """Module pass that rewrites every Relax function for a core."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
         result = mod.clone()
         for gvar, func in functions(mod):
-            result.update_func(gvar, _ToImages(mod).visit_expr(func))
+            result.update_func(gvar, _ToImages(mod, self.core).visit_expr(func))
         return result
 
 
@@ -77,8 +84,9 @@ class Planar:
 
 @mutator
 class _ToImages(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule) -> None:
+    def __init__(self, mod: tvm.IRModule, core: Core) -> None:
         super().__init__(mod)
+        self.core = core
         self.planes: dict[relax.Var, Planar] = {}
         self.restored: dict[relax.Var, relax.Expr] = {}
         self.made: dict[tuple[relax.Var, bool], Planar] = {}
@@ -208,7 +216,10 @@ class _ToImages(PyExprMutator):
             return Planar(result, shape)
         sizes, out = three(size[2:], 1), three(shape[2:], 1)
         axes = tuple(map(Axis, sizes, out, taps, stride, dilation, before))
-        result = transposed_convolution(self.builder_, source.var, size[0], weights, axes, groups)
+        lanes = self.core.lanes(dtype_name(call))
+        result = transposed_convolution(
+            self.builder_, source.var, size[0], weights, axes, groups, lanes
+        )
         return Planar(result, shape)
 
 
@@ -218,7 +229,8 @@ def _is_plain(call: relax.Call, spatial: int, transposed: bool) -> bool:
     data, forward, backward = _LAYOUTS[spatial]
     layouts = (str(attrs.data_layout), str(attrs.out_layout), str(attrs.kernel_layout))
     dtypes = {dtype_name(expr) for expr in (*call.args, call)}
-    return layouts == (data, data, backward if transposed else forward) and dtypes == {"float32"}
+    usual = layouts == (data, data, backward if transposed else forward)
+    return usual and len(dtypes) == 1 and dtypes <= _FLOATS
 
 
 def _constant_like(arg: relax.Expr, like: Planar) -> relax.Expr | None:

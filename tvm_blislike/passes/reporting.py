@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -17,6 +18,7 @@ from tvm_blislike.passes.schedule import CHOSEN
 from tvm_blislike.report import CandidateReport, Footprint, LayerReport, Report
 from tvm_blislike.schedules.default_rule import ATTRIBUTE
 from tvm_blislike.strategy import Candidate, Choice, Strategy
+from tvm_blislike.workload import Workload
 
 
 class Reporter:
@@ -31,12 +33,17 @@ class Reporter:
         @tvm.transform.module_pass(opt_level=0, name="blislike.Report")
         def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
             layers = tuple(_layer(gvar, mod, strategy) for gvar in _calls(mod))
-            self.report = Report(
-                layers, strategy.core.name, strategy.threads, tuple(strategy.core.notes)
-            )
+            refused = [_left_out(reason, found) for reason, found in strategy.left_out().items()]
+            notes = (*strategy.core.notes, *refused)
+            self.report = Report(layers, strategy.core.name, strategy.threads, notes)
             return mod
 
         return run
+
+
+def _left_out(reason: str, workloads: Sequence[Workload]) -> str:
+    """Say why workloads got the default rule: their kernels carry the names of operators only."""
+    return f"default rule for {', '.join(map(str, workloads))}: {reason}"
 
 
 def _calls(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:

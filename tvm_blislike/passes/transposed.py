@@ -25,8 +25,6 @@ from tvm_blislike.passes.moves import interleaved
 from tvm_blislike.passes.phases import Axis
 from tvm_blislike.passes.volumes import Triple, Window, convolution, rearranged
 
-# A vector of a vector instruction set: fewer output channels cost as much.
-LANES = 16
 # What one convolution more costs, in multiplications of the others: it reads the input again.
 APART = 1.15
 
@@ -38,6 +36,7 @@ def transposed_convolution(
     weights: relax.Expr,
     axes: tuple[Axis, Axis, Axis],
     groups: int,
+    lanes: int,
 ) -> relax.Var:
     """Emit a transposed convolution of volumes, carried as slices.
 
@@ -55,6 +54,8 @@ def transposed_convolution(
         Depth, height, width.
     groups : int
         Channel groups.
+    lanes : int
+        Elements of a vector register: fewer output channels cost as much.
 
     Returns
     -------
@@ -63,7 +64,7 @@ def transposed_convolution(
     """
     joint = tuple(axis.together() for axis in axes)
     channels = groups * static_shape(weights)[1]
-    if _are_apart(axes, joint, channels, groups):
+    if are_apart(axes, joint, channels, groups, lanes):
         result = _apart(builder, data, batch, weights, axes, groups)
     else:
         axes = joint
@@ -77,9 +78,26 @@ def _all_phases(axes: tuple[Axis, Axis, Axis]) -> tuple[range, range, range]:
     return tuple(range(axis.stride) for axis in axes)
 
 
-def _are_apart(
-    axes: tuple[Axis, Axis, Axis], joint: tuple[Axis, Axis, Axis], channels: int, groups: int
+def are_apart(
+    axes: tuple[Axis, Axis, Axis],
+    joint: tuple[Axis, Axis, Axis],
+    channels: int,
+    groups: int,
+    lanes: int,
 ) -> bool:
+    """Return whether one convolution for each phase costs less than one for all.
+
+    Parameters
+    ----------
+    axes, joint : tuple of Axis
+        As they are, and shifted to where the union of all phases costs least.
+    channels : int
+        Output channels of all groups.
+    groups : int
+        Channel groups.
+    lanes : int
+        Elements of a vector register.
+    """
     phases = math.prod(axis.stride for axis in axes)
     if phases == 1:
         return False
@@ -87,15 +105,15 @@ def _are_apart(
         # A group's channels lie together: those of several phases would lie between them.
         return True
     together = math.prod(a.count * a.elements(range(a.stride)) for a in joint)
-    together *= _in_vectors(phases * channels)
+    together *= _in_vectors(phases * channels, lanes)
     apart = math.prod(
         sum(axis.count * axis.met(phase) for phase in range(axis.stride)) for axis in axes
     )
-    return APART * apart * _in_vectors(channels) < together
+    return APART * apart * _in_vectors(channels, lanes) < together
 
 
-def _in_vectors(channels: int) -> int:
-    return math.ceil(channels / LANES) * LANES
+def _in_vectors(channels: int, lanes: int) -> int:
+    return math.ceil(channels / lanes) * lanes
 
 
 def _apart(
@@ -152,7 +170,7 @@ def _kernel(
     (pd, ed), (ph, eh), (pw, ew) = (table.shape for table in tables)
     by_group = (groups, ci // groups, co_group, pd, ed, ph, eh, pw, ew)
     weights = rearranged(builder, weights, tuple(range(5)), by_group)
-    # Several phases and several groups never meet (`_are_apart`).
+    # Several phases and several groups never meet (`are_apart`).
     order = (3, 5, 7, 0, 2, 1, 4, 6, 8)
     channels = pd * ph * pw * groups * co_group
     return rearranged(builder, weights, order, (channels, ci // groups, ed, eh, ew))

@@ -24,8 +24,8 @@ from tvm_blislike.tuning.kernels import Bundle, Plan
 from tvm_blislike.tuning.scratch import Scratch
 from tvm_blislike.workload import Workload
 
-# Error of an fp32 sum of a few thousand products relative to the largest result, with room.
-_ROUNDING = 2e-5
+# Error of a sum of a few thousand products relative to the largest result, with room.
+_ROUNDING = {"float32": 2e-5, "float16": 1e-2}
 # Above what an implementation expects of itself: `error_bound` is no strict bound.
 _ERROR_FACTOR = 5.0
 _REASON_LENGTH = 300
@@ -283,7 +283,7 @@ def _outcome(
     bound = get_implementation(config.implementation).error_bound(workload, config)
     if error < 0:
         return Outcome(config, "wrong", reason="results are not finite")
-    if error > max(_ROUNDING, _ERROR_FACTOR * bound):
+    if error > max(_ROUNDING[workload.dtype], _ERROR_FACTOR * bound):
         reason = f"differs from the reference by {error:.1e} of its largest value"
         return Outcome(config, "wrong", error=error, reason=reason)
     return Outcome(config, "ok", seconds, error)

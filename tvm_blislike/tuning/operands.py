@@ -19,10 +19,9 @@ def operands(workload: Workload) -> tuple[np.ndarray, np.ndarray]:
     data, weights = operand_shapes(workload)
     depth = math.prod(weights[1:]) if isinstance(workload, Conv2dWorkload) else workload.k
     scale = np.float32(1 / math.sqrt(depth))
-    return (
-        rng.standard_normal(data, dtype=np.float32),
-        rng.standard_normal(weights, dtype=np.float32) * scale,
-    )
+    image = rng.standard_normal(data, dtype=np.float32)
+    scaled = rng.standard_normal(weights, dtype=np.float32) * scale
+    return image.astype(workload.dtype), scaled.astype(workload.dtype)
 
 
 def operand_shapes(workload: Workload) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -1,0 +1,118 @@
+"""fp16 on the emulated board: micro-kernels, implementations, and a model against fp32."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import kernel_harness
+import numpy as np
+import onnxruntime
+import pytest
+import tvm
+import zoo
+from board_kernels import Kernel, errors, errors_of_module
+from board_workloads import random_kernel
+from conv_checks import EPILOGUES
+from effort import EFFORT
+from emulated_board import Board
+from half_models import in_half
+from kernel_harness import Product
+from small_models import two_convolutions
+
+import tvm_blislike
+from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import HALF_KERNELS, Microkernel, UpdateShape
+from tvm_blislike.registry import get_implementation
+from tvm_blislike.schedules import lowering
+
+CORE = Core.named("cortex-a76")
+OLDER, X86 = Core.named("cortex-a72"), Core.named("sapphirerapids")
+HALF = ["gemm", "conv2d_direct", "conv2d_depthwise", "conv2d_grouped"]
+# Up to 340 products of values around one, added in fp16: each addition rounds by up to 2 ** -10
+# where the sum is 2 to 4 (or less), half of them upwards.
+TOLERANCE = 1.5e-2
+
+
+def _product(kernel: Microkernel, number: int) -> Product:
+    """Blocks cut along rows and columns; the ways that A and C lie in memory take turns."""
+    row = {"mh": 1, "mw": kernel.mr, "kr": 13}
+    shapes = [
+        UpdateShape(**row, view="panel"),
+        UpdateShape(**row, in_memory=True, sums="float32"),
+        UpdateShape(**row, sw=2),
+    ]
+    return Product(kernel, shapes[number % 3], 1, 2 * kernel.mr - 1, kernel.nr + 3)
+
+
+def test_micro_kernels_agree_with_numpy(board: Board, tmp_path: Path) -> None:
+    products = [_product(kernel, number) for number, kernel in enumerate(HALF_KERNELS)]
+    named = {
+        f"k{i}": kernel_harness.primfunc(product).with_attr("global_symbol", f"k{i}")
+        for i, product in enumerate(products)
+    }
+    module = lowering.lower(tvm.IRModule(named))
+    kernels = [
+        Kernel(
+            f"{product.kernel.name} {product.shape}",
+            named[f"k{i}"],
+            kernel_harness.arrays(product),
+            lambda c, product=product: kernel_harness.error(product, c),
+        )
+        for i, product in enumerate(products)
+    ]
+    found = errors_of_module(_like(board, CORE), module, kernels, CORE, 1, tmp_path)
+    assert not {k.label: e for k, e in zip(kernels, found, strict=True) if not e <= 1}
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_random_workloads_agree_with_numpy(name: str, board: Board, tmp_path: Path) -> None:
+    position = HALF.index(name)
+    implementation, threads = get_implementation(name), 1 + position % 2
+    for repeat in range(EFFORT):
+        kernels = [
+            random_kernel(
+                implementation, CORE, threads, s, 900 * position + 50 * repeat + i, "float16"
+            )
+            for i, s in enumerate(EPILOGUES[::2])
+        ]
+        folder = tmp_path / str(repeat)
+        folder.mkdir()
+        found = errors(_like(board, CORE), kernels, CORE, threads, folder)
+        assert not {k.label: e for k, e in zip(kernels, found, strict=True) if not e <= TOLERANCE}
+
+
+def test_a_model_agrees_with_fp32(board: Board, tmp_path: Path) -> None:
+    model = zoo.build("mobilenet_v2", image=64)
+    image = np.random.default_rng(3).standard_normal((1, 3, 64, 64)).astype(np.float16)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (expected,) = session.run(None, {"input": image.astype(np.float32)})
+    compiled = tvm_blislike.compile(in_half(model), target=CORE.name, threads=1)
+    layers = [layer for layer in compiled.explain().layers if layer.microkernel]
+    assert {layer.implementation for layer in layers} == {*HALF} - {"conv2d_grouped"}
+    assert all(layer.microkernel.startswith("neon_f16_") for layer in layers)
+    compiled.bundle(tmp_path / "bundle")
+    file = tmp_path / "image.npy"
+    np.save(file, image)
+    program = [tmp_path / "bundle" / "blis_run", tmp_path / "bundle"]
+    _like(board, CORE).run(*program, "--input", f"input={file}", "--output", tmp_path / "out")
+    found = np.load(tmp_path / "out" / "logits.npy")
+    assert found.dtype == np.float16
+    assert np.abs(found - expected).max() <= 1e-2 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    ("core", "reason"),
+    [(OLDER, "cortex-a72 has no float16 arithmetic"), (X86, "no float16 micro-kernels for avx512")],
+)
+def test_other_cores_say_why_they_use_the_default_rule(core: Core, reason: str) -> None:
+    compiled = tvm_blislike.compile(in_half(two_convolutions()), target=core, threads=1)
+    report = compiled.explain()
+    assert {layer.implementation for layer in report.layers} == {"default rule"}
+    notes = [note for note in report.notes if "default rule" in note]
+    assert notes and all(reason in note for note in notes)
+
+
+def _like(board: Board, core: Core) -> Board:
+    """Return a board that knows only the instructions of a core."""
+    return replace(board, cpu=core.mcpu)

@@ -1,0 +1,47 @@
+"""What LLVM makes of the direct convolution on ARM: loops that leave the stack alone."""
+
+from __future__ import annotations
+
+import pytest
+from conv_checks import best
+from conv_harness import build
+
+from tvm_blislike.assembly import count, functions, innermost_loops
+from tvm_blislike.hardware import Core
+from tvm_blislike.schedules.conv2d_direct import IMPLEMENTATION
+from tvm_blislike.workload import Conv2dWorkload
+
+LAYERS = {
+    "first layer, 7x7": Conv2dWorkload(1, 3, 56, 224, 64, 7, 7, (2, 2), (3, 3, 3, 3)),
+    "first layer, 3x3": Conv2dWorkload(1, 3, 56, 224, 32, 3, 3, (2, 2), (1, 1, 1, 1)),
+    "1x1 after a wide layer": Conv2dWorkload(1, 192, 14, 14, 64, 1, 1),
+    "1x1, many pixels": Conv2dWorkload(1, 96, 56, 56, 24, 1, 1),
+    "3x3": Conv2dWorkload(1, 64, 14, 14, 128, 3, 3, (2, 2), (1, 1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize(
+    ("core", "dtype", "most_per_fma"),
+    [
+        # Nothing starts beside a load there.
+        ("cortex-a55", "float32", 0.0),
+        ("cortex-a53", "float32", 0.0),
+        # Two accesses for 180 multiply-adds of the first layer of 3x3.
+        ("cortex-a72", "float32", 0.02),
+        # Some loops are a register or two short: elements come from the lower sixteen only.
+        ("neoverse-n1", "float16", 0.06),
+    ],
+)
+def test_k_loops_leave_the_stack_alone(
+    core: str, dtype: str, most_per_fma: float, layer: str
+) -> None:
+    described = Core.named(core)
+    workload = Conv2dWorkload(**{**vars(LAYERS[layer]), "dtype": dtype})
+    config = best(IMPLEMENTATION, workload, described)
+    bodies = functions(build(workload, config, described).mod.inspect_source("asm"))
+    loops = [loop for body in bodies.values() for loop in innermost_loops(body)]
+    counts = [count(loop) for loop in loops]
+    hot = [c for c in counts if c.fmas >= 16]
+    assert hot
+    assert all(c.spills <= most_per_fma * c.fmas for c in hot), (config, hot)
