@@ -22,7 +22,6 @@ from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
 
 # To be raised when a name below gets another meaning: models of other numbers are refused.
 FEATURES = 1
-_ITEM_BYTES = 4
 # Fields of a configuration that are names.
 _NAMES = ("implementation", "loop_order", "packing", "transform", "data_layout", "out_layout")
 _NUMBERS = ("mr", "tile_h", "tile_w", "oh_block", "ring", "prefetch")
@@ -107,7 +106,7 @@ def _bytes(workload: Workload) -> dict[str, int]:
     else:
         return {}
     names = ("input", "weights", "output")
-    return {name: _ITEM_BYTES * n for name, n in zip(names, elements, strict=True)}
+    return {name: w.item_bytes * n for name, n in zip(names, elements, strict=True)}
 
 
 def _shape(workload: Workload) -> dict[str, float]:

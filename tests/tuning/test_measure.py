@@ -174,3 +174,9 @@ def test_layouts_and_back(layout: str) -> None:
     there = operands.in_layout(w, config, data)
     assert there.shape == operands.result_shape(w, config)
     np.testing.assert_array_equal(operands.from_layout(w, config, there), data)
+
+
+def test_operands_have_the_type_of_the_workload() -> None:
+    half = Conv2dWorkload(1, 4, 5, 5, 4, 3, 3, dtype="float16")
+    for workload in (half, GemmWorkload(3, 4, 5, dtype="float16")):
+        assert {array.dtype.name for array in operands.operands(workload)} == {"float16"}
