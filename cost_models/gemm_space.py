@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from tvm_blislike.config import Config
-from tvm_blislike.cost_models.gemm import ITEM_BYTES, packings
+from tvm_blislike.cost_models.data_types import most_steps
+from tvm_blislike.cost_models.gemm import packings
 from tvm_blislike.cost_models.gemm_geometry import LOOP_ORDERS, GemmGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name, kernels_for
@@ -27,7 +28,8 @@ def space(workload: GemmWorkload, core: Core, threads: int) -> Space:
         return [(k.mr, k.nr) for k in offered if k.mr <= w.m and k.nr < w.n + k.lanes]
 
     def depths(_: Config) -> list[int]:
-        blocks = range(1, math.ceil(w.k / _LEAST_KC) + 1)
+        fewest = math.ceil(w.k / most_steps(w.dtype))
+        blocks = range(fewest, math.ceil(w.k / _LEAST_KC) + 1)
         return sorted({math.ceil(w.k / count) for count in blocks})
 
     def parts(size: int, tile: int) -> list[int]:
@@ -37,7 +39,7 @@ def space(workload: GemmWorkload, core: Core, threads: int) -> Space:
         if not c.prefetch or _kernel(c, w, core).a_by_lane:
             return (0,)
         # At least a step: shorter distances make the same code.
-        return tuple(d for d in _DISTANCES if d == 0 or d >= c.nr * ITEM_BYTES)
+        return tuple(d for d in _DISTANCES if d == 0 or d >= c.nr * w.item_bytes)
 
     return Space(
         Config("gemm"),
