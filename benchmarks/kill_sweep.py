@@ -96,16 +96,20 @@ class Victim:
             env={**os.environ, "TMPDIR": str(self.temporary)},
         )
 
-    def run(self, moment: float, tally: Tally) -> None:
-        """Let a sweep run until a moment, kill it if it still does, and look at what it left."""
+    def run(self, moment: float, tally: Tally) -> float:
+        """Let a sweep run until a moment, kill it if it still does, and look at what it left.
+
+        Returns the seconds it ran.
+        """
         known = self.whole()
         process = self.start()
         started = time.monotonic()
         with suppress(subprocess.TimeoutExpired):
             process.wait(moment if moment < math.inf else None)
         ended = process.poll()
+        seconds = time.monotonic() - started
         if ended is None:
-            tally.moments.append(time.monotonic() - started)
+            tally.moments.append(seconds)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         _, messages = process.communicate()
@@ -119,6 +123,7 @@ class Victim:
             self._end(tally)
         else:
             raise LostError(f"a sweep ended with exit code {ended}: {messages}")
+        return seconds
 
     def whole(self) -> list[bytes]:
         """Return the lines of the file that end with a newline."""
@@ -202,12 +207,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         victim = Victim(Path(folder))
         try:
-            started = time.monotonic()
-            end = started + arguments.seconds
-            victim.run(math.inf, Tally())
-            life = time.monotonic() - started
+            end = time.monotonic() + arguments.seconds
+            life = victim.run(math.inf, Tally())
             while len(tally.moments) < arguments.kills and time.monotonic() < end:
-                victim.run(rng.uniform(0, life), tally)
+                fresh, completed = not victim.whole(), tally.completed
+                seconds = victim.run(rng.uniform(0, life), tally)
+                if fresh and tally.completed > completed:
+                    # The machine became faster.
+                    life = seconds
             victim.run(math.inf, tally)
         except LostError as error:
             sys.exit(f"failed after {len(tally.moments)} kills: {error}")
