@@ -1,4 +1,4 @@
-"""Configurations of the im2col convolution and their predicted time.
+"""Predicted time of the im2col convolution, for any of its configurations (`im2col_configs`).
 
 The slicing analysis (`slicing`) says how many channels fit into L1 and how many filters into L2;
 beside its N_c all channels at once are a candidate, and so are some numbers in between: partial
@@ -17,16 +17,15 @@ input and its output is a part of its price.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.im2col_geometry import (
+    BATCH,
     FILTERS,
     ITEM_BYTES,
-    SHIFT,
     Im2colGeometry,
+    copies,
 )
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
@@ -42,26 +41,39 @@ from tvm_blislike.cost_models.roofline import (
 )
 from tvm_blislike.cost_models.slicing import (
     INPUT_STATIONARY,
-    WEIGHT_STATIONARY,
     line_bytes,
-    slicings,
 )
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name, kernels_for
+from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name
 from tvm_blislike.workload import Conv2dWorkload
 
 # Part of L2 that may be planned for: the result and the next operands pass through the rest.
 L2_PLANNED = 0.7
 # Share of a stream from beyond L2 that shows although the FMAs of the same pass run meanwhile.
 EXPOSED = 0.4
-# Vectors that packing a channel may write out per kernel tap: code, compiled once for each.
-MOST_COPIES = 160
-# Steps of k that a set of channels should have besides N_c: sums are then moved rarely.
-DEPTHS = (288, 576, 1152)
+# The same of a stream from L2: fills of L1 are in the way of its loads. A layer where 32 filters
+# pass by takes 1.07 times as long as where 13 pixels do (14x14 images, Golden Cove).
+EXPOSED_L2 = 0.1
+# Cycles per store of a block of C, and of transposing it before: three or four shuffles, of which
+# one starts per cycle, and parting their results.
+STORE_CYCLES = 1.5
+TURN_CYCLES = 5.0
 # Cycles of a vector copied into a panel, and of a cache line that panels occupy (Golden Cove: 3x3
 # on 56x56 takes 4.7 per line, on 14x14, in vectors of 8 lanes, 8).
 COPY_CYCLES = 2.5
 LINE_CYCLES = 2.5
+# The same of a panel that is used at once, figure 5 of the paper to the letter (64 filters of 192
+# channels on 28x28: 1.06 times as fast as packing blocks of rows; reading in place 1.20).
+NEAR_LINE_CYCLES = 0.5
+# Cycles until a row of windows that is read in place arrives the first time, where channels are so
+# far apart that no prefetcher, which stops at the end of a page, follows from one to the next
+# (Golden Cove: 64 to 256 filters on 28x28 and 56x56). Far: where L2 cannot hold image and result.
+ROW_CYCLES = 2.0
+FAR_ROW_CYCLES = 48.0
+# The same of the row of pixels that a filter's column of a block becomes: a part of a line, which
+# is read before it is written.
+STORED_ROW_CYCLES = 12.0
+FAR_APART_BYTES = 2048
 # Cycles of a vector of the slab, and of one that parts columns of stride 2 or more.
 SLAB_CYCLES = 4.0
 PART_CYCLES = 7.0
@@ -72,110 +84,8 @@ FEW_CHANNELS = 8
 
 
 def applies(workload: Conv2dWorkload, _core: Core) -> str:
-    """Return "" for fp32 convolutions of one group, else the reason."""
-    if workload.dtype != "float32":
-        return f"no {workload.dtype} micro-kernels"
-    if workload.groups > 1:
-        return "only for one group"
-    return ""
-
-
-def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Config]:
-    """Yield the configurations worth estimating."""
-    pixels = workload.oh * workload.ow
-    for kernel in _kernels(workload, core):
-        depths = _depths(workload, kernel, core, threads)
-        for rows in _block_rows(workload, kernel):
-            if kernel.nr >= min(pixels, rows * workload.ow) + kernel.lanes:
-                continue
-            for channels in depths:
-                yield from _ordered(workload, kernel, rows, channels, core, threads)
-
-
-def _kernels(workload: Conv2dWorkload, core: Core) -> Iterator[Microkernel]:
-    """Per width the tallest kernel, and the one that cuts the filters into equal tiles.
-
-    Two registers stay free: with fewer LLVM spills at times, unless the loop is not LLVM's.
-    """
-    by_width: dict[int, list[Microkernel]] = {}
-    for kernel in kernels_for(core.isa, workload.dtype, panels=True):
-        spare = kernel.panels_only or kernel.registers + 2 <= core.vector_registers
-        if spare and kernel.mr <= workload.co:
-            by_width.setdefault(kernel.nr, []).append(kernel)
-    for kernels in by_width.values():
-        tallest = max(kernels, key=lambda k: k.mr)
-        even = math.ceil(workload.co / math.ceil(workload.co / tallest.mr))
-        yield from (k for k in kernels if k.mr in (even, tallest.mr))
-
-
-def _block_rows(workload: Conv2dWorkload, kernel: Microkernel) -> Iterator[int]:
-    """Heights of blocks: divisors of the image's, so that all blocks are alike."""
-    for rows in range(1, workload.oh + 1):
-        if workload.oh % rows == 0 and is_short(workload, kernel, rows):
-            yield rows
-
-
-def is_short(workload: Conv2dWorkload, kernel: Microkernel, rows: int) -> bool:
-    """Whether the code that packs a block of rows is short enough to compile."""
-    return rows == 1 or _copies(workload, kernel, rows) < MOST_COPIES
-
-
-def _copies(workload: Conv2dWorkload, kernel: Microkernel, rows: int) -> float:
-    """Vectors that packing a row of k writes: panels and rows of the image both end pieces."""
-    width, pixels = workload.ow, rows * workload.ow
-    lanes = min(kernel.lanes, 1 << (width.bit_length() - 1))
-    if workload.kh * workload.kw == 1 and workload.stride == (1, 1) and not any(workload.padding):
-        return pixels / kernel.lanes
-    return rows * math.ceil(width / lanes) + pixels / kernel.nr
-
-
-def _depths(
-    workload: Conv2dWorkload, kernel: Microkernel, core: Core, threads: int
-) -> tuple[int, ...]:
-    """Channels in a set: N_c of the slicing analysis, all of them, and some in between."""
-    taps = workload.kh * workload.kw
-    n_c = slicings(workload, core, kernel.mr, kernel.nr, threads=threads)[0].n_c
-    divisors = [c for c in range(1, workload.ci + 1) if workload.ci % c == 0]
-    wanted = {n_c, workload.ci, *(max(1, depth // taps) for depth in DEPTHS)}
-    return tuple(sorted({max(d for d in divisors if d <= w) for w in wanted if w <= workload.ci}))
-
-
-def _ordered(
-    workload: Conv2dWorkload,
-    kernel: Microkernel,
-    rows: int,
-    channels: int,
-    core: Core,
-    threads: int,
-) -> Iterator[Config]:
-    """Yield both orders and packings, with the filters of a set: K2, or a thread's share."""
-    tiles = math.ceil(workload.co / kernel.mr)
-    filters = kernel.mr * channels * workload.kh * workload.kw * ITEM_BYTES
-    in_l2 = max(1, int(L2_PLANNED * _l2(core, threads) / 2 // filters))
-    for order in (INPUT_STATIONARY, WEIGHT_STATIONARY):
-        blocks = {tiles, math.ceil(tiles / threads)}
-        if order == INPUT_STATIONARY and in_l2 < tiles:
-            blocks.add(math.ceil(tiles / math.ceil(tiles / in_l2)))
-        for block, packing in itertools.product(sorted(blocks), packings(workload, kernel)):
-            yield Config(
-                "conv2d_im2col",
-                mr=kernel.mr,
-                nr=kernel.nr,
-                mc=block * kernel.mr,
-                kc=channels * workload.kh * workload.kw,
-                loop_order=order,
-                data_layout="NCHW",
-                out_layout="NCHW",
-                oh_block=rows,
-                packing=packing,
-            )
-
-
-def packings(workload: Conv2dWorkload, kernel: Microkernel) -> tuple[str, ...]:
-    """Ways to pack: shifts where a row holds a vector, and two vectors hold a row of the kernel."""
-    reach = (workload.kw - 1) * workload.dilation[1]
-    shifts = workload.stride[1] == 1 and 0 < reach < kernel.lanes <= workload.ow
-    return ("", SHIFT) if shifts else ("",)
+    """Return "" for fp32 convolutions, else the reason."""
+    return "" if workload.dtype == "float32" else f"no {workload.dtype} micro-kernels"
 
 
 def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> Estimate:
@@ -193,7 +103,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     share = geo.share(loop, threads) if loop else 1.0
     # Threads that divide the filters pack all windows each.
     packed = 1.0 if loop == FILTERS else share
-    cycles = {name: value * share for name, value in _calls(geo, kernel, core).items()}
+    cycles = {name: value * share for name, value in _calls(geo, kernel, core, threads).items()}
     cycles["sums"] = _sums_cycles(geo, core, threads) * share
     busy = sum(cycles.values())
     stream = _stream_cycles(geo, core, threads, share)
@@ -201,8 +111,8 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     cycles["packing"] = _packing_cycles(geo, core, threads) * packed
     cycles[NEIGHBOURS] = _layout_cycles(workload, core, threads) / threads
     cycles["fork"] = FORK_JOIN_CYCLES if loop else 0.0
-    panel = geo.panels_bytes // geo.tiles_n
-    sizes = (("panel", panel), ("block", geo.panels_bytes), ("filters", _filters_bytes(geo)))
+    panel = geo.windows_bytes // geo.pixel_tiles
+    sizes = (("panel", panel), ("block", geo.windows_bytes), ("filters", _filters_bytes(geo)))
     footprint = tuple(_placed(core, name, size, threads) for name, size in sizes)
     return finish(core, threads, workload, cycles, footprint)
 
@@ -212,11 +122,12 @@ def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> i
     geo = Im2colGeometry(workload, config)
     sums = geo.sums_bytes
     if geo.parallel_loop(threads) == FILTERS:
-        sums = math.ceil(sums * geo.block_m / geo.tiles_m)
+        sums = math.ceil(sums * geo.block_tiles / geo.filter_tiles)
     return threads * (geo.panels_bytes + sums + geo.slab_bytes)
 
 
-def _l2(core: Core, threads: int) -> int:
+def l2_bytes(core: Core, threads: int) -> int:
+    """Return a thread's share of the second-level cache, or of the first if there is no other."""
     return share_bytes(core, 2, threads) or share_bytes(core, 1, threads)
 
 
@@ -230,34 +141,56 @@ def _placed(core: Core, name: str, size: int, threads: int) -> tuple[str, int, i
     return name, level, size, size / share if share else 0.0
 
 
-def _calls(geo: Im2colGeometry, kernel: Microkernel, core: Core) -> dict[str, float]:
+def _calls(geo: Im2colGeometry, kernel: Microkernel, core: Core, threads: int) -> dict[str, float]:
     """Cycles of all micro-kernel calls on one thread, by what limits them."""
-    w, c = geo.workload, geo.config
-    rows = [(geo.tiles_m - 1, c.mr), (1, w.co - (geo.tiles_m - 1) * c.mr)]
-    columns = [(geo.tiles_n - 1, c.nr), (1, geo.pixels - (geo.tiles_n - 1) * c.nr)]
     total = {"fma": 0.0, "loads and edges": 0.0, "L2": 0.0, "calls": 0.0}
-    blocks = w.n * geo.blocks_h
-    for count_m, height in rows:
-        for count_n, width in columns:
-            number = blocks * count_m * count_n
+    blocks = geo.images * geo.blocks_h
+    for count_f, filters in _sizes(geo.co, geo.filters):
+        for count_p, windows in _sizes(geo.pixels, geo.windows):
+            number = blocks * count_f * count_p
+            height, width = (windows, filters) if geo.filters_across else (filters, windows)
             vectors = math.ceil(width / kernel.lanes)
             a_loads = kernel.a_loads(height, "panel", core.in_order)
             issue = geo.k * step_cycles(core, height, vectors, a_loads)
             useful = geo.k * height * width / kernel.lanes / core.fma_per_cycle / FMA_EFFICIENCY
-            arrival = geo.k * _l2_bytes(geo, core, vectors * kernel.lanes)
-            stores = height * vectors / core.stores_per_cycle
+            arrival = geo.k * _l2_bytes(geo, core, filters, windows)
             total["fma"] += number * useful
             total["loads and edges"] += number * max(0.0, issue - useful)
-            total["L2"] += number * max(0.0, arrival / bytes_per_cycle(core, 2) - issue)
-            total["calls"] += number * (geo.sets * CALL_CYCLES + 1.5 * stores)
+            arrival /= bytes_per_cycle(core, 2)
+            total["L2"] += number * max(arrival - issue, EXPOSED_L2 * arrival)
+            stores = _store_cycles(geo, core, height, vectors, threads)
+            total["calls"] += number * (geo.sets * CALL_CYCLES + stores)
     return total
 
 
-def _l2_bytes(geo: Im2colGeometry, core: Core, width: int) -> float:
+def _sizes(total: int, size: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Whole tiles and the last one: (number, size)."""
+    whole = math.ceil(total / size) - 1
+    return (whole, size), (1, total - whole * size)
+
+
+def _store_cycles(
+    geo: Im2colGeometry, core: Core, height: int, vectors: int, threads: int
+) -> float:
+    """Cycles of the stores of a block, and of transposing it first where filters are its lanes."""
+    stores = height * vectors / core.stores_per_cycle
+    if not geo.filters_across:
+        return STORE_CYCLES * stores
+    w = geo.workload
+    row = _row_cycles(geo, core, threads, w.oh * w.ow, STORED_ROW_CYCLES)
+    return (STORE_CYCLES + TURN_CYCLES) * stores + row * vectors * core.lanes(w.dtype)
+
+
+def _l2_bytes(geo: Im2colGeometry, core: Core, filters: int, windows: int) -> float:
     """Bytes from L2 per step of k: the panel that passes by, and the other if L1 is too small."""
-    c, steps = geo.config, geo.channels * geo.taps
-    passes, stays = (c.mr, width) if c.loop_order == INPUT_STATIONARY else (width, c.mr)
-    crowded = ITEM_BYTES * steps * (c.mr + width) > share_bytes(core, 1, 1)
+    steps = geo.channels * geo.taps
+    if geo.in_place:
+        # Lines that a row of the image's pixels touches, where it starts anywhere in one.
+        line = line_bytes(core) // ITEM_BYTES
+        windows += (line - 1) * (geo.windows % line > 0)
+    is_kept = geo.config.loop_order == INPUT_STATIONARY
+    passes, stays = (filters, windows) if is_kept else (windows, filters)
+    crowded = ITEM_BYTES * steps * (filters + windows) > share_bytes(core, 1, 1)
     return ITEM_BYTES * (passes + (stays if crowded else 0))
 
 
@@ -265,54 +198,77 @@ def _sums_cycles(geo: Im2colGeometry, core: Core, threads: int) -> float:
     """Cycles of partial sums: zeros, a load and a store per set of channels, and the epilogue."""
     if geo.sets == 1:
         return 0.0
-    vectors = geo.workload.n * geo.blocks_h * geo.sums_bytes / (core.vector_bits / 8)
+    vectors = geo.images * geo.blocks_h * geo.sums_bytes / (core.vector_bits / 8)
     near = geo.sums_bytes <= share_bytes(core, 1, threads) / 2
-    beyond = geo.sums_bytes > L2_PLANNED * _l2(core, threads)
+    beyond = geo.sums_bytes > L2_PLANNED * l2_bytes(core, threads)
     return vectors * (geo.sets + 1) * (2.0 if near else 8.0 if beyond else 3.0)
 
 
 def _stream_cycles(geo: Im2colGeometry, core: Core, threads: int, share: float) -> float:
     """Cycles of one thread's traffic beyond L2: filters of each pass, panels that L2 cannot hold.
 
-    The first pass over the filters finds them in memory, as everywhere else in a model.
+    The first pass over the filters finds them in memory, as everywhere else in a model. Groups
+    follow each other, each with filters of its own.
     """
-    room = L2_PLANNED * _l2(core, threads)
-    filters = _filters_bytes(geo)
-    own = filters * (share if geo.parallel_loop(threads) == FILTERS else 1.0)
+    room = L2_PLANNED * l2_bytes(core, threads)
+    loop, groups = geo.parallel_loop(threads), geo.workload.groups
+    own = _filters_bytes(geo) / groups * (share if loop == FILTERS else 1.0)
     far = 3 if core.cache(3) else 0
-    blocks = geo.workload.n * geo.blocks_h * (share if own == filters else 1.0)
+    parts = share if groups > 1 and loop == BATCH else 1.0
+    blocks = geo.workload.n * geo.blocks_h * (share if loop != FILTERS and parts == 1.0 else 1.0)
     one_set = own / geo.sets
-    panel, block = geo.panels_bytes / geo.tiles_n, geo.panels_bytes
+    panel, block = geo.windows_bytes / geo.pixel_tiles, geo.windows_bytes
     if geo.config.loop_order == INPUT_STATIONARY:
-        part = one_set * geo.block_m / geo.tiles_m
-        per_block = geo.tiles_n if part + panel > room else 1
-        panel_reads = geo.blocks_m if block + part > room else 0
+        part = one_set * geo.block_tiles / geo.filter_tiles
+        per_block = geo.pixel_tiles if part + panel > room else 1
+        panel_reads = geo.filter_blocks if block + part > room else 0
     else:
         per_block = 1
-        panel_reads = geo.tiles_m if block > room else 0
+        panel_reads = geo.filter_tiles if block > room else 0
     stays = own + block <= room
     passes = 1.0 if stays else max(1.0, blocks * per_block)
     cycles = own / bytes_per_cycle(core, 0) + (passes - 1) * own / bytes_per_cycle(core, far)
-    return cycles + blocks * geo.sets * panel_reads * block / bytes_per_cycle(core, far)
+    cycles += blocks * geo.sets * panel_reads * block / bytes_per_cycle(core, far)
+    return groups * parts * cycles
 
 
 def _packing_cycles(geo: Im2colGeometry, core: Core, threads: int) -> float:
     """Cycles of copying all windows, and of padding or parting rows before."""
-    w, c = geo.workload, geo.config
-    blocks = w.n * geo.blocks_h
-    kernel = get_kernel(kernel_name(core.isa, c.mr, c.nr, w.dtype))
-    lines = geo.panels_bytes * geo.sets / 64
-    beyond = geo.panels_bytes > L2_PLANNED * _l2(core, threads)
-    work = _copy_cycles(geo, kernel, core) * geo.k * _copies(w, kernel, geo.rows)
-    work += LINE_CYCLES * lines * (4.0 if beyond else 1.0)
-    if geo.has_slab:
-        rows, phases, columns = geo.slab_size
-        vectors = w.ci * rows * phases * math.ceil(columns / kernel.lanes)
-        work += vectors * (PART_CYCLES if w.stride[1] > 1 else SLAB_CYCLES)
+    w = geo.workload
     image = w.n * w.ci * w.h * w.w * ITEM_BYTES
     source = level_holding(core, image, threads)
     arrival = 0.0 if source in (1, 2) else EXPOSED * image / bytes_per_cycle(core, source)
-    return blocks * work + arrival
+    return geo.images * geo.blocks_h * _copying_cycles(geo, core, threads) + arrival
+
+
+def _copying_cycles(geo: Im2colGeometry, core: Core, threads: int) -> float:
+    """Cycles of copying the windows of a block of rows, or of reading them in place."""
+    w, c = geo.workload, geo.config
+    if geo.in_place:
+        return geo.pixel_tiles * geo.k * _row_cycles(geo, core, threads, w.h * w.w, ROW_CYCLES)
+    kernel = get_kernel(kernel_name(core.isa, c.mr, c.nr, w.dtype))
+    lines = geo.panels_bytes * geo.sets / line_bytes(core)
+    beyond = geo.panels_bytes > L2_PLANNED * l2_bytes(core, threads)
+    vectors = geo.k * copies(w, kernel.lanes, geo.windows, geo.rows)
+    per_line = 4 * LINE_CYCLES if beyond else LINE_CYCLES
+    if geo.on_demand:
+        lines *= geo.pixel_tiles
+        per_line = NEAR_LINE_CYCLES
+    work = _copy_cycles(geo, kernel, core) * vectors + per_line * lines
+    if geo.has_slab:
+        rows, phases, columns = geo.slab_size
+        vectors = geo.ci * rows * phases * math.ceil(columns / kernel.lanes)
+        work += vectors * (PART_CYCLES if w.stride[1] > 1 else SLAB_CYCLES)
+    return work
+
+
+def _row_cycles(geo: Im2colGeometry, core: Core, threads: int, pixels: int, near: float) -> float:
+    """Cycles of a part of a row of an image of so many pixels, on the way to the next channel's."""
+    if ITEM_BYTES * pixels < FAR_APART_BYTES:
+        return 0.0
+    w = geo.workload
+    touched = ITEM_BYTES * (geo.ci * w.h * w.w + geo.co * w.oh * w.ow)
+    return near if touched <= L2_PLANNED * l2_bytes(core, threads) else FAR_ROW_CYCLES
 
 
 def _copy_cycles(geo: Im2colGeometry, kernel: Microkernel, core: Core) -> float:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from dataclasses import dataclass
 
 from tvm_blislike.config import Config
+from tvm_blislike.cost_models.slicing import INPUT_STATIONARY
 from tvm_blislike.workload import Conv2dWorkload
 
 ITEM_BYTES = 4
@@ -14,8 +17,14 @@ FILTERS = "filters"
 BATCH = "batch"
 # `Config.packing`: windows of stride 1 from two neighbouring vectors, shifted in registers.
 SHIFT = "shift"
-# Columns that a row of the slab has for the last vector's right-hand neighbour: the widest vector.
-_NEIGHBOUR = 16
+# `Config.packing`: windows of one pixel are read where they are.
+IN_PLACE = "in place"
+# `Config.packing`: a tile of windows of one pixel is packed when its first product needs it.
+ON_DEMAND = "tile"
+# `Config.columns`: nr filters by mr pixels, in place of nr pixels by mr filters.
+FILTER_COLUMNS = "filters"
+# Lanes of the widest vector.
+_WIDEST = 16
 # Most bytes of padded rows to make before they are packed.
 SLAB_BYTES = 16384
 
@@ -25,7 +34,8 @@ class Im2colGeometry:
     """Sizes that follow from a workload and a config.
 
     Filters are the rows of the product, cut into tiles of mr; the pixels of `oh_block` output rows
-    are its columns, counted through from row to row and cut into tiles of nr. `kc` counts whole
+    are its columns, counted through from row to row and cut into tiles of nr; the other way round
+    if `columns` says so. Each group of an image is a product of its own. `kc` counts whole
     channels, kh * kw steps each; `mc` whole tiles of filters. An `mc` of 0 means all filters.
     """
 
@@ -38,35 +48,65 @@ class Im2colGeometry:
         return self.workload.kh * self.workload.kw
 
     @property
+    def images(self) -> int:
+        """Products, one for every group of every image."""
+        return self.workload.n * self.workload.groups
+
+    @property
+    def ci(self) -> int:
+        """Input channels of a group."""
+        return self.workload.ci // self.workload.groups
+
+    @property
+    def co(self) -> int:
+        """Filters of a group."""
+        return self.workload.co // self.workload.groups
+
+    @property
     def k(self) -> int:
         """Steps of k in all."""
-        return self.workload.ci * self.taps
+        return self.ci * self.taps
 
     @property
     def channels(self) -> int:
         """Channels in a set: N_c."""
-        return min(self.config.kc // self.taps or self.workload.ci, self.workload.ci)
+        return min(self.config.kc // self.taps or self.ci, self.ci)
 
     @property
     def sets(self) -> int:
         """Sets of channels, all alike."""
-        return self.workload.ci // self.channels
+        return self.ci // self.channels
 
     @property
-    def tiles_m(self) -> int:
-        """Tiles of mr filters, the last one perhaps cut."""
-        return math.ceil(self.workload.co / self.config.mr)
+    def filters_across(self) -> bool:
+        """Whether the lanes of a vector are filters, not pixels."""
+        return self.config.columns == FILTER_COLUMNS
 
     @property
-    def block_m(self) -> int:
-        """Tiles of mr filters in a set of mc filters."""
-        tiles = self.config.mc // self.config.mr
-        return min(tiles, self.tiles_m) if tiles else self.tiles_m
+    def filters(self) -> int:
+        """Filters of a tile: mr, or nr."""
+        return self.config.nr if self.filters_across else self.config.mr
 
     @property
-    def blocks_m(self) -> int:
+    def windows(self) -> int:
+        """Pixels of a tile: nr, or mr."""
+        return self.config.mr if self.filters_across else self.config.nr
+
+    @property
+    def filter_tiles(self) -> int:
+        """Tiles of filters, the last one perhaps cut."""
+        return math.ceil(self.co / self.filters)
+
+    @property
+    def block_tiles(self) -> int:
+        """Tiles of filters in a set of mc filters."""
+        tiles = self.config.mc // self.filters
+        return min(tiles, self.filter_tiles) if tiles else self.filter_tiles
+
+    @property
+    def filter_blocks(self) -> int:
         """Sets of mc filters."""
-        return math.ceil(self.tiles_m / self.block_m)
+        return math.ceil(self.filter_tiles / self.block_tiles)
 
     @property
     def rows(self) -> int:
@@ -84,14 +124,26 @@ class Im2colGeometry:
         return self.rows * self.workload.ow
 
     @property
-    def tiles_n(self) -> int:
-        """Tiles of nr pixels in a block of rows, the last one perhaps cut."""
-        return math.ceil(self.pixels / self.config.nr)
+    def pixel_tiles(self) -> int:
+        """Tiles of pixels in a block of rows, the last one perhaps cut."""
+        return math.ceil(self.pixels / self.windows)
 
     @property
     def is_plain(self) -> bool:
         """Whether windows lie in the image as they do in a panel: a matrix product."""
         return self.taps == 1 and not self.has_slab and self.workload.stride[0] == 1
+
+    @property
+    def in_place(self) -> bool:
+        """Whether windows are read in the image, never packed: no vector of them is cut."""
+        exact = self.filters_across or self.pixels % _WIDEST == 0
+        return self.is_plain and exact and self.config.packing == IN_PLACE
+
+    @property
+    def on_demand(self) -> bool:
+        """Whether a tile of windows is packed right before the filters pass by it."""
+        stays = self.config.loop_order == INPUT_STATIONARY and self.sets == 1
+        return self.is_plain and stays and self.config.packing == ON_DEMAND
 
     @property
     def has_slab(self) -> bool:
@@ -120,7 +172,8 @@ class Im2colGeometry:
         w = self.workload
         rows = (self.rows - 1) * (w.stride[0] // self.row_step) + (w.kh - 1) * w.dilation[0] + 1
         columns = w.ow + (w.kw - 1) * w.dilation[1] // w.stride[1]
-        return rows, self.phases, columns + _NEIGHBOUR * self.shifts
+        # The last vector has a right-hand neighbour, too.
+        return rows, self.phases, columns + _WIDEST * self.shifts
 
     @property
     def slab_channels(self) -> int:
@@ -135,22 +188,34 @@ class Im2colGeometry:
 
     @property
     def packed_shape(self) -> tuple[int, int, int]:
-        """Shape of the packed filters: (tiles of mr, k, mr), whole sets of tiles."""
-        return (self.blocks_m * self.block_m, self.k, self.config.mr)
+        """Shape of the packed filters: (tiles of all groups, k, filters of a tile)."""
+        return (self.workload.groups * self.group_tiles, self.k, self.filters)
+
+    @property
+    def group_tiles(self) -> int:
+        """Tiles of a group's filters, whole sets of them."""
+        return self.filter_blocks * self.block_tiles
+
+    @property
+    def windows_bytes(self) -> int:
+        """Bytes of the windows of a block of rows and a set of channels."""
+        windows = self.pixels if self.in_place else self.pixel_tiles * self.windows
+        return ITEM_BYTES * windows * self.channels * self.taps
 
     @property
     def panels_bytes(self) -> int:
-        """Bytes of the packed windows of a block of rows and a set of channels."""
-        tiles = self.tiles_n
-        return ITEM_BYTES * tiles * self.config.nr * self.channels * self.taps
+        """Bytes of those that are packed."""
+        if self.on_demand:
+            return self.windows_bytes // self.pixel_tiles
+        return 0 if self.in_place else self.windows_bytes
 
     @property
     def sums_bytes(self) -> int:
         """Bytes of the partial sums of a block of rows; 0 where they stay in registers."""
         if self.sets == 1:
             return 0
-        filters = self.config.mr * self.tiles_m
-        return ITEM_BYTES * self.tiles_n * self.config.nr * filters
+        filters = self.filters * self.filter_tiles
+        return ITEM_BYTES * self.pixel_tiles * self.windows * filters
 
     def parallel_loop(self, threads: int) -> str:
         """Return what threads divide: `BATCH`, `PIXELS`, `FILTERS`, or "" for nothing."""
@@ -162,7 +227,7 @@ class Im2colGeometry:
         """Return the values of `Config.parallel` that divide the work differently."""
         if threads == 1:
             return [""]
-        blocks = {BATCH: self.workload.n, PIXELS: self.blocks_h, FILTERS: self.blocks_m}
+        blocks = {BATCH: self.images, PIXELS: self.blocks_h, FILTERS: self.filter_blocks}
         others = [loop for loop, count in blocks.items() if count > 1]
         return ["", *(loop for loop in others if loop != self._evenest(threads))]
 
@@ -172,8 +237,28 @@ class Im2colGeometry:
     def share(self, loop: str, threads: int) -> float:
         """Return the part of the work of the busiest thread when `loop` is divided."""
         blocks, size, whole = {
-            BATCH: (self.workload.n, 1, self.workload.n),
+            BATCH: (self.images, 1, self.images),
             PIXELS: (self.blocks_h, self.rows, self.workload.oh),
-            FILTERS: (self.blocks_m, self.block_m, self.tiles_m),
+            FILTERS: (self.filter_blocks, self.block_tiles, self.filter_tiles),
         }[loop]
         return min(1.0, math.ceil(blocks / threads) * size / whole)
+
+
+def copies(workload: Conv2dWorkload, lanes: int, windows: int, rows: int) -> int:
+    """Return the vectors that packing a step of k of so many rows writes.
+
+    Tiles of `windows` pixels and rows of the image both end pieces.
+    """
+    w = workload
+    plain = w.kh * w.kw == 1 and w.stride == (1, 1) and not any(w.padding)
+    return _vectors(rows * w.ow, windows, 0 if plain else w.ow, lanes)
+
+
+@functools.cache
+def _vectors(pixels: int, windows: int, width: int, lanes: int) -> int:
+    """Vectors, of powers of two, that cover pixels cut into tiles and into rows."""
+    cuts = {*range(0, pixels, windows), pixels}
+    if width:
+        cuts |= {*range(0, pixels, width)}
+    sizes = (b - a for a, b in itertools.pairwise(sorted(cuts)))
+    return sum(math.ceil(n / min(lanes, 1 << (n.bit_length() - 1))) for n in sizes)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from tvm_blislike.config import Config
-from tvm_blislike.cost_models.im2col import is_short, packings
-from tvm_blislike.cost_models.im2col_geometry import Im2colGeometry
+from tvm_blislike.cost_models.im2col_configs import ways
+from tvm_blislike.cost_models.im2col_geometry import FILTER_COLUMNS, ON_DEMAND, Im2colGeometry
 from tvm_blislike.cost_models.slicing import INPUT_STATIONARY, WEIGHT_STATIONARY
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name, kernels_for
@@ -17,20 +17,35 @@ from tvm_blislike.workload import Conv2dWorkload
 def space(workload: Conv2dWorkload, core: Core, threads: int) -> Space:
     """Return the choices of block, blocking, what stays, packing, unrolling and threads."""
     w = workload
+    pixels, filters, channels = w.oh * w.ow, w.co // w.groups, w.ci // w.groups
     taps = w.kh * w.kw
 
-    def kernels(_: Config) -> list[Value]:
+    def kernels(c: Config) -> list[Value]:
+        rows, columns = filters, pixels
+        if c.columns == FILTER_COLUMNS:
+            rows, columns = pixels, filters
         offered = kernels_for(core.isa, w.dtype, panels=True)
-        most = w.oh * w.ow
-        return [(k.mr, k.nr) for k in offered if k.mr <= w.co and k.nr < most + k.lanes]
+        return [(k.mr, k.nr) for k in offered if k.mr <= rows and k.nr < columns + k.lanes]
 
     def kernel(c: Config) -> Microkernel:
         return get_kernel(kernel_name(core.isa, c.mr, c.nr, w.dtype))
 
-    def rows(c: Config) -> list[int]:
-        # Divisors: all blocks are alike.
-        wide = (r for r in divisors(w.oh) if c.nr < r * w.ow + kernel(c).lanes)
-        return [r for r in wide if is_short(w, kernel(c), r)]
+    def heights(c: Config) -> list[Value]:
+        # With several threads, blocks of any height may be left unpacked.
+        return list(ways(w, kernel(c), c.columns, max(2, threads)))
+
+    def depths(c: Config) -> list[int]:
+        # What is packed tile by tile is packed once.
+        sets = [channels] if c.packing == ON_DEMAND else divisors(channels)
+        return [size * taps for size in sets]
+
+    def filter_blocks(c: Config) -> list[int]:
+        size = Im2colGeometry(w, c).filters
+        tiles = math.ceil(filters / size)
+        return [n * size for n in ([tiles] if c.packing == ON_DEMAND else even_parts(tiles))]
+
+    def orders(c: Config) -> tuple[str, ...]:
+        return (INPUT_STATIONARY,) if c.packing == ON_DEMAND else _ORDERS
 
     def unrolled(c: Config) -> list[int]:
         return [4] if kernel(c).a_by_lane else unrolls(c.kc)
@@ -38,13 +53,16 @@ def space(workload: Conv2dWorkload, core: Core, threads: int) -> Space:
     return Space(
         Config("conv2d_im2col", data_layout="NCHW", out_layout="NCHW"),
         (
+            single("columns", lambda _: ("", FILTER_COLUMNS)),
             Axis("block", ("mr", "nr"), kernels),
-            single("oh_block", rows),
-            single("kc", lambda _: [channels * taps for channels in divisors(w.ci)]),
-            single("mc", lambda c: [t * c.mr for t in even_parts(math.ceil(w.co / c.mr))]),
-            single("loop_order", lambda _: (INPUT_STATIONARY, WEIGHT_STATIONARY)),
-            single("packing", lambda c: packings(w, kernel(c))),
+            Axis("rows", ("oh_block", "packing"), heights),
+            single("kc", depths),
+            single("mc", filter_blocks),
+            single("loop_order", orders),
             single("kr", unrolled),
             single("parallel", lambda c: Im2colGeometry(w, c).parallel_loops(threads)),
         ),
     )
+
+
+_ORDERS = (INPUT_STATIONARY, WEIGHT_STATIONARY)

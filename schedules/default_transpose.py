@@ -150,7 +150,7 @@ class _Transposition:
             rows.append(
                 tirx.BufferLoad(row, [tirx.Ramp(self.nest.const(0), self.nest.const(1), self.tile)])
             )
-        shuffles, rows = _transpose(rows, f"{dtype}x{self.tile}")
+        shuffles, rows = transpose(rows, self.tile, dtype)
         stmts += shuffles
         for step, row in enumerate(rows):
             point = {**values, reading: start + step, writing: column}
@@ -173,22 +173,38 @@ class _Transposition:
         return self.nest.vector(self.tile, element)
 
 
-def _transpose(rows: list[tirx.Expr], dtype: str) -> tuple[Stmts, list[tirx.Expr]]:
-    """Transpose T vectors: step d swaps the off-diagonal d x d blocks of each 2d x 2d block."""
+def transpose(rows: list[tirx.Expr], lanes: int, dtype: str) -> tuple[Stmts, list[tirx.Expr]]:
+    """Transpose the squares of T vectors: step d swaps the off-diagonal d x d blocks of 2d x 2d.
+
+    Parameters
+    ----------
+    rows : list of tirx.Expr
+        T vectors, T a power of two.
+    lanes : int
+        Their length: one square of T x T, or several side by side.
+    dtype : str
+        Data type of an element.
+
+    Returns
+    -------
+    list of tirx.Stmt
+        What binds the vectors in between to variables.
+    list of tirx.Expr
+        T vectors, valid behind those statements: number i has column i of each square.
+    """
     stmts: Stmts = []
 
     def name(value: tirx.Expr) -> tirx.Var:
-        var = tirx.Var("v", dtype)
+        var = tirx.Var("v", f"{dtype}x{lanes}")
         stmts.append(tirx.Bind(var, value))
         return var
 
-    size = len(rows)
     rows = [name(row) for row in rows]
     distance = 1
-    while distance < size:
-        low = [c - distance + size if c & distance else c for c in range(size)]
-        high = [c + size if c & distance else c + distance for c in range(size)]
-        for i in range(size):
+    while distance < len(rows):
+        low = [c - distance + lanes if c & distance else c for c in range(lanes)]
+        high = [c + lanes if c & distance else c + distance for c in range(lanes)]
+        for i in range(len(rows)):
             if not i & distance:
                 pair = [rows[i], rows[i + distance]]
                 rows[i], rows[i + distance] = (

@@ -26,8 +26,10 @@ from tvm_blislike.schedules.common import (
     fuse_epilogue,
     stages,
 )
+from tvm_blislike.schedules.in_place import IN_PLACE
 from tvm_blislike.schedules.lowering import EDGE, LAST_EDGE, UNROLL, UNSWITCH
 from tvm_blislike.schedules.pieces import IMAGE, PIECES
+from tvm_blislike.schedules.turns import TURN
 from tvm_blislike.workload import Conv2dWorkload
 
 
@@ -48,7 +50,7 @@ def schedule(
     # then sees that a tile of pixels is enough.
     sch.reverse_compute_inline(epilogue)
     loops = _tile_epilogue(sch, marked["pixels"], geo, kernel, parallel)
-    acc, place = marked["acc"], loops["yb"]
+    acc, place = marked["acc"], loops["outer" if geo.on_demand else "yb"]
     if geo.sets == 1:
         sch.compute_at(acc, loops["inner"], preserve_unit_loops=True)
     else:
@@ -67,30 +69,30 @@ def _tile_epilogue(
     sch: s_tir.Schedule, epilogue: Any, geo: Im2colGeometry, kernel: Microkernel, parallel: str
 ) -> dict[str, Any]:
     """Split the epilogue's loops into blocks and tiles and say where the edges are."""
-    w, config = geo.workload, geo.config
+    w = geo.workload
     n, co, yb, f = sch.get_loops(epilogue)
-    ic, it, i = sch.split(co, [None, geo.block_m, config.mr])
-    jt, j = sch.split(f, [None, config.nr])
+    ic, it, i = sch.split(co, [None, geo.block_tiles, geo.filters])
+    jt, j = sch.split(f, [None, geo.windows])
     outer = [ic, n, yb] if parallel == FILTERS else [n, yb, ic]
     sch.reorder(*outer, *_inner(geo, it, jt), i, j)
     sch.unroll(i)
-    annotate_axis(sch, i, "mw")
-    annotate_axis(sch, j, "lanes")
-    annotate_vector(sch, j, kernel.lanes)
     sch.annotate(j, IMAGE, [w.oh, w.ow])
-    last = geo.tiles_m - (geo.blocks_m - 1) * geo.block_m
-    if last < geo.block_m or _cut_filters(geo):
+    if geo.filters_across:
+        annotate_axis(sch, i, "lanes")
+        annotate_axis(sch, j, "mw")
+        sch.annotate(i, TURN, kernel.lanes)
+    else:
+        annotate_axis(sch, i, "mw")
+        annotate_axis(sch, j, "lanes")
+        annotate_vector(sch, j, kernel.lanes)
+    last = geo.filter_tiles - (geo.filter_blocks - 1) * geo.block_tiles
+    if last < geo.block_tiles or geo.co % geo.filters:
         sch.annotate(ic, EDGE, notes.write({"it": last}))
     _annotate_edges(sch, it, jt, geo, kernel, LAST_EDGE)
     if parallel:
         sch.parallel({BATCH: n, PIXELS: yb, FILTERS: ic}[parallel])
-    return {"yb": yb, "inner": _inner(geo, it, jt)[1]}
-
-
-def _cut_filters(geo: Im2colGeometry) -> dict[str, int]:
-    """Return the extents of the last tile of mr filters, nothing where it is whole."""
-    cut = geo.workload.co % geo.config.mr
-    return {"mw": cut} if cut else {}
+    outer, inner = _inner(geo, it, jt)
+    return {"yb": yb, "outer": outer, "inner": inner}
 
 
 def _annotate_edges(
@@ -98,12 +100,16 @@ def _annotate_edges(
 ) -> None:
     """Say how the last tiles differ: of pixels in every block, of filters as `last` says."""
     annotate_axis(sch, it, "it")
-    if _cut_filters(geo):
-        sch.annotate(it, last, notes.write(_cut_filters(geo)))
-    cut = geo.pixels % geo.config.nr
-    if cut:
-        edge = {"nr": math.ceil(cut / kernel.lanes), "lanes": cut}
-        sch.annotate(jt, EDGE, notes.write(edge))
+    filters, pixels = geo.co % geo.filters, geo.pixels % geo.windows
+    if filters:
+        sch.annotate(it, last, notes.write(_cut(filters, geo.filters_across, kernel)))
+    if pixels:
+        sch.annotate(jt, EDGE, notes.write(_cut(pixels, not geo.filters_across, kernel)))
+
+
+def _cut(size: int, across: bool, kernel: Microkernel) -> dict[str, int]:
+    """Return the extents of a cut tile: along the vectors, or of rows of the block."""
+    return {"nr": math.ceil(size / kernel.lanes), "lanes": size} if across else {"mw": size}
 
 
 def _tile_sums(
@@ -134,18 +140,35 @@ def _place_packing(
     jt, k, j = sch.get_loops(panels)[-3:]
     c, ry, rx = sch.split(k, [None, w.kh, w.kw])
     sch.reorder(c, ry, rx, jt, j)
+    if geo.in_place:
+        _read_in_place(sch, c, j, geo, kernel)
+        return
     f = sch.fuse(jt, j)
     if geo.shifts:
         sch.reorder(f, rx)
-    cuts = {*range(0, geo.tiles_n * geo.config.nr, geo.config.nr), geo.pixels}
+    cuts = {*range(0, geo.pixel_tiles * geo.windows, geo.windows), geo.pixels}
     if not geo.is_plain:
         cuts |= set(range(0, geo.pixels, w.ow))
+    if geo.on_demand:
+        annotate_axis(sch, f, "mw" if geo.filters_across else "lanes")
+        cuts = {0}
     note = {"width": kernel.lanes, "cuts": sorted(cuts)}
     note |= {"shifts": 1} if geo.shifts else {}
     sch.annotate(f, PIECES, notes.write(note))
     sch.annotate(f, IMAGE, [w.oh, w.ow])
     if "slab" in marked:
         _place_slab(sch, marked["slab"], c, geo, kernel)
+
+
+def _read_in_place(
+    sch: s_tir.Schedule, outer: Any, inner: Any, geo: Im2colGeometry, kernel: Microkernel
+) -> None:
+    """Have the copies of windows left out; the pixels of a tile are neighbours in the image."""
+    w = geo.workload
+    if kernel.isa == "neon":
+        raise ValueError(f"{kernel.name} needs panels of windows; use packing=''")
+    sch.annotate(outer, IN_PLACE, 1)
+    sch.annotate(inner, IMAGE, [w.oh, w.ow])
 
 
 def _place_slab(

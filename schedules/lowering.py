@@ -7,7 +7,8 @@ this module
 1. splits the last iteration off each `EDGE` loop and shrinks the loops inside that run over the
    cut axis (`AXIS`), which makes the edge variant of the micro-kernel: no wasted FMA, no
    predicate, no access outside a tensor;
-   (k loops that are functions of LLVM are chosen by what is left, `panel_loops`);
+   (k loops that are functions of LLVM are chosen by what is left, `panel_loops`; blocks of C that
+   lie across the result are transposed, `turns`);
 2. splits the first and last iterations off each `BORDER` loop, so that conditions on the padding
    of a convolution become constants in the interior;
 3. unrolls each `BY_INPUT` nest in the order of the input pixels, so that each is loaded once;
@@ -35,11 +36,13 @@ from tvm_blislike import notes
 from tvm_blislike.microkernels import AXIS
 from tvm_blislike.schedules import (
     fresh_registers,
+    in_place,
     panel_loops,
     panels,
     pieces,
     prefetch,
     rings,
+    turns,
 )
 from tvm_blislike.schedules.accumulators import split_rows
 from tvm_blislike.schedules.gathers import shuffle_gathers
@@ -131,11 +134,12 @@ def _is_ours(func: Any) -> bool:
 
 
 def _finish(func: tirx.PrimFunc) -> tirx.Stmt:
-    body = panels.insert(prefetch.insert(pieces.address_by_pixel(func)))
+    body = in_place.read(pieces.address_by_pixel(func))
+    body = panels.insert(prefetch.insert(body))
     body = fresh_registers.insert(rings.insert(body))
     # From the outside in: the last block of tiles may have a cut last tile (`LAST_EDGE`).
     body = tvm_ffi.structural_map(body, [(tirx.For, _split_tiles)], order="pre")
-    body = panel_loops.choose(body)
+    body = turns.insert(panel_loops.choose(body))
     body = tvm_ffi.structural_map(body, [(tirx.For, _unroll_by_input)])
     body = tvm_ffi.structural_map(body, [(tirx.For, _split_pieces)])
     body = tvm_ffi.structural_map(body, [(tirx.For, _write_out)])

@@ -40,16 +40,14 @@ def split(loop: tirx.For) -> tirx.Stmt:
     start, end = int(loop.min), int(loop.min) + int(loop.extent)
     cuts = [start, *(cut for cut in note["cuts"] if start < cut < end), end]
     spans = [
-        (first, lanes)
-        for a, b in itertools.pairwise(cuts)
-        for first, lanes in _vectors(a, b, width)
+        (first, lanes) for a, b in itertools.pairwise(cuts) for first, lanes in vectors(a, b, width)
     ]
     copy = _shifted if "shifts" in note else _vector
     copies = [copy(loop, first, lanes) for first, lanes in spans]
     return copies[0] if len(copies) == 1 else tirx.SeqStmt(copies)
 
 
-def _vectors(start: int, end: int, width: int) -> Iterator[tuple[int, int]]:
+def vectors(start: int, end: int, width: int) -> Iterator[tuple[int, int]]:
     """Cover a range by vectors (first element, lanes) of one power of two."""
     while width > end - start:
         width //= 2

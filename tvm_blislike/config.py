@@ -23,9 +23,14 @@ class Config:
         Cache blocking of `gemm`.
     loop_order : str
         `gemm`: "B3A2C0" and its siblings; `conv2d_direct`: "rows" or "channels", the outer loop.
+    columns : str
+        `conv2d_im2col`: "filters" computes blocks of mr pixels by nr filters, "" of mr filters by
+        nr pixels.
     packing : str
         `conv2d_im2col`: "shift" packs windows of stride 1 by shifts of vectors in registers, "" by
-        one unaligned load each. Without effect on other strides and on kernels one column wide.
+        one unaligned load each; without effect on other strides and on kernels one column wide.
+        Windows of one pixel of stride 1: "in place" reads them where they are, "tile" packs each
+        tile when the first product needs it, in loop order "IS" with one set of channels.
     data_layout, out_layout : str
         Layouts of the input and output images (see `tvm_blislike.layouts`).
     tile_h, tile_w : int
@@ -54,6 +59,7 @@ class Config:
     nc: int = 0
     kc: int = 0
     loop_order: str = ""
+    columns: str = ""
     packing: str = ""
     data_layout: str = ""
     out_layout: str = ""

@@ -24,11 +24,12 @@ from hypothesis import strategies as st
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import im2col
+from tvm_blislike.cost_models.im2col_configs import configs
 from tvm_blislike.cost_models.im2col_geometry import Im2colGeometry
-from tvm_blislike.cost_models.roofline import FMA_EFFICIENCY
+from tvm_blislike.cost_models.roofline import CALL_CYCLES, FMA_EFFICIENCY
 from tvm_blislike.cost_models.slicing import slicings
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import kernels_for
+from tvm_blislike.microkernels import get_kernel, kernel_name, kernels_for
 from tvm_blislike.schedules.conv2d_im2col import IMPLEMENTATION
 from tvm_blislike.workload import Conv2dWorkload
 
@@ -38,6 +39,7 @@ DEEP = Conv2dWorkload(1, 512, 7, 7, 512, 3, 3, padding=SAME)
 
 
 workloads = partial(convolutions, channels=LARGE_CHANNELS, image=80, stride=2, most_macs=math.inf)
+grouped = partial(workloads, groups=(1, 2, 6))
 
 
 def check_geometry(config: Config, workload: Conv2dWorkload, core: Core) -> None:
@@ -46,8 +48,9 @@ def check_geometry(config: Config, workload: Conv2dWorkload, core: Core) -> None
     assert geo.rows * geo.blocks_h == workload.oh
     assert geo.channels * geo.sets == workload.ci
     assert geo.channels % geo.slab_channels == 0
-    assert config.mc % config.mr == 0 and geo.blocks_m * geo.block_m >= geo.tiles_m
-    kernel = next(k for k in im2col._kernels(workload, core) if k.nr == config.nr)
+    assert config.mc % geo.filters == 0
+    assert geo.filter_blocks * geo.block_tiles >= geo.filter_tiles
+    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr))
     assert kernel.panels_only or kernel.registers + 2 <= core.vector_registers
 
 
@@ -60,7 +63,7 @@ def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(workloads(), cores(), st.integers(1, 8))
+@given(grouped(), cores(), st.integers(1, 8))
 def test_any_workload_on_any_core(workload: Conv2dWorkload, core: Core, threads: int) -> None:
     for config in check_all(IMPLEMENTATION, workload, core, threads):
         check_registers(config, core)
@@ -84,7 +87,7 @@ def test_threads_help_or_cost_a_fork(workload: Conv2dWorkload, threads: int) -> 
 def test_channels_in_a_set_of_the_slicing_analysis_are_on_offer() -> None:
     """L1 of 48 KiB holds 6x64 tiles of 17 channels: four sets of 16."""
     n_c = slicings(LAYER, AVX512, 6, 64)[0].n_c
-    offered = {c.kc for c in im2col.configs(LAYER, AVX512, 1) if (c.mr, c.nr) == (6, 64)}
+    offered = {c.kc for c in configs(LAYER, AVX512, 1) if (c.mr, c.nr) == (6, 64)}
     assert n_c == 16
     assert {9 * n_c, 9 * LAYER.ci} <= offered
 
@@ -104,11 +107,68 @@ def test_one_layer_by_hand() -> None:
     assert cycles["layouts"] == pytest.approx(im2col.MOVE_CYCLES * moved)
 
 
+def test_a_layer_with_filters_in_the_lanes_by_hand() -> None:
+    """14x14 pixels are 28 rows of 7: no tile is cut, and every vector is transposed."""
+    workload = Conv2dWorkload(1, 64, 14, 14, 96, 1, 1)
+    config = Config("conv2d_im2col", mr=7, nr=48, kc=64, loop_order="IS", oh_block=14)
+    config = config.with_fields(columns="filters", packing="in place")
+    cycles = im2col.estimate(workload, config, AVX512, 1).cycles
+    fma = workload.macs / 16 / AVX512.fma_per_cycle / FMA_EFFICIENCY
+    assert cycles["fma"] == pytest.approx(fma)
+    assert cycles["packing"] == 0.0
+    stores = 14 * 14 * 96 / 16 / AVX512.stores_per_cycle
+    turned = (im2col.STORE_CYCLES + im2col.TURN_CYCLES) * stores
+    assert cycles["calls"] == pytest.approx(28 * 2 * CALL_CYCLES + turned)
+
+
+@pytest.mark.parametrize(
+    "workload, columns",
+    [
+        (Conv2dWorkload(1, 64, 28, 28, 64, 1, 1), {"", "filters"}),
+        (Conv2dWorkload(1, 64, 14, 14, 64, 1, 1), {"filters"}),
+        (Conv2dWorkload(1, 64, 28, 28, 64, 1, 1, (2, 2)), set()),
+        (Conv2dWorkload(1, 64, 28, 28, 64, 1, 1, padding=SAME), set()),
+        (Conv2dWorkload(1, 64, 28, 28, 64, 1, 3), set()),
+    ],
+    ids=str,
+)
+def test_windows_are_read_in_place(workload: Conv2dWorkload, columns: set[str]) -> None:
+    """Where they are neighbours, and no vector of them is cut: 196 pixels are 12.25 vectors."""
+    offered = configs(workload, AVX512, 1)
+    assert {c.columns for c in offered if c.packing == "in place"} == columns
+
+
+def test_groups_are_products_of_their_own() -> None:
+    """Four groups take four times what one takes, but for moving images between layouts."""
+    config = Config("conv2d_im2col", mr=8, nr=48, mc=64, kc=64, loop_order="IS", oh_block=8)
+    one, four = (
+        im2col.estimate(
+            Conv2dWorkload(1, 64 * g, 48, 48, 64 * g, 1, 1, groups=g), config, AVX512, 1
+        )
+        for g in (1, 4)
+    )
+    same = ("fma", "loads and edges", "L2", "calls", "sums")
+    assert {k: 4 * one.cycles[k] for k in same} == pytest.approx({k: four.cycles[k] for k in same})
+
+
+def test_neon_loops_want_panels() -> None:
+    offered = configs(Conv2dWorkload(1, 64, 28, 28, 64, 1, 1), Core.named("cortex-a72"), 1)
+    assert {c.packing for c in offered} == {"", "tile"}
+
+
+@pytest.mark.parametrize("h, co", [(14, 1024), (7, 512)])
+def test_pixels_that_fill_no_vectors_are_rows(h: int, co: int) -> None:
+    workload = Conv2dWorkload(1, 256, h, h, co, 1, 1)
+    offered = configs(workload, AVX512, 1)
+    best = min(offered, key=lambda c: im2col.estimate(workload, c, AVX512, 1).seconds)
+    assert best.columns == "filters"
+
+
 def test_shifts_are_chosen_where_loads_limit() -> None:
     """Cortex-A53: a load in two cycles, and a quarter of the vectors cross a line; stores alike."""
 
     def chosen(core: Core) -> Config:
-        offered = im2col.configs(LAYER, core, 1)
+        offered = configs(LAYER, core, 1)
         return min(offered, key=lambda c: im2col.estimate(LAYER, c, core, 1).seconds)
 
     assert chosen(Core.named("cortex-a53")).packing == "shift"
@@ -137,7 +197,7 @@ def test_a_shifted_vector_by_hand(name: str, ratio: float) -> None:
 )
 def test_nothing_to_shift(workload: Conv2dWorkload) -> None:
     """One column, a stride, rows narrower than a vector, taps a vector apart."""
-    assert {c.packing for c in im2col.configs(workload, AVX512, 1)} == {""}
+    assert "shift" not in {c.packing for c in configs(workload, AVX512, 1)}
 
 
 def test_workspace_is_panels_rows_and_sums() -> None:

@@ -31,13 +31,13 @@ from tvm_blislike.workload import Conv2dWorkload
 
 TOLERANCE = 1e-5
 SAME = (1, 1, 1, 1)
-FIELDS = ("loop_order", "nr", "mr", "kc", "oh_block", "mc", "packing")
+FIELDS = ("columns", "loop_order", "nr", "mr", "kc", "oh_block", "mc", "packing")
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Core, Conv2dWorkload, Config, int, list[str]]:
     core, threads = draw(st.sampled_from(RUNNABLE)), draw(st.sampled_from([1, 2]))
-    workload = draw(convolutions(most_macs=4e6))
+    workload = draw(convolutions(most_macs=4e6, groups=(1, 1, 2, 5)))
     config = one_config(draw, IMPLEMENTATION, workload, core, threads, FIELDS)
     return core, workload, config, threads, draw(epilogues(4))
 
@@ -71,14 +71,17 @@ CORNERS = {
     "prime sizes": Conv2dWorkload(1, 37, 17, 19, 53, 3, 3, padding=SAME),
     "whole panels": Conv2dWorkload(1, 16, 16, 12, 48, 3, 3, padding=SAME),
     "batch of three on two threads": Conv2dWorkload(3, 16, 9, 9, 48, 3, 3, padding=SAME),
+    "two groups": Conv2dWorkload(1, 32, 9, 11, 96, 3, 3, padding=SAME, groups=2),
+    "groups of prime sizes": Conv2dWorkload(2, 21, 9, 10, 39, 1, 1, groups=3),
+    "groups of one channel": Conv2dWorkload(1, 24, 11, 9, 24, 3, 3, (2, 2), SAME, groups=24),
 }
 
 
 def spread(configs: Iterable[Config], most: int) -> list[Config]:
-    """Up to `most` configs, no two alike in order, width, and number of sets and of blocks."""
-    found = {(c.loop_order, c.nr, c.kc, c.oh_block, c.mc): c for c in configs}
-    chosen = list(found.values())
-    return chosen[:: max(1, len(chosen) // most)][:most]
+    """Up to `most` of each orientation, no two alike in order, width, number of sets and blocks."""
+    found = {(c.columns, c.loop_order, c.nr, c.kc, c.oh_block, c.mc): c for c in configs}
+    by_columns = [[c for c in found.values() if c.columns == of] for of in ("", "filters")]
+    return [c for some in by_columns for c in some[:: max(1, len(some) // most)][:most]]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -120,7 +123,7 @@ def test_one_thread_and_two_give_the_same_bits(mc: int, rows: int) -> None:
     assert_threads_do_not_change_a_bit(workload, config)
 
 
-@pytest.mark.parametrize("name", ["prime sizes", "first layer, 7x7"])
+@pytest.mark.parametrize("name", ["prime sizes", "first layer, 7x7", "groups of prime sizes"])
 def test_weights_are_packed_once_and_alike_at_run_time(name: str) -> None:
     workload = CORNERS[name]
     config = best(IMPLEMENTATION, workload)
@@ -132,7 +135,6 @@ def test_weights_are_packed_once_and_alike_at_run_time(name: str) -> None:
     "workload, reason",
     [
         (Conv2dWorkload(1, 32, 9, 9, 32, 3, 3, dtype="int8"), "no int8 micro-kernels"),
-        (Conv2dWorkload(1, 32, 9, 9, 32, 3, 3, groups=2), "only for one group"),
     ],
 )
 def test_refuses_with_a_reason(workload: Conv2dWorkload, reason: str) -> None:
@@ -186,6 +188,61 @@ def test_packing_shifts_in_registers(name: str) -> None:
     assert found["shift"] - found[""] >= 2 * (vectors - config.oh_block)
 
 
+ACROSS = {
+    "tiles of 14 and 7 pixels": (Conv2dWorkload(2, 24, 7, 7, 64, 1, 1), 14, 32),
+    "every height of a tile": (Conv2dWorkload(1, 5, 3, 9, 40, 3, 3, padding=SAME), 5, 32),
+    "fewer filters than lanes": (Conv2dWorkload(1, 16, 6, 5, 9, 1, 1), 6, 16),
+    "one pixel": (Conv2dWorkload(1, 40, 1, 1, 37, 1, 1), 1, 48),
+    "tiles longer than a vector": (Conv2dWorkload(1, 12, 8, 6, 20, 3, 3, padding=SAME), 27, 16),
+}
+
+
+@pytest.mark.parametrize("order", ["IS", "WS"])
+@pytest.mark.parametrize("name", ACROSS)
+def test_filters_in_the_lanes(name: str, order: str) -> None:
+    """Blocks of pixels by filters, transposed before the epilogue; sums in registers or memory."""
+    workload, mr, nr = ACROSS[name]
+    config = Config("conv2d_im2col", mr=mr, nr=nr, loop_order=order, columns="filters")
+    config = config.with_fields(data_layout="NCHW", out_layout="NCHW", oh_block=workload.oh)
+    for kc in (0, workload.kh * workload.kw):
+        found = error(workload, config.with_fields(kc=kc), NATIVE, 1, ["bias", "residual", "relu"])
+        assert found < TOLERANCE
+
+
+@pytest.mark.parametrize("columns", ["", "filters"])
+@pytest.mark.parametrize("packing", ["in place", "tile"])
+def test_windows_of_one_pixel_are_those_of_panels(packing: str, columns: str) -> None:
+    workload = Conv2dWorkload(2, 20, 8, 6, 37, 1, 1)
+    offered = IMPLEMENTATION.configs(workload, NATIVE, 1)
+    config = next(c for c in offered if c.columns == columns and c.packing == packing)
+    values = arrays(workload)
+    first, second = (
+        result(workload, config.with_fields(packing=packing), values) for packing in ("", packing)
+    )
+    np.testing.assert_array_equal(first, second)
+    panels = re.findall(r"panels = .*", lowered(primfunc(workload, config), NATIVE).script())
+    size = config.mr if columns else config.nr
+    shape = f"panels = T.alloc_buffer((20, {size}))"
+    assert panels == [] if packing == "in place" else [shape]
+
+
+def test_a_cut_tile_is_packed_on_demand() -> None:
+    """77 pixels: the last tile of either orientation is cut within a vector."""
+    workload = Conv2dWorkload(2, 24, 7, 11, 40, 1, 1)
+    offered = [c for c in IMPLEMENTATION.configs(workload, NATIVE, 1) if c.packing == "tile"]
+    assert {c.columns for c in offered} == {"", "filters"}
+    for config in spread(offered, 3):
+        assert error(workload, config, NATIVE, 1, ["bias", "relu"]) < TOLERANCE
+
+
+def test_no_panels_for_neon_is_refused() -> None:
+    config = Config("conv2d_im2col", mr=8, nr=8, oh_block=8, columns="filters", packing="in place")
+    config = config.with_fields(loop_order="IS", data_layout="NCHW", out_layout="NCHW")
+    workload = Conv2dWorkload(1, 8, 8, 8, 8, 1, 1)
+    with pytest.raises(ValueError, match="needs panels of windows; use packing=''"):
+        lowered(primfunc(workload, config), Core.named("cortex-a72"))
+
+
 PACKING = {
     "3x3": Conv2dWorkload(1, 64, 28, 28, 64, 3, 3, padding=SAME),
     "3x3, stride 2": Conv2dWorkload(1, 64, 56, 56, 64, 3, 3, (2, 2), SAME),
@@ -197,7 +254,8 @@ PACKING = {
 @pytest.mark.parametrize("name", PACKING)
 def test_packing_is_vector_code(name: str) -> None:
     """No gather, no element by element copy: what is scalar belongs to the borders."""
-    module = lowered(primfunc(PACKING[name], best(IMPLEMENTATION, PACKING[name])), NATIVE)
+    config = best(IMPLEMENTATION, PACKING[name]).with_fields(packing="")
+    module = lowered(primfunc(PACKING[name], config), NATIVE)
     text = module.script()
     stores = re.findall(r"^\s*panels\[(.*?)\] = ", text, re.M)
     assert stores and all(re.search(r":|Ramp", index) for index in stores)
@@ -205,13 +263,18 @@ def test_packing_is_vector_code(name: str) -> None:
 
 
 @pytest.mark.skipif(NATIVE.isa == "neon", reason="reads x86 assembly")
+@pytest.mark.parametrize("columns", ["", "filters"])
 @pytest.mark.parametrize("name", PACKING)
-def test_k_loop_stays_in_registers(name: str) -> None:
+def test_k_loop_stays_in_registers(name: str, columns: str) -> None:
     """The loop with the most FMAs touches no stack."""
     workload = PACKING[name]
-    text = build(workload, best(IMPLEMENTATION, workload), NATIVE).mod.inspect_source("asm")
+    offered = [c for c in IMPLEMENTATION.configs(workload, NATIVE, 1) if c.columns == columns]
+    config = min(offered, key=lambda c: IMPLEMENTATION.estimate(workload, c, NATIVE, 1).seconds)
+    text = build(workload, config, NATIVE).mod.inspect_source("asm")
     blocks = re.split(r"^\.LBB\S*:", text, flags=re.M)
-    inner = max(blocks, key=lambda block: block.count("vfmadd231ps"))
+    # Up to the branch: behind it a block of C is transposed by way of the stack.
+    loops = [re.split(r"^\s+j\w+\s.*$", block, maxsplit=1, flags=re.M)[0] for block in blocks]
+    inner = max(loops, key=lambda loop: loop.count("vfmadd231ps"))
     assert inner.count("vfmadd231ps") >= 20
     assert re.findall(r"^.*\(%rsp.*$", inner, re.M) == []
 

@@ -5,6 +5,7 @@ Each case runs in a process of its own, since the failure is a segmentation faul
 
 from __future__ import annotations
 
+import operator
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,10 @@ CASES = {
     "winograd NHWC 9 to 32": "Conv2dWorkload(1, 9, 12, 11, 32, 3, 3)",
     "winograd_1d 3x3": "Conv2dWorkload(2, 16, 12, 25, 48, 3, 3, padding=(1, 0, 2, 1))",
     "winograd_1d 5x5": "Conv2dWorkload(1, 32, 9, 25, 32, 5, 5)",
+    "im2col 3x3": "Conv2dWorkload(2, 5, 13, 17, 37, 3, 3, padding=(1, 0, 1, 2))",
+    "im2col 1x1 in place": "Conv2dWorkload(1, 19, 9, 7, 21, 1, 1)",
+    "im2col groups": "Conv2dWorkload(1, 15, 9, 11, 21, 3, 3, padding=(1, 1, 1, 1), groups=3)",
+    "im2col stride 2": "Conv2dWorkload(1, 8, 14, 15, 24, 3, 3, (2, 2), (1, 1, 1, 1))",
     "gemm": "GemmWorkload(37, 53, 29)",
     "gemm deep": "GemmWorkload(20, 70, 1031)",
     "one row": "GemmWorkload(1, 1001, 77)",
@@ -48,7 +53,7 @@ ANYTHING = EFFORT
 
 @pytest.mark.parametrize("case", CASES)
 def test_stays_inside(case: str) -> None:
-    only = f"conv2d_{case.split()[0]}" if case.startswith("winograd") else ""
+    only = f"conv2d_{case.split()[0]}" if case.startswith(("winograd", "im2col")) else ""
     command = [sys.executable, __file__, CASES[case], only]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     # The last line printed says which kernel it was.
@@ -106,8 +111,12 @@ def _cut_on_all_sides(found, core):
     """Blocks of 2 x 5 tiles: cut by mr, and at the right and below by the image; every form."""
     from tvm_blislike.microkernels import kernels_for
 
-    best = {(c.loop_order, c.tile_h, c.tile_w): c for c in reversed(found)}
+    by = operator.attrgetter("loop_order", "tile_h", "tile_w", "columns", "packing")
+    best = {by(config): config for config in reversed(found)}
     for config in best.values():
+        if config.implementation == "conv2d_im2col":
+            yield config
+            continue
         heights = [k.mr for k in kernels_for(core.isa) if k.nr == config.nr and 10 % k.mr]
         mr = max((mr for mr in heights if mr < 10), default=config.mr)
         cut = config.with_fields(mr=mr, mc=10, oh_block=2)

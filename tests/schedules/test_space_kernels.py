@@ -35,7 +35,7 @@ WORKLOADS = {
         batch=st.sampled_from((1, 1, 3)),
     ),
     "conv2d_direct": convolutions(channels=CHANNELS, groups=[1, 1, 2], most_macs=2e6),
-    "conv2d_im2col": convolutions(channels=CHANNELS, most_macs=2e6),
+    "conv2d_im2col": convolutions(channels=CHANNELS, groups=[1, 1, 2], most_macs=2e6),
     "conv2d_winograd": convolutions(channels=CHANNELS, stride=1, dilation=1, most_macs=2e6),
     "conv2d_winograd_1d": convolutions(
         channels=st.sampled_from([16, 32, 48]), stride=1, dilation=1, most_macs=4e6
