@@ -34,6 +34,7 @@ from sconv_baselines import Im2colGemm, Sgemm, is_pointwise, load_mkl, openblas
 from sconv_report import report
 
 from tvm_blislike.bench.graph_layers import layers_of
+from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
 from tvm_blislike.probe import measure_peak_gflops
 from tvm_blislike.threads import use_threads
@@ -101,11 +102,20 @@ def measure(
         layer=str(w),
         counts=counts,
         pointwise=is_pointwise(w),
-        config=f"{config.mr}x{config.nr} {config.loop_order} {config.oh_block} rows kc {config.kc}",
+        config=described(config),
         seconds=seconds,
         gflops=2 * w.macs / seconds["ours"] / 1e9,
         peak_gflops=max(peaks),
     )
+
+
+def described(config: Config) -> str:
+    """Return the choices of a configuration, those of the plain form left out."""
+    c = config
+    lanes = f"{c.columns} in lanes" if c.columns else ""
+    packing = f"packing {c.packing}" if c.packing else ""
+    parts = f"{c.mr}x{c.nr} {c.loop_order} {c.oh_block} rows kc {c.kc} {lanes} {packing}"
+    return " ".join(parts.split())
 
 
 def append(

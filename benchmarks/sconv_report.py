@@ -25,21 +25,22 @@ def report(about: dict[str, Any], rows: Sequence[Row], models: Sequence[str]) ->
     sides = about["sides"]
     print(", ".join(f"{key}: {value}" for key, value in about.items()))
     ratios = "".join(f"{side + ' x':>12s}" for side in sides)
-    print(f"\n      ms{ratios}  GFLOPS  /peak  config                         layer")
+    width = max(len(row["config"]) for row in rows)
+    print(f"\n      ms{ratios}  GFLOPS  /peak  {'config':{width}s}  layer")
     for row in rows:
-        print(_line(row, sides))
+        print(_line(row, sides, width))
     for side in sides:
         _summaries(rows, models, side)
     peak = median(row["peak_gflops"] for row in rows)
     print(f"\npeak {peak:.0f} GFLOPS (median)")
 
 
-def _line(row: Row, sides: Sequence[str]) -> str:
+def _line(row: Row, sides: Sequence[str], width: int) -> str:
     ours = row["seconds"]["ours"]
     ratios = "".join(f"{_speedup(row, side):12.2f}" for side in sides)
     return (
         f"{ours * 1e3:8.3f}{ratios} {row['gflops']:7.1f} {row['gflops'] / row['peak_gflops']:6.2f}"
-        f"  {row['config']:29s}  {_instances(row)} x {row['layer']}"
+        f"  {row['config']:{width}s}  {_instances(row)} x {row['layer']}"
     )
 
 
