@@ -23,7 +23,10 @@ from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
 # To be raised when a name below gets another meaning: models of other numbers are refused.
 FEATURES = 1
 # Fields of a configuration that are names.
-_NAMES = ("implementation", "loop_order", "packing", "transform", "data_layout", "out_layout")
+_NAMES = (
+    *("implementation", "loop_order", "parallel", "packing", "columns", "transform"),
+    *("data_layout", "out_layout"),
+)
 _NUMBERS = ("mr", "tile_h", "tile_w", "oh_block", "ring", "prefetch")
 
 

@@ -47,9 +47,14 @@ def record(workload: Workload, config: Config, time: float, **fields: object) ->
 
 @cache
 def some_configs(workload: Workload, count: int = 60) -> tuple[Config, ...]:
-    """Return configurations of a workload, always the same ones."""
-    every = [config for config, _ in STRATEGY.offers(workload)]
-    return tuple(random.Random(0).sample(every, min(count, len(every))))
+    """Return configurations of a workload, always the same ones, as many of each implementation."""
+    offered: dict[str, list[Config]] = {}
+    for config, _ in STRATEGY.offers(workload):
+        offered.setdefault(config.implementation, []).append(config)
+    share, draw = count // len(offered), random.Random(0)
+    return tuple(
+        c for every in offered.values() for c in draw.sample(every, min(share, len(every)))
+    )
 
 
 @cache

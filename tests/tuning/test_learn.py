@@ -174,7 +174,7 @@ def test_clocks_that_move_between_bundles_matter_less_than_what_differs_in_one(
 ) -> None:
     found = candidates(HELD_OUT)
     truth = [machine.seconds(HELD_OUT, c.config) for c in found]
-    factors = dict(zip(SEEN, (0.6, 1.5, 1.0, 1.7, 0.7), strict=True))
+    factors = dict(zip(SEEN, (0.4, 2.5, 1.0, 3.0, 0.5), strict=True))
     unsteady = [
         replace(r, seconds=tuple(factors[r.workload] * s for s in r.seconds))
         for r in machine.records()
@@ -182,7 +182,7 @@ def test_clocks_that_move_between_bundles_matter_less_than_what_differs_in_one(
     weighed = correlation(learn.train(unsteady, CORE).seconds(found), truth)
     monkeypatch.setattr("tvm_blislike.cost_models.learned.model.BUNDLE_WEIGHT", 1.0)
     plain = correlation(learn.train(unsteady, CORE).seconds(found), truth)
-    assert weighed > plain + 0.02
+    assert weighed > plain + 0.1
 
 
 def test_candidates_that_took_turns_are_recognized() -> None:
