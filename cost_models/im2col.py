@@ -25,7 +25,6 @@ from tvm_blislike.cost_models.im2col_geometry import (
     FILTERS,
     ITEM_BYTES,
     Im2colGeometry,
-    copies,
 )
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
@@ -249,7 +248,7 @@ def _copying_cycles(geo: Im2colGeometry, core: Core, threads: int) -> float:
     kernel = get_kernel(kernel_name(core.isa, c.mr, c.nr, w.dtype))
     lines = geo.panels_bytes * geo.sets / line_bytes(core)
     beyond = geo.panels_bytes > L2_PLANNED * l2_bytes(core, threads)
-    vectors = geo.k * copies(w, kernel.lanes, geo.windows, geo.rows)
+    vectors = geo.k * geo.copies(kernel.lanes)
     per_line = 4 * LINE_CYCLES if beyond else LINE_CYCLES
     if geo.on_demand:
         lines *= geo.pixel_tiles

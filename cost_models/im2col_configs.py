@@ -18,7 +18,6 @@ from tvm_blislike.cost_models.im2col_geometry import (
     ON_DEMAND,
     SHIFT,
     Im2colGeometry,
-    copies,
 )
 from tvm_blislike.cost_models.slicing import INPUT_STATIONARY, WEIGHT_STATIONARY, slicings
 from tvm_blislike.hardware import Core
@@ -104,10 +103,10 @@ def ways(
     for rows in range(1, w.oh + 1):
         if w.oh % rows or windows > rows * w.ow + spare:
             continue
-        if rows == 1 or copies(w, kernel.lanes, windows, rows) < MOST_COPIES:
-            yield from ((rows, packing) for packing in ("", SHIFT)[: 1 + shifts])
         alone = Config("", kernel.mr, kernel.nr, oh_block=rows, packing=IN_PLACE, columns=columns)
         geo = Im2colGeometry(w, alone)
+        if rows == 1 or geo.copies(kernel.lanes) < MOST_COPIES:
+            yield from ((rows, packing) for packing in ("", SHIFT)[: 1 + shifts])
         if geo.is_plain and (rows == w.oh or threads > 1):
             yield rows, ON_DEMAND
             if kernel.isa != "neon" and geo.in_place:

@@ -217,6 +217,14 @@ class Im2colGeometry:
         filters = self.filters * self.filter_tiles
         return ITEM_BYTES * self.pixel_tiles * self.windows * filters
 
+    def copies(self, lanes: int) -> int:
+        """Return the vectors that packing a step of k of a block of rows writes.
+
+        Tiles of pixels and rows of the image both end pieces.
+        """
+        width = 0 if self.is_plain else self.workload.ow
+        return _vectors(self.pixels, self.windows, width, lanes)
+
     def parallel_loop(self, threads: int) -> str:
         """Return what threads divide: `BATCH`, `PIXELS`, `FILTERS`, or "" for nothing."""
         if threads == 1:
@@ -242,16 +250,6 @@ class Im2colGeometry:
             FILTERS: (self.filter_blocks, self.block_tiles, self.filter_tiles),
         }[loop]
         return min(1.0, math.ceil(blocks / threads) * size / whole)
-
-
-def copies(workload: Conv2dWorkload, lanes: int, windows: int, rows: int) -> int:
-    """Return the vectors that packing a step of k of so many rows writes.
-
-    Tiles of `windows` pixels and rows of the image both end pieces.
-    """
-    w = workload
-    plain = w.kh * w.kw == 1 and w.stride == (1, 1) and not any(w.padding)
-    return _vectors(rows * w.ow, windows, 0 if plain else w.ow, lanes)
 
 
 @functools.cache

@@ -13,6 +13,8 @@ from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name, kern
 from tvm_blislike.space import Axis, Space, Value, divisors, even_parts, single, unrolls
 from tvm_blislike.workload import Conv2dWorkload
 
+_ORDERS = (INPUT_STATIONARY, WEIGHT_STATIONARY)
+
 
 def space(workload: Conv2dWorkload, core: Core, threads: int) -> Space:
     """Return the choices of block, blocking, what stays, packing, unrolling and threads."""
@@ -63,6 +65,3 @@ def space(workload: Conv2dWorkload, core: Core, threads: int) -> Space:
             single("parallel", lambda c: Im2colGeometry(w, c).parallel_loops(threads)),
         ),
     )
-
-
-_ORDERS = (INPUT_STATIONARY, WEIGHT_STATIONARY)

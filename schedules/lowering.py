@@ -46,6 +46,7 @@ from tvm_blislike.schedules import (
 )
 from tvm_blislike.schedules.accumulators import split_rows
 from tvm_blislike.schedules.gathers import shuffle_gathers
+from tvm_blislike.schedules.rewrite import bind, remade
 from tvm_blislike.schedules.unswitch import hoist, unrolled
 from tvm_blislike.schedules.vector_math import vectorize_math
 
@@ -157,29 +158,6 @@ def _annotation(loop: tirx.For, key: str) -> Any:
     return loop.annotations[key] if loop.annotations and key in loop.annotations else None
 
 
-def _remade(loop: tirx.For, **changes: Any) -> tirx.For:
-    """Return the loop with some of its fields changed."""
-    fields = {
-        "loop_var": loop.loop_var,
-        "min": loop.min,
-        "extent": loop.extent,
-        "kind": loop.kind,
-        "body": loop.body,
-        "thread_binding": loop.thread_binding,
-        "annotations": loop.annotations,
-    }
-    return tirx.For(**{**fields, **changes})
-
-
-def _bind(stmt: tirx.Stmt, *values: tuple[tirx.Var, int]) -> tirx.Stmt:
-    """Put integers in the place of variables."""
-
-    def value(var: tirx.Var) -> Any:
-        return next((_int(i) for known, i in values if var.same_as(known)), var)
-
-    return tvm_ffi.structural_map(stmt, [(tirx.Var, value)])
-
-
 def _sequence(parts: list[tirx.Stmt]) -> tirx.Stmt:
     return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
 
@@ -202,12 +180,12 @@ def _peel(loop: tirx.For, first: int, last: int, extents: dict[str, int]) -> tir
     last = min(last, count - first)
     plain = {k: v for k, v in loop.annotations.items() if k not in (EDGE, BORDER)}
     if loop.kind == tirx.ForKind.PARALLEL and count > 1:
-        return _remade(loop, annotations=plain, body=_branches(loop, first, last, extents))
-    parts = [_bind(loop.body, (loop.loop_var, i)) for i in range(first)]
+        return remade(loop, annotations=plain, body=_branches(loop, first, last, extents))
+    parts = [bind(loop.body, (loop.loop_var, i)) for i in range(first)]
     if count > first + last:
         middle = count - first - last
-        parts.append(_remade(loop, min=_int(first), extent=_int(middle), annotations=plain))
-    parts += [_bind(loop.body, (loop.loop_var, i)) for i in range(count - last, count)]
+        parts.append(remade(loop, min=_int(first), extent=_int(middle), annotations=plain))
+    parts += [bind(loop.body, (loop.loop_var, i)) for i in range(count - last, count)]
     parts[-1] = _cut(parts[-1], extents)
     return _sequence(parts)
 
@@ -216,7 +194,7 @@ def _branches(loop: tirx.For, first: int, last: int, extents: dict[str, int]) ->
     """Body of a parallel loop: peeled iterations would run on one thread alone."""
     count = int(loop.extent)
     split = {*range(first), *range(count - last, count)}
-    bound = {i: _bind(loop.body, (loop.loop_var, i)) for i in split}
+    bound = {i: bind(loop.body, (loop.loop_var, i)) for i in split}
     if extents:
         bound[count - 1] = _cut(bound[count - 1], extents)
     cases = [(i + 1, bound[i]) for i in sorted(bound)]
@@ -257,7 +235,7 @@ def _rebound(loop: tirx.For, bounds: dict[str, tuple[int, int]]) -> tirx.For:
         return loop
     start, extent = bounds[str(axis)]
     kept = {EDGE if key == LAST_EDGE else key: note for key, note in loop.annotations.items()}
-    return _remade(loop, min=_int(start), extent=_int(extent), annotations=kept)
+    return remade(loop, min=_int(start), extent=_int(extent), annotations=kept)
 
 
 def _unroll_by_input(loop: tirx.For) -> tirx.Stmt:
@@ -282,7 +260,7 @@ def _unroll_by_input(loop: tirx.For) -> tirx.Stmt:
 
     order = sorted(itertools.product(*(range(int(f.extent)) for f in nest)), key=pixel)
     variables = [f.loop_var for f in nest]
-    return _sequence([_bind(body, *zip(variables, at, strict=True)) for at in order])
+    return _sequence([bind(body, *zip(variables, at, strict=True)) for at in order])
 
 
 def _split_pieces(loop: tirx.For) -> tirx.Stmt:

@@ -22,6 +22,7 @@ from tvm import tirx
 
 from tvm_blislike import notes
 from tvm_blislike.microkernels import AXIS
+from tvm_blislike.schedules.rewrite import remade
 
 # On the loop over the calls that share a panel: {"operand": 0 for A or 1 for B, "axis": the index
 # that counts panels, "step": what to add to it, "calls": iterations, "elements": of one panel}.
@@ -48,7 +49,7 @@ def _at_calls(calls: tirx.For) -> tirx.For:
     if AHEAD in found:
         spec = notes.read(found[AHEAD])
         body = _in_k_loops(body, lambda loop: _ahead(loop, spec))
-    return calls if body is calls.body else _with_body(calls, body)
+    return calls if body is calls.body else remade(calls, body=body)
 
 
 def _in_k_loops(stmt: tirx.Stmt, change: Any) -> tirx.Stmt:
@@ -69,7 +70,7 @@ def _next_panel(loop: tirx.For, call: tirx.Var, spec: dict[str, int]) -> tirx.Fo
         _prefetch(load, [*at[:-1], at[-1] + first + i * LINE])
         for i in range(math.ceil(share / LINE))
     ]
-    return _with_body(loop, tirx.SeqStmt([*lines, loop.body]))
+    return remade(loop, body=tirx.SeqStmt([*lines, loop.body]))
 
 
 def _ahead(loop: tirx.For, spec: dict[str, int]) -> tirx.For:
@@ -80,9 +81,9 @@ def _ahead(loop: tirx.For, spec: dict[str, int]) -> tirx.For:
         at = [*_at_start(load, step, keep=step.loop_var)]
         at[-2] = at[-2] + spec["steps"]
         lines = [_prefetch(load, [*at[:-1], at[-1] + i]) for i in range(0, spec["elements"], LINE)]
-        return _with_body(step, tirx.SeqStmt([*lines, step.body]))
+        return remade(step, body=tirx.SeqStmt([*lines, step.body]))
 
-    return _with_body(loop, tvm_ffi.structural_map(loop.body, [(tirx.For, each_step)]))
+    return remade(loop, body=tvm_ffi.structural_map(loop.body, [(tirx.For, each_step)]))
 
 
 def _prefetch(load: Any, indices: list[Any]) -> tirx.Stmt:
@@ -111,15 +112,3 @@ def _at_start(load: Any, loop: tirx.For, keep: Any = None) -> list[Any]:
     indices = [i.base if isinstance(i, tirx.Ramp) else i for i in load.indices]
     at_zero = [(tirx.Var, lambda var: zero if var in inside else var)]
     return [tvm_ffi.structural_map(index, at_zero) for index in indices]
-
-
-def _with_body(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
-    return tirx.For(
-        loop.loop_var,
-        loop.min,
-        loop.extent,
-        loop.kind,
-        body,
-        loop.thread_binding,
-        loop.annotations,
-    )

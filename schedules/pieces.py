@@ -23,6 +23,7 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from tvm_blislike import notes
+from tvm_blislike.schedules.rewrite import bind
 
 # Loop over elements to copy: {"width": lanes of a vector, "cuts": places where a piece ends}. With
 # "shifts", its body is a loop over copies that read as many elements further each.
@@ -74,7 +75,7 @@ def _shifted(loop: tirx.For, first: int, lanes: int) -> tirx.Stmt:
     steps = loop.body
     copies = []
     for step in range(int(steps.extent)):
-        at = _remade(loop, _bound(steps.body, steps.loop_var, step))
+        at = _remade(loop, bind(steps.body, (steps.loop_var, step)))
         # LLVM takes shifts of less than a register apart, into loads of one element.
         is_whole = lanes == notes.read(loop.annotations[PIECES])["width"]
         shifted = _shift(loop, at, first, lanes) if is_whole else None
@@ -84,8 +85,8 @@ def _shifted(loop: tirx.For, first: int, lanes: int) -> tirx.Stmt:
 
 def _shift(loop: tirx.For, step: tirx.For, first: int, lanes: int) -> tirx.Stmt | None:
     """Return one of the copies, None where it does not copy a whole vector."""
-    at_start = _bound(_bound(loop.body.body, loop.body.loop_var, 0), loop.loop_var, first)
-    store, origin = (_element(stmt) for stmt in (_bound(step.body, step.loop_var, first), at_start))
+    at_start = bind(loop.body.body, (loop.body.loop_var, 0), (loop.loop_var, first))
+    store, origin = (_element(stmt) for stmt in (bind(step.body, (step.loop_var, first)), at_start))
     if store is None or origin is None:
         return None
     *outer, x = origin.value.indices
@@ -114,11 +115,6 @@ def _element(stmt: tirx.Stmt) -> tirx.BufferStore | None:
     at = [analyzer.simplify(index) for index in load.indices]
     to = [analyzer.simplify(index) for index in stmt.indices]
     return tirx.BufferStore(stmt.buffer, tirx.BufferLoad(load.source, at), to)
-
-
-def _bound(stmt: tirx.Stmt, var: tirx.Var, value: int) -> tirx.Stmt:
-    number = tirx.IntImm("int32", value)
-    return tvm_ffi.structural_map(stmt, [(tirx.Var, lambda v: number if v.same_as(var) else v)])
 
 
 def _remade(loop: tirx.For, body: tirx.Stmt) -> tirx.For:

@@ -17,6 +17,7 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_blislike import notes
+from tvm_blislike.schedules.rewrite import remade
 
 # On the loop over block rows of a slab: {"columns": blocks per row, "lines": lines per call,
 # "elements": elements per cache line}.
@@ -42,9 +43,9 @@ def _at_rows(rows: tirx.For) -> tirx.For:
     def at_call(loop: tirx.For) -> tirx.For:
         if str(loop.annotations.get(ROLE, "")) != "call":
             return loop
-        return _with_body(loop, _before(loop.body, block * spec["lines"], spec))
+        return remade(loop, body=_before(loop.body, block * spec["lines"], spec))
 
-    return _with_body(rows, tvm_ffi.structural_map(rows.body, [(tirx.For, at_call)]))
+    return remade(rows, body=tvm_ffi.structural_map(rows.body, [(tirx.For, at_call)]))
 
 
 def _find(stmt: tirx.Stmt, role: str) -> tirx.For:
@@ -82,15 +83,3 @@ def _panel_load(body: tirx.Stmt) -> Any:
 
     tvm_ffi.structural_walk(body, [(tirx.Mul, look)])
     return found[0]
-
-
-def _with_body(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
-    return tirx.For(
-        loop.loop_var,
-        loop.min,
-        loop.extent,
-        loop.kind,
-        body,
-        loop.thread_binding,
-        loop.annotations,
-    )

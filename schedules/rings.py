@@ -18,6 +18,7 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_blislike import notes
+from tvm_blislike.schedules.rewrite import remade
 
 # On the loop over blocks: {"axis": of the rows in the buffer, "rows": of the buffer, "step": rows
 # that a block is below the one above}.
@@ -95,6 +96,4 @@ def _stored(blocks: tirx.For) -> tuple[tirx.Buffer, int]:
 def _with_body(loop: tirx.For, body: tirx.Stmt, done: str) -> tirx.For:
     """Return the loop with another body and without the annotation that is dealt with."""
     kept = {key: note for key, note in loop.annotations.items() if key != done}
-    return tirx.For(
-        loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, kept
-    )
+    return remade(loop, body=body, annotations=kept)

@@ -18,6 +18,7 @@ from tvm import ir, tirx
 
 from tvm_blislike.schedules import pieces
 from tvm_blislike.schedules.default_transpose import transpose
+from tvm_blislike.schedules.rewrite import bind
 
 # Loop of an epilogue over the columns of a block of C, around the one over its rows: the lanes of
 # a vector.
@@ -84,7 +85,7 @@ def _vector(
     load: Any, loop: tirx.For, rows: tirx.For, row: int, column: int, lanes: int
 ) -> tirx.Expr:
     """Return a vector of a row of the block."""
-    *outer, first = _bound(load, (loop.loop_var, column), (rows.loop_var, row)).indices
+    *outer, first = bind(load, (loop.loop_var, column), (rows.loop_var, row)).indices
     return tirx.BufferLoad(load.source, [*outer, tirx.Ramp(first, 1, lanes)])
 
 
@@ -98,7 +99,7 @@ def _epilogue(
     """Return the epilogue of one column for some rows, a vector of the result."""
     (column, i), (row, height) = along, across
     lane = tirx.Var("lane", "int32")
-    body = _bound(loop.body, (loop.loop_var, column + i))
+    body = bind(loop.body, (loop.loop_var, column + i))
 
     def load(access: Any) -> Any:
         if not access.source.name.startswith(_BLOCK):
@@ -109,16 +110,8 @@ def _epilogue(
         if not inner.loop_var.same_as(rows.loop_var):
             return inner
         body = tvm_ffi.structural_map(inner.body, [(ir.TensorLoad, load)])
-        body = _bound(body, (rows.loop_var, lane + row))
+        body = bind(body, (rows.loop_var, lane + row))
         kind = tirx.ForKind.VECTORIZED if height > 1 else tirx.ForKind.SERIAL
         return tirx.For(lane, tirx.IntImm("int32", 0), tirx.IntImm("int32", height), kind, body)
 
     return tvm_ffi.structural_map(body, [(tirx.For, vectorized)])
-
-
-def _bound(node: Any, *values: tuple[tirx.Var, Any]) -> Any:
-    def value(var: tirx.Var) -> Any:
-        new = next((new for known, new in values if var.same_as(known)), var)
-        return tirx.IntImm("int32", new) if isinstance(new, int) else new
-
-    return tvm_ffi.structural_map(node, [(tirx.Var, value)])

@@ -14,6 +14,8 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, sym, tirx
 
+from tvm_blislike.schedules.rewrite import remade
+
 _IF = "prim.if_then_else"
 
 
@@ -62,7 +64,7 @@ def hoist(loop: tirx.For) -> tirx.For:
     body = inside
     if common:
         body = tirx.IfThenElse(tirx.all(*common), inside, _without(loop.body, common))
-    return _with_body(loop, body)
+    return remade(loop, body=body)
 
 
 def _conditions(stmt: tirx.Stmt) -> list[Any]:
@@ -159,15 +161,3 @@ def _without(stmt: tirx.Stmt, refuted: list[Any]) -> tirx.Stmt:
         return node.else_case if node.else_case is not None else tirx.Evaluate(0)
 
     return tvm_ffi.structural_map(stmt, [(ir.Call, call), (tirx.IfThenElse, branch)])
-
-
-def _with_body(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
-    return tirx.For(
-        loop.loop_var,
-        loop.min,
-        loop.extent,
-        loop.kind,
-        body,
-        loop.thread_binding,
-        loop.annotations,
-    )

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import mmap
 import os
 from collections.abc import Iterable, Iterator
@@ -132,5 +133,6 @@ def _filled(start: int, end: int) -> Iterator[int]:
     yield from (start + int(i) for i in np.flatnonzero(share >= _LEAST_FILLED))
 
 
+@functools.cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
