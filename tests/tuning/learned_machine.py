@@ -23,6 +23,7 @@ SEEN = (
     GemmWorkload(64, 96, 32),
     GemmWorkload(100, 64, 48),
 )
+DATE = "2026-01-01T00:00:00.000+00:00"
 HELD_OUT = Conv2dWorkload(1, 64, 28, 28, 96, 3, 3, padding=SAME)
 
 
@@ -42,7 +43,8 @@ def record(workload: Workload, config: Config, time: float, **fields: object) ->
     times, target = (time, 1.01 * time, 0.99 * time), CORE.target_config(1)
     predicted = STRATEGY.seconds(workload, config)
     made = Record(workload, config, CORE.name, core_facts(CORE), target, 1, times, predicted, 0.0)
-    return replace(made, **fields)
+    # The order of records, and with it the trees, depends on their dates.
+    return replace(made, **{"date": DATE, **fields})
 
 
 @cache

@@ -179,10 +179,14 @@ def test_clocks_that_move_between_bundles_matter_less_than_what_differs_in_one(
         replace(r, seconds=tuple(factors[r.workload] * s for s in r.seconds))
         for r in machine.records()
     ]
-    weighed = correlation(learn.train(unsteady, CORE).seconds(found), truth)
+
+    def typical() -> float:
+        models = [learn.train(unsteady, CORE, seed) for seed in range(5)]
+        return float(np.median([correlation(m.seconds(found), truth) for m in models]))
+
+    weighed = typical()
     monkeypatch.setattr("tvm_blislike.cost_models.learned.model.BUNDLE_WEIGHT", 1.0)
-    plain = correlation(learn.train(unsteady, CORE).seconds(found), truth)
-    assert weighed > plain + 0.1
+    assert weighed > typical() + 0.1
 
 
 def test_candidates_that_took_turns_are_recognized() -> None:
