@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tvm_blislike import huge_pages, library
+from tvm_blislike import huge_pages, instruments, library
 from tvm_blislike.errors import InputError, UsageError, suggest
 from tvm_blislike.frontend import TensorSpec
 from tvm_blislike.runnable import require_runnable
@@ -86,7 +84,7 @@ class CompiledModel:
         self._target = dict(target)
         self._executable = executable
         self._report = report
-        self._main: Callable[..., Any] | None = None
+        self._machine: Any = None
         self._buffers: list[Any] = []
         self._lock = threading.Lock()
 
@@ -123,13 +121,7 @@ class CompiledModel:
         arrays = self._checked(inputs)
         with self._lock:
             use_threads(self.threads)
-            # The first run allocates all that later ones use.
-            settled = self._start() if self._main is None else contextlib.nullcontext()
-            # Own buffers: kernels may count on TVM's alignment, which numpy does not promise.
-            for buffer, array in zip(self._buffers, arrays, strict=True):
-                buffer.copyfrom(array)
-            with settled:
-                return self._named(self._main(*self._buffers))
+            return self._named(self._run_on(arrays))
 
     def check(self, inputs: Inputs) -> None:
         """Raise InputError unless `run` would accept these inputs."""
@@ -169,18 +161,14 @@ class CompiledModel:
         InputError
             As for `run`.
         """
-        import tvm
-
-        buffers = [tvm.runtime.tensor(array) for array in self._checked(inputs)]
-        use_threads(self.threads)
-        machine = self._virtual_machine()
-        with huge_pages.moved(machine):
-            machine["main"](*buffers)
-        clock = _KernelClock()
-        machine.set_instrument(clock)
-        for _ in range(repeat):
-            clock.start_run()
-            machine["main"](*buffers)
+        arrays, clock = self._checked(inputs), instruments.KernelClock()
+        with self._lock:
+            use_threads(self.threads)
+            self._run_on(arrays)
+            with instruments.attached(self._machine, clock):
+                for _ in range(repeat):
+                    clock.start_run()
+                    self._machine["main"](*self._buffers)
         return clock.runs
 
     def explain(self) -> Report:
@@ -262,19 +250,25 @@ class CompiledModel:
         report = Report.from_json(about.report)
         return CompiledModel(module, about.inputs, about.outputs, about.target, report)
 
-    def _start(self) -> contextlib.AbstractContextManager[None]:
-        """Load the model and return the context of its first run."""
-        machine = self._virtual_machine()
-        self._main = machine["main"]
-        self._buffers = [self._empty(spec) for spec in self.inputs]
-        return huge_pages.moved(machine)
+    def _run_on(self, arrays: list[np.ndarray]) -> Any:
+        """Run the model once on new inputs, which stay in its buffers."""
+        # The machine's first run allocates all that later ones use.
+        settled = self._start() if self._machine is None else contextlib.nullcontext()
+        # Own buffers: kernels may count on TVM's alignment, which numpy does not promise.
+        for buffer, array in zip(self._buffers, arrays, strict=True):
+            buffer.copyfrom(array)
+        with settled:
+            return self._machine["main"](*self._buffers)
 
-    def _virtual_machine(self) -> Any:
+    def _start(self) -> contextlib.AbstractContextManager[None]:
+        """Load the model and return the context of its machine's first run."""
         import tvm
         from tvm import relax
 
         require_runnable(self._target)
-        return relax.VirtualMachine(self._executable, tvm.cpu())
+        self._machine = relax.VirtualMachine(self._executable, tvm.cpu())
+        self._buffers = [self._empty(spec) for spec in self.inputs]
+        return huge_pages.moved(self._machine)
 
     def _empty(self, spec: TensorSpec) -> Any:
         import tvm
@@ -304,25 +298,6 @@ class CompiledModel:
 
     def _expected(self) -> str:
         return f"the model takes {', '.join(map(str, self.inputs)) or 'none'}"
-
-
-class _KernelClock:
-    """Instrument of TVM's virtual machine that times every call it makes."""
-
-    def __init__(self) -> None:
-        self.runs: list[dict[str, list[float]]] = []
-        self._started = 0.0
-
-    def start_run(self) -> None:
-        self.runs.append(defaultdict(list))
-
-    def __call__(self, func: Any, name: str, before: bool, result: Any, *args: Any) -> int:
-        now = time.perf_counter()
-        if before:
-            self._started = time.perf_counter()
-        elif not name.startswith("vm.builtin"):
-            self.runs[-1][name].append(now - self._started)
-        return 0
 
 
 def _fitting(spec: TensorSpec, array: np.ndarray) -> np.ndarray:

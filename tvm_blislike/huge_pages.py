@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from tvm_blislike.instruments import attached, is_kernel
+
 _SIZE_FILE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 # 32 MiB and more where pages are larger than 4 KiB.
 HUGE_BYTES = int(_SIZE_FILE.read_text()) if _SIZE_FILE.exists() else 2 << 20
@@ -43,17 +45,14 @@ def moved(machine: Any) -> Iterator[None]:
     Parameters
     ----------
     machine : tvm.relax.VirtualMachine
-        Without an instrument; the context uses one of its own.
+        Without an instrument: the context uses one.
     """
     if not is_wanted():
         yield
         return
     before, tensors = filled_blocks(), _TensorBlocks()
-    machine.set_instrument(tensors)
-    try:
+    with attached(machine, tensors):
         yield
-    finally:
-        machine.set_instrument(None)
     after = filled_blocks()
     collapse(block for block in after if block in tensors.blocks or block not in before)
 
@@ -92,7 +91,7 @@ class _TensorBlocks:
         self.blocks: set[int] = set()
 
     def __call__(self, func: Any, name: str, before: bool, result: Any, *args: Any) -> int:
-        if before and not name.startswith("vm.builtin"):
+        if before and is_kernel(name):
             for arg in args:
                 if hasattr(arg, "data_ptr"):
                     self.blocks.update(_blocks_of(arg))

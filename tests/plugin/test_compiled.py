@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from small_models import float_input, make_model, small_network, small_reference
+from tvm import relax
 
 import tvm_blislike
-from tvm_blislike import library, runnable
+from tvm_blislike import instruments, library, runnable
 from tvm_blislike.errors import (
     InputError,
     ModelError,
@@ -103,6 +104,46 @@ def test_profiled_names_are_those_of_the_report(
 ) -> None:
     names = {layer.name for layer in model.explain().layers}
     assert {time.name for time in model.profile(image, repeat=1)} <= names
+
+
+def test_one_machine_runs_and_profiles(
+    exported: Path, image: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[relax.VirtualMachine] = []
+
+    def machine(*args: object) -> relax.VirtualMachine:
+        made.append(original(*args))
+        return made[-1]
+
+    original = relax.VirtualMachine
+    monkeypatch.setattr(relax, "VirtualMachine", machine)
+    for first in ("run", "profile"):
+        model = tvm_blislike.CompiledModel.load(exported)
+        made.clear()  # The library's own description takes one.
+        getattr(model, first)(image)
+        model.profile(image + 1, repeat=2)
+        assert _close(model.run(image)["scores"], image)
+        assert [len(run) for run in model.profile_runs(image, 2)] == [len(model.profile(image))] * 2
+        assert len(made) == 1
+
+
+def test_a_failing_profile_leaves_no_clock_behind(
+    exported: Path, image: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tvm_blislike.CompiledModel.load(exported)
+    seen: list[str] = []
+
+    def failing(self: object, func: object, name: str, *args: object) -> int:
+        seen.append(name)
+        raise KeyError("a clock that stands")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(instruments.KernelClock, "__call__", failing)
+        with pytest.raises(KeyError, match="a clock that stands"):
+            model.profile(image)
+        assert _close(model.run(image)["scores"], image)
+    assert len(seen) == 1
+    assert model.profile(image, repeat=1)
 
 
 def test_export_and_load_keep_everything(

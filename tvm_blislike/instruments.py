@@ -1,0 +1,63 @@
+"""Instruments of TVM's virtual machine: functions it calls before and after each of its calls."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+# Takes the function, its name, whether it is before the call, the result, and the arguments;
+# returns 0 for TVM to go on.
+Instrument = Callable[..., int]
+
+
+@contextlib.contextmanager
+def attached(machine: Any, instrument: Instrument) -> Iterator[None]:
+    """Let an instrument watch a virtual machine inside this context.
+
+    Parameters
+    ----------
+    machine : tvm.relax.VirtualMachine
+        Without an instrument: it can have one only.
+    instrument : callable
+        As above.
+    """
+    machine.set_instrument(instrument)
+    try:
+        yield
+    finally:
+        machine.set_instrument(None)
+
+
+def is_kernel(name: str) -> bool:
+    """Return whether a call is one of a kernel, not of the machine's own functions."""
+    return not name.startswith("vm.builtin")
+
+
+class KernelClock:
+    """Times the calls of kernels.
+
+    Attributes
+    ----------
+    runs : list of dict
+        For each run the seconds of each call of each kernel, by its name.
+    """
+
+    def __init__(self) -> None:
+        self.runs: list[dict[str, list[float]]] = []
+        self._started = 0.0
+
+    def start_run(self) -> None:
+        """Count what follows as another run."""
+        self.runs.append(defaultdict(list))
+
+    def __call__(self, func: Any, name: str, before: bool, result: Any, *args: Any) -> int:
+        """Note the time."""
+        now = time.perf_counter()
+        if before:
+            self._started = time.perf_counter()
+        elif is_kernel(name):
+            self.runs[-1][name].append(now - self._started)
+        return 0
