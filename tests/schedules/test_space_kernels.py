@@ -54,7 +54,7 @@ def error_of(workload: Workload, config: Config, core: Core, threads: int) -> fl
     data, weights = operands.operands(workload)
     out = np.full(operands.result_shape(workload, config), np.nan, workload.dtype)
     packed = implementation.pack(workload, config, weights)
-    values = [operands.in_layout(workload, config, data), packed, out]
+    values = [operands.in_layout(workload, config.data_layout, data), packed, out]
     arguments = [tvm.runtime.tensor(value) for value in values]
     library["candidate_0"](*arguments)
     found = operands.from_layout(workload, config, arguments[-1].numpy())

@@ -171,7 +171,7 @@ def test_layouts_and_back(layout: str) -> None:
     w = Conv2dWorkload(2, 16, 3, 5, 16, 1, 1)
     config = Config("conv2d_direct", data_layout=layout, out_layout=layout)
     data, _ = operands.operands(w)
-    there = operands.in_layout(w, config, data)
+    there = operands.in_layout(w, config.data_layout, data)
     assert there.shape == operands.result_shape(w, config)
     np.testing.assert_array_equal(operands.from_layout(w, config, there), data)
 

@@ -62,16 +62,16 @@ def _conv(w: Conv2dWorkload, image: np.ndarray, weights: np.ndarray) -> np.ndarr
     return out.reshape(w.n, w.co, w.oh, w.ow)
 
 
-def in_layout(workload: Workload, config: Config, data: np.ndarray) -> np.ndarray:
-    """Return the data operand as the configuration reads it."""
+def in_layout(workload: Workload, layout: str, data: np.ndarray) -> np.ndarray:
+    """Return the data operand as configurations with this `data_layout` read it."""
     if isinstance(workload, GemmWorkload):
         return data
-    block = block_of(config.data_layout)
+    block = block_of(layout)
     if block:
         n, c, h, w = data.shape
         blocks = data.reshape(n, c // block, block, h, w)
         return np.ascontiguousarray(blocks.transpose(0, 1, 3, 4, 2))
-    if config.data_layout == "NHWC":
+    if layout == "NHWC":
         return np.ascontiguousarray(data.transpose(0, 2, 3, 1))
     return data
 
