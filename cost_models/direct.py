@@ -26,6 +26,7 @@ from tvm_blislike.cost_models.roofline import (
     FORK_JOIN_CYCLES,
     Estimate,
     bytes_per_cycle,
+    calls_in_flight,
     finish,
     level_holding,
     share_bytes,
@@ -39,6 +40,8 @@ from tvm_blislike.workload import Conv2dWorkload
 
 # Share of a stream that prefetching hides behind computation of equal length.
 HIDDEN = 0.6
+# Lines that an out-of-order core has asked for before it needs the first of them.
+LINES_IN_TIME = 8
 # First layers of fewer channels than this read NCHW directly, k running along a kernel row.
 MIN_BLOCKED_CHANNELS = 8
 # LLVM IR instructions up to which LLVM 22 unrolls a loop (a kernel row) of its own accord.
@@ -241,7 +244,10 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
         # Every thread reads the whole image; the others' part is in their caches.
         foreign = _input_bytes(workload) * (threads - 1) / threads
         cycles["input"] += foreign / bytes_per_cycle(core, 3)
-    cycles["padding"] = _padding_cycles(geo, core, threads) * share
+    cycles["input"] += _late_cycles(geo, core, threads)
+    # Threads whose slabs share a cache lose at most what they gain by sharing the work.
+    copies = (_padding_cycles(geo, core, threads) * share, _padding_cycles(geo, core, 1))
+    cycles["padding"] = min(copies)
     forks = 2 if any(workload.padding) and config.loop_order != "rows" else 1
     cycles["fork"] = forks * FORK_JOIN_CYCLES if threads > 1 else 0.0
     footprint = (
@@ -250,6 +256,21 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
         _placed(core, "weights", weight_level, weights, threads),
     )
     return finish(core, threads, workload, cycles, footprint)
+
+
+def _late_cycles(geo: DirectGeometry, core: Core, threads: int) -> float:
+    """Cycles per thread that the first pass over an image beyond L2 waits for lines.
+
+    A block of one image row asks for a line of each of its pixels at once, block of channels by
+    block of channels: what it waits for are those behind the first ones. 128 channels of 55x55 to
+    16 on Golden Cove: 8x16 and 12x16 blocks lose nothing, 28x16 blocks a quarter.
+    """
+    size = _input_bytes(geo.workload)
+    if level_holding(core, 2 * size, threads=1) in (1, 2):
+        return 0.0
+    lines = geo.config.tile_w * geo.workload.stride[1]
+    late = max(0.0, 1 - LINES_IN_TIME / lines)
+    return late * size / threads / bytes_per_cycle(core, _beyond(core))
 
 
 def _stride_loss(workload: Conv2dWorkload, config: Config, core: Core) -> float:
@@ -292,11 +313,12 @@ def _levels(
 ) -> tuple[int, int, int]:
     """Levels that hold the weight panel (if L1 does not), the slab, and all weights."""
     slabs_of, panels_of = partial(_slabs_of, geo, threads), partial(_panels_of, geo)
-    # The panel shares L2 with the next one, which is being prefetched, and with the input.
-    near = _level(core, threads, lambda n: 2.5 * panels_of(n) * panel) in (1, 2)
-    # Half of a level: the result and the next panel pass through it too (a slab of 1.7 of 2 MiB
-    # costs 6 % on the 224x224 layers of VGG).
-    held = _level(core, threads, lambda n: 2 * (slabs_of(n) * slab + panels_of(n) * panel))
+    # The panel shares L2 with the next one, which is being prefetched, and with the input: on
+    # Golden Cove 0.95 of it stream at the speed of L2, 1.07 at that of L3.
+    near = _level(core, threads, lambda n: 2 * panels_of(n) * panel + slabs_of(n) * slab) in (1, 2)
+    # The result and the next panel pass through the level too (a slab of 1.7 of 2 MiB costs 6 % on
+    # the 224x224 layers of VGG).
+    held = _level(core, threads, lambda n: 1.5 * slabs_of(n) * slab + 2 * panels_of(n) * panel)
     return (
         2 if near and core.cache(2) else _beyond(core),
         held or _beyond(core),
@@ -407,14 +429,15 @@ def _call_cycles(
             if number == 0:
                 continue
             a_loads = rows / kernel.lanes if kernel.loads_a_vectors else rows
-            issue = k_steps * step_cycles(core, rows, vectors, a_loads)
+            in_flight = calls_in_flight(core, rows, vectors, k_steps)
+            issue = k_steps * step_cycles(core, rows, vectors, a_loads, in_flight)
             useful = k_steps * rows * columns / kernel.lanes / core.fma_per_cycle / FMA_EFFICIENCY
             total["fma"] += number * useful
             total["loads and edges"] += number * (issue - useful)
             arrival = streamed * vectors * kernel.lanes / c.nr
             total["L2"] += number * (max(0.0, arrival - issue) + exposed * arrival)
             stores = rows * vectors / core.stores_per_cycle
-            total["epilogue"] += number * (CALL_CYCLES + 1.5 * stores)
+            total["epilogue"] += number * (CALL_CYCLES / in_flight + 1.5 * stores)
     return total
 
 

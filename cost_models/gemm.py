@@ -35,6 +35,7 @@ from tvm_blislike.cost_models.roofline import (
     FORK_JOIN_CYCLES,
     Estimate,
     bytes_per_cycle,
+    conflict_bytes,
     finish,
     level_holding,
     share_bytes,
@@ -228,25 +229,10 @@ def _l2_bytes(geo: GemmGeometry, core: Core, height: int, width: int) -> float:
     a, b = height * geo.workload.item_bytes, width * geo.workload.item_bytes
     crowded = (a + b) * geo.kc > share_bytes(core, 1, 1) or geo.calls_per_panel() == 1
     if not geo.packs(geo.kc):
-        a += _collisions(geo, core, height)
+        a += conflict_bytes(core, height, geo.workload.k * geo.workload.item_bytes)
     if crowded:
         return a + b
     return a if geo.config.loop_order == B_OUTSIDE else b
-
-
-def _collisions(geo: GemmGeometry, core: Core, height: int) -> float:
-    """Bytes from L2 per step of k because rows of A in place compete for the ways of L1.
-
-    Rows that lie a multiple of a way apart share one set; those beyond its ways come from L2 again
-    for each element.
-    """
-    cache = core.cache(1)
-    if cache is None:
-        return 0.0
-    way = max(cache.line_bytes, cache.bytes // max(cache.ways, 1))
-    sets = way // math.gcd(way, geo.workload.k * geo.workload.item_bytes)
-    beyond = max(0, height - sets * max(cache.ways - 1, 1))
-    return float(beyond * cache.line_bytes)
 
 
 def _packing_cycles(geo: GemmGeometry, core: Core, threads: int) -> float:

@@ -7,6 +7,7 @@ in cycles of one core until the end; `Estimate.seconds` divides by the clock.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from tvm_blislike.hardware import Core
@@ -17,15 +18,19 @@ from tvm_blislike.workload import Workload
 # with 9 MB of weights), memory 5.
 _VECTORS_PER_CYCLE = {1: 2.0, 2: 0.56, 3: 0.3, 0: 0.08}
 # Share of the nominal rate of FMAs and of loads that a k loop reaches. Measured on Golden Cove:
-# 5x64 blocks with everything in L1 take 0.90 of the FMA peak; 28x16 blocks, one folded load per
-# FMA, stop at 1.45 loads a cycle.
+# 5x64 blocks with everything in L1 take 0.90 of the FMA peak. Blocks of one vector, a folded load
+# per FMA, reach 1.7 loads a cycle (1.45 where their panels come from L2).
 FMA_EFFICIENCY = 0.90
-LOAD_EFFICIENCY = 0.72
+LOAD_EFFICIENCY = 0.85
 # Cycles that a 128-bit load costs a k loop of LLVM's order on a core that issues in order, by
 # `in_order`: 1.3 to 2.5 (benchmarks/results/arm_mca.txt).
 WIDE_LOAD_CYCLES = 1.7
 # The same per vector of B where A comes in single elements: 1.6 to 8.5.
 LATE_CYCLES = 3.0
+# Instructions by which an out-of-order core gets ahead of one that waits: beyond a short call it
+# starts the next ones. Fitted to blocks of 1 to 4 pixels by 16 to 64 channels with 16 to 64 steps
+# on Golden Cove, whose reorder buffer has 512 entries but whose schedulers fill before that.
+AHEAD = 160
 # Cycles to start and end one micro-kernel call: zeroing, pointers, the last FMAs' latency.
 CALL_CYCLES = 12.0
 # Cycles to hand work to the other threads and wait for them (4 us at 2.6 GHz).
@@ -87,15 +92,26 @@ def level_holding(core: Core, size: int, threads: int) -> int:
     return 0
 
 
-def step_cycles(core: Core, rows: int, vectors: int, a_loads: float) -> float:
+def calls_in_flight(core: Core, rows: int, vectors: int, steps: int) -> float:
+    """Return how many micro-kernel calls of `steps` a core works on at a time, 1 or more."""
+    if core.in_order:
+        return 1.0
+    return 1.0 + AHEAD / (steps * (rows * vectors + vectors))
+
+
+def step_cycles(
+    core: Core, rows: int, vectors: int, a_loads: float, in_flight: float = 1.0
+) -> float:
     """Cycles of one k step of a block of `rows` by `vectors` registers.
 
     The largest of: FMAs to start, loads to issue (`a_loads` for A, one per vector of B), and the
-    latency of the FMA when there are too few accumulators to hide it.
+    latency of the FMA when there are too few accumulators to hide it, in this call and the others
+    that are in flight.
     """
+    latency = core.fma_latency / in_flight
     if core.in_order:
         busy = _in_order_cycles(core, rows, vectors, a_loads)
-        return max(busy / FMA_EFFICIENCY, float(core.fma_latency))
+        return max(busy / FMA_EFFICIENCY, latency)
     fma, loads = rows * vectors / core.fma_per_cycle, (a_loads + vectors) / core.loads_per_cycle
     if core.isa == "neon":
         if a_loads >= rows and core.fma_per_cycle > 1:
@@ -103,8 +119,22 @@ def step_cycles(core: Core, rows: int, vectors: int, a_loads: float) -> float:
             fma += rows / vectors / core.fma_per_cycle
         # As llvm-mca counts (benchmarks/results/arm_mca.txt), which sees no cache: loads reach
         # their nominal rate, and the rest is lost as on other cores.
-        return max(max(fma, loads) / FMA_EFFICIENCY, float(core.fma_latency))
-    return max(fma / FMA_EFFICIENCY, loads / LOAD_EFFICIENCY, float(core.fma_latency))
+        return max(max(fma, loads) / FMA_EFFICIENCY, latency)
+    return max(fma / FMA_EFFICIENCY, loads / LOAD_EFFICIENCY, latency)
+
+
+def conflict_bytes(core: Core, rows: int, stride: int) -> float:
+    """Bytes from L2 per step of k because a block's rows, `stride` bytes apart, compete in L1.
+
+    Rows that lie a multiple of a way apart share one set; for each element of those beyond its
+    ways a line comes from L2 again.
+    """
+    cache = core.cache(1)
+    if cache is None:
+        return 0.0
+    way = max(cache.line_bytes, cache.bytes // max(cache.ways, 1))
+    sets = way // math.gcd(way, stride)
+    return float(max(0, rows - sets * max(cache.ways - 1, 1)) * cache.line_bytes)
 
 
 def _in_order_cycles(core: Core, rows: int, vectors: int, a_loads: float) -> float:

@@ -22,6 +22,7 @@ from tvm_blislike.cost_models.roofline import (
     FORK_JOIN_CYCLES,
     Estimate,
     bytes_per_cycle,
+    conflict_bytes,
     finish,
     level_holding,
     share_bytes,
@@ -42,22 +43,21 @@ from tvm_blislike.workload import Conv2dWorkload
 ROWS_APART = 1.02
 # Share of the weights' arrival that prefetching hides behind the products.
 HIDDEN = 0.85
-# Part of the products' time behind which anything hides at all: with 512 channels of 14x14, F(4, 3)
-# takes the time of its weights (38 MB) and half of that of its products, F(2, 3) that of its
-# products alone.
-HIDING = 0.5
+# Bytes that pass from L2 for each that `conflict_bytes` counts: 28 rows of 512 channels, in sets
+# for 22, take twice the time.
+CONFLICTS = 3.0
 # Writing a cache line reads it first.
 WRITE_PASSES = 2.0
 # Bytes per cycle at which a thread gets V that another one has written ("channels" order; two cores
 # of Golden Cove: 0.5 to 1.1, each line from the other's L2).
 FROM_OTHER_CORE = 1.0
 # Share of the L3 bandwidth of a few megabytes that tens of megabytes get (Golden Cove: 30 GB/s).
-FAR_L3 = 0.5
+FAR_L3 = 0.75
 # Cycles per vector that a transform loads, stores or computes (both passes, Golden Cove).
 TRANSFORM_CYCLES = 1.5
-# Passes over more points than this spill: F(6, 3) takes 1.7 to 3 times as long per vector.
+# Passes over more points than this spill: F(6, 3) takes 1.5 to 3 times as long per vector.
 POINTS_IN_REGISTERS = 36
-SPILLING = 2.2
+SPILLING = 1.7
 # V and P beyond this part of L2 lose some of it to the weights and images that pass by: 64 channels
 # of 56x56 take 2 % longer at 0.48 of L2, 10 % at 0.66; 128 channels of 112x112 13 % at 0.63.
 ROOMY = 0.45
@@ -79,17 +79,19 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     by_channels = config.loop_order == CHANNELS
     share = _share(geo, threads)
     cycles = {name: value * share for name, value in _products(geo, kernel, core).items()}
-    busy = sum(cycles.values())
+    # While L2 gives panels to L1 it takes none from beyond: 6x64 blocks hide less than 10x32.
+    from_l2 = cycles.pop("from L2")
+    hiding = sum(cycles.values()) - from_l2
     if by_channels:
         near = level_holding(core, int((weights / geo.chunks + v + p) / L2_PLANNED), threads)
-        cycles["weights"] = _stream(core, weights * share, near, geo.blocks, busy)
+        cycles["weights"] = _stream(core, weights * share, near, geo.blocks, hiding)
         kept = v * geo.blocks
         far = level_holding(core, int(kept / L2_PLANNED), threads)
         cycles["V"] = _kept_cycles(core, kept, far, geo, share)
         cycles["V"] += kept * (1 - 1 / threads) / FROM_OTHER_CORE
     else:
         near = level_holding(core, int((weights + v + p) / L2_PLANNED), threads)
-        cycles["weights"] = _stream(core, weights, near, geo.blocks * share, busy)
+        cycles["weights"] = _stream(core, weights, near, geo.blocks * share, hiding)
     cycles["input transform"] = _input_cycles(geo, core, threads) * share
     cycles["output transform"] = _output_cycles(geo, core, threads) * share
     if not by_channels:
@@ -134,11 +136,14 @@ def _share(geo: WinogradGeometry, threads: int) -> float:
 
 
 def _products(geo: WinogradGeometry, kernel: Microkernel, core: Core) -> dict[str, float]:
-    """Cycles of all micro-kernel calls of the layer on one thread."""
+    """Cycles of all micro-kernel calls of the layer on one thread.
+
+    "from L2" is the time that L2 is busy with them, no part of the sum.
+    """
     c, steps = geo.config, geo.steps
     full, cut = divmod(geo.row_tiles, c.mr)
     vectors = kernel.vectors
-    total = {"fma": 0.0, "L2": 0.0, "calls": 0.0}
+    total = {"fma": 0.0, "L2": 0.0, "calls": 0.0, "from L2": 0.0}
     for number, rows in ((full, c.mr), (1 if cut else 0, cut)):
         count = number * geo.rows * geo.blocks * geo.points * geo.panels * geo.chunks
         if count == 0:
@@ -146,11 +151,18 @@ def _products(geo: WinogradGeometry, kernel: Microkernel, core: Core) -> dict[st
         a_loads = rows / kernel.lanes if kernel.loads_a_vectors else rows
         apart = ROWS_APART if geo.rows > 1 else 1.0
         issue = apart * steps * step_cycles(core, rows, vectors, a_loads)
-        arrival = ITEM_BYTES * steps * (rows + c.nr) / bytes_per_cycle(core, 2)
+        arrival = steps * _l2_bytes(geo, core, rows) / bytes_per_cycle(core, 2)
         total["fma"] += count * issue
+        total["from L2"] += count * min(arrival, issue)
         total["L2"] += count * max(0.0, arrival - issue)
         total["calls"] += count * (CALL_CYCLES + 1.5 * rows * vectors / core.stores_per_cycle)
     return total
+
+
+def _l2_bytes(geo: WinogradGeometry, core: Core, rows: int) -> float:
+    """Bytes from L2 per step of a product: V and the panel of weights."""
+    conflicts = CONFLICTS * conflict_bytes(core, rows, geo.workload.ci * ITEM_BYTES)
+    return ITEM_BYTES * (rows + geo.config.nr) + conflicts
 
 
 def _stream(core: Core, size: float, level: int, passes: float, compute: float) -> float:
@@ -158,7 +170,7 @@ def _stream(core: Core, size: float, level: int, passes: float, compute: float) 
     total = 0.0
     for count, source in ((1.0, 0), (max(0.0, passes - 1), level)):
         arrival = 0.0 if source in (1, 2) else size / _bytes_per_cycle(core, source)
-        total += count * (arrival - HIDDEN * min(arrival, HIDING * compute / max(passes, 1.0)))
+        total += count * (arrival - HIDDEN * min(arrival, compute / max(passes, 1.0)))
     return total
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from functools import partial
 
@@ -24,7 +25,12 @@ from hypothesis import strategies as st
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import direct
-from tvm_blislike.cost_models.roofline import FMA_EFFICIENCY, Estimate
+from tvm_blislike.cost_models.roofline import (
+    FMA_EFFICIENCY,
+    Estimate,
+    bytes_per_cycle,
+    calls_in_flight,
+)
 from tvm_blislike.hardware import Core
 from tvm_blislike.schedules.conv2d_direct import IMPLEMENTATION
 from tvm_blislike.workload import Conv2dWorkload
@@ -138,8 +144,10 @@ def test_cut_blocks_cost_what_the_missing_pixels_would() -> None:
     """57 columns: a fifth block of one column, whose FMAs wait for one another."""
     wider = Conv2dWorkload(1, 64, 56, 57, 64, 3, 3, padding=SAME)
     estimate = IMPLEMENTATION.estimate(wider, CONFIG, AVX512, 1)
-    # One row of two vectors: the latency of an FMA, 4 cycles, for the two FMAs of each step.
-    waiting = 56 * 2 * 576 * (4 - 2 / 2 / FMA_EFFICIENCY)
+    # One row of two vectors: the latency of an FMA, 4 cycles, for the two FMAs of each step, as
+    # far as the next call does not start meanwhile.
+    latency = 4 / calls_in_flight(AVX512, 1, 2, 576)
+    waiting = 56 * 2 * 576 * (latency - 2 / 2 / FMA_EFFICIENCY)
     assert estimate.cycles["loads and edges"] == pytest.approx(waiting, rel=1e-6)
 
 
@@ -197,3 +205,29 @@ def test_first_layers_are_offered_no_block_that_spills() -> None:
 )
 def test_layouts(workload: Conv2dWorkload, expected: tuple[str, str]) -> None:
     assert direct.layouts(workload, 16) == expected
+
+
+def test_bursts_of_lines_from_beyond_l2_are_waited_for() -> None:
+    """128 channels of 55x55 to 16: 28x16 blocks took 1.2 times as long as 8x16 blocks."""
+    layer = Conv2dWorkload(1, 128, 55, 55, 16, 1, 1)
+
+    def input_cycles(workload: Conv2dWorkload, mr: int) -> float:
+        config = CONFIG.with_fields(
+            mr=mr, nr=16, tile_w=mr, loop_order="channels", oh_block=workload.oh
+        )
+        return IMPLEMENTATION.estimate(workload, config, AVX512, 1).cycles["input"]
+
+    image = 4 * 128 * 55 * 55
+    assert input_cycles(layer, 8) == 0
+    late = image * (1 - 8 / 28) / bytes_per_cycle(AVX512, 3)
+    assert input_cycles(layer, 28) == pytest.approx(late)
+    assert input_cycles(dataclasses.replace(layer, h=14, w=14), 14) == 0
+
+
+def test_a_panel_streams_from_l2_as_long_as_the_next_one_and_the_slab_fit_too() -> None:
+    """512 channels of 7x7: two panels of 0.84 MiB and 0.16 MiB of image in 2 MiB."""
+    narrow = Conv2dWorkload(1, 512, 7, 7, 512, 3, 3, padding=SAME)
+    config = CONFIG.with_fields(mr=1, nr=48, tile_w=1, oh_block=7)
+    fits = IMPLEMENTATION.estimate(narrow, config, AVX512, 1)
+    too_large = IMPLEMENTATION.estimate(dataclasses.replace(narrow, h=28, w=28), config, AVX512, 1)
+    assert too_large.cycles["L2"] > 2 * 16 * fits.cycles["L2"] > 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tvm_blislike.cost_models.roofline import FMA_EFFICIENCY, step_cycles
+from tvm_blislike.cost_models.roofline import FMA_EFFICIENCY, calls_in_flight, step_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, get_kernel, kernels_for
 
@@ -85,3 +85,11 @@ def test_what_the_model_prefers_is_among_the_fastest(core: Core):
         best = max(speed(*row) for row in rows)
         chosen = max(rows, key=lambda row: speed(row[0], predicted(core, row[0], view)))
         assert speed(*chosen) >= 0.9 * best
+
+
+def test_short_calls_hide_the_latency_of_one_another():
+    core = Core.named("sapphirerapids")
+    assert calls_in_flight(core, 1, 1, 16) > 5 > 1.1 > calls_in_flight(core, 1, 1, 4608) > 1
+    alone, together = (step_cycles(core, 1, 1, 1, n) for n in (1, 2))
+    assert (alone, together) == (core.fma_latency, core.fma_latency / 2)
+    assert calls_in_flight(Core.named("cortex-a53"), 1, 1, 16) == 1

@@ -229,8 +229,10 @@ GOLDEN_COVE = [
     (64, 56, 1, [("tiles", 4), ("tiles", 6)]),
     (64, 224, 1, [("tiles", 4), ("tiles", 6)]),
     (128, 28, 1, [("tiles", 4), ("channels", 4), ("channels", 6)]),
-    (128, 112, 1, [("tiles", 4)]),
-    (256, 56, 1, [("channels", 4), ("tiles", 4)]),
+    (64, 112, 1, [("tiles", 4), ("tiles", 6)]),
+    (128, 112, 1, [("tiles", 4), ("tiles", 6)]),
+    (128, 56, 1, [("tiles", 4), ("tiles", 6)]),
+    (256, 56, 1, [("channels", 6), ("channels", 4), ("tiles", 4)]),
     (512, 28, 1, [("channels", 4)]),
     (512, 14, 1, [("channels", 2)]),
     (64, 56, 2, [("tiles", 4)]),
@@ -258,3 +260,30 @@ def test_choice_is_one_that_measured_fast(
 
 def test_two_threads_take_less_time_for_a_large_layer() -> None:
     assert fastest(LAYER, 2) < 0.7 * fastest(LAYER, 1)
+
+
+def test_rows_beyond_the_ways_of_l1_come_from_l2_again() -> None:
+    """512 channels: rows 2 KiB apart share two sets of 11 ways each that V may use."""
+    layer = Conv2dWorkload(1, 512, 7, 7, 512, 3, 3, padding=SAME)
+
+    def from_l2(mr: int, nr: int) -> float:
+        config = Config(
+            "conv2d_winograd_1d",
+            mr=mr,
+            nr=nr,
+            kr=4,
+            mc=28,
+            nc=nr,
+            kc=512,
+            loop_order=TILES,
+            data_layout="NCHW16c",
+            out_layout="NCHW16c",
+            tile_h=1,
+            tile_w=2,
+            oh_block=7,
+            prefetch=1,
+        )
+        return winograd.estimate(layer, config, AVX512, 1).cycles["L2"]
+
+    assert from_l2(10, 32) == from_l2(14, 16) == 0
+    assert from_l2(28, 16) > 1e6
