@@ -7,7 +7,7 @@ Needs llvm-mca (Debian's package llvm-22 or llvm-19). Each micro-kernel is compi
 its own, with A in place ("rows") and packed ("panel"). `cycles/k` are those of one step of k by
 llvm-mca; on cores that issue in order, by cost_models/in_order.py, which knows their load path, and
 llvm-mca's figure stands beside it. `FMA` is the share of the multiply-adds that the core could
-have started meanwhile.
+have started meanwhile. fp16 follows fp32 on cores that have such arithmetic.
 """
 
 from __future__ import annotations
@@ -71,14 +71,15 @@ def _print_core(core: Core, most: int | None) -> None:
         f"{core.name}: {order}, {core.fma_per_cycle:g} FMA and {core.loads_per_cycle:g} vector "
         f"loads a cycle\n{HEADER}"
     )
-    for view in VIEWS:
-        rows = sorted(_rows(core, view), key=lambda row: -row.speed.utilisation)
-        print(*rows[:most], sep="\n")
+    for dtype in ("float32", "float16") if core.fp16 else ("float32",):
+        for view in VIEWS:
+            rows = sorted(_rows(core, dtype, view), key=lambda row: -row.speed.utilisation)
+            print(*rows[:most], sep="\n")
     print(flush=True)
 
 
-def _rows(core: Core, view: str) -> Iterator[Row]:
-    offered = kernels_for(core.isa, panels=view == "panel")
+def _rows(core: Core, dtype: str, view: str) -> Iterator[Row]:
+    offered = kernels_for(core.isa, dtype, panels=view == "panel")
     loops = k_loops(offered, core, view)
     for kernel in offered:
         yield Row(kernel, view, speed(loops[kernel.name], core))

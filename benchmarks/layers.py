@@ -20,7 +20,7 @@ import tvm
 from tvm import s_tir, te
 
 from tvm_blislike.config import Config
-from tvm_blislike.constraints import MAX_ERROR
+from tvm_blislike.constraints import Constraints
 from tvm_blislike.hardware import Core
 from tvm_blislike.layouts import block_of, shape_in
 from tvm_blislike.registry import get_implementation
@@ -40,7 +40,8 @@ def choice(name: str, workload: Conv2dWorkload, core: Core) -> Config | None:
     if ours.applies(workload, core):
         return None
     offered = ours.configs(workload, core, 1)
-    exact = (c for c in offered if ours.error_bound(workload, c) <= MAX_ERROR)
+    allowed = Constraints().allowed_error(workload.dtype)
+    exact = (c for c in offered if ours.error_bound(workload, c) <= allowed)
     seconds = {c: ours.estimate(workload, c, core, 1).seconds for c in exact}
     return min(seconds, key=seconds.__getitem__, default=None)
 

@@ -31,7 +31,6 @@ from tvm_blislike.cost_models.roofline import (
 from tvm_blislike.cost_models.winograd_configs import L2_PLANNED
 from tvm_blislike.cost_models.winograd_geometry import (
     CHANNELS,
-    ITEM_BYTES,
     WinogradGeometry,
     geometry,
 )
@@ -75,7 +74,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     geo = geometry(workload, config)
     kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
     v, p = geo.v_bytes, geo.p_bytes
-    weights = ITEM_BYTES * math.prod(geo.packed_shape)
+    weights = workload.item_bytes * math.prod(geo.packed_shape)
     by_channels = config.loop_order == CHANNELS
     share = _share(geo, threads)
     cycles = {name: value * share for name, value in _products(geo, kernel, core).items()}
@@ -161,8 +160,9 @@ def _products(geo: WinogradGeometry, kernel: Microkernel, core: Core) -> dict[st
 
 def _l2_bytes(geo: WinogradGeometry, core: Core, rows: int) -> float:
     """Bytes from L2 per step of a product: V and the panel of weights."""
-    conflicts = CONFLICTS * conflict_bytes(core, rows, geo.workload.ci * ITEM_BYTES)
-    return ITEM_BYTES * (rows + geo.config.nr) + conflicts
+    item = geo.workload.item_bytes
+    conflicts = CONFLICTS * conflict_bytes(core, rows, geo.workload.ci * item)
+    return item * (rows + geo.config.nr) + conflicts
 
 
 def _stream(core: Core, size: float, level: int, passes: float, compute: float) -> float:
@@ -189,8 +189,9 @@ def _kept_cycles(core: Core, size: float, level: int, geo: WinogradGeometry, sha
 def _input_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
     """Cycles of transforming all patches: each point is loaded, stored and computed twice."""
     w = geo.workload
-    source = level_holding(core, w.n * w.ci * w.h * w.w * ITEM_BYTES, threads)
-    image = w.n * w.ci * w.h * w.w * ITEM_BYTES / bytes_per_cycle(core, source)
+    size = w.n * w.ci * w.h * w.w * w.item_bytes
+    source = level_holding(core, size, threads)
+    image = size / bytes_per_cycle(core, source)
     vectors = geo.blocks * math.ceil(w.ci / core.lanes(w.dtype))
     work = vectors * geo.input_work * _transform_cycles(geo, core)
     return work + (image if source not in (1, 2) else 0.0)
@@ -200,7 +201,7 @@ def _output_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
     """Cycles of transforming all products and of the epilogue."""
     w = geo.workload
     vectors = geo.blocks * math.ceil(w.co / core.lanes(w.dtype))
-    size = w.n * w.co * w.oh * w.ow * ITEM_BYTES
+    size = w.n * w.co * w.oh * w.ow * w.item_bytes
     level = level_holding(core, size, threads)
     image = 0.0 if level in (1, 2) else size / bytes_per_cycle(core, level)
     return vectors * geo.output_work * _transform_cycles(geo, core) + image

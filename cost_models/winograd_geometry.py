@@ -15,20 +15,19 @@ CHANNELS = "channels"
 # Patches transformed in one pass; by default rows first, then columns.
 FLAT = "flat"
 
-ITEM_BYTES = 4
 # Channels of an NHWC image that are transformed together, whole vectors of any width.
 NHWC_BLOCK = 16
 ONE_D = "conv2d_winograd_1d"
 TWO_D = "conv2d_winograd"
 
 
-def matrices_bytes(points: int, tiles: int, channels: int, lanes: int) -> int:
-    """Return the size of V or P: a matrix of tiles x channels for each point.
+def matrices_elements(points: int, tiles: int, channels: int, lanes: int) -> int:
+    """Return the elements of V or P: a matrix of tiles x channels for each point.
 
     A matrix takes an odd number of vectors: points a multiple of a page apart would share one
     cache set.
     """
-    return ITEM_BYTES * points * lanes * (math.ceil(tiles * channels / lanes) | 1)
+    return points * lanes * (math.ceil(tiles * channels / lanes) | 1)
 
 
 @dataclass(frozen=True)
@@ -148,12 +147,14 @@ class WinogradGeometry:
     @property
     def v_bytes(self) -> int:
         """Size of the transformed input of a block."""
-        return matrices_bytes(self.points, self.v_rows, self.workload.ci, self.lanes)
+        w = self.workload
+        return w.item_bytes * matrices_elements(self.points, self.v_rows, w.ci, self.lanes)
 
     @property
     def p_bytes(self) -> int:
         """Size of the products of a block and a chunk."""
-        return matrices_bytes(self.points, self.tiles, self.config.nc, self.lanes)
+        elements = matrices_elements(self.points, self.tiles, self.config.nc, self.lanes)
+        return self.workload.item_bytes * elements
 
     @property
     def lanes(self) -> int:

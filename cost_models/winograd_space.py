@@ -11,7 +11,7 @@ import itertools
 import math
 
 from tvm_blislike.config import Config
-from tvm_blislike.cost_models.winograd_configs import BLOCK_ROWS, MOST_POINTS, RING_ROWS
+from tvm_blislike.cost_models.winograd_configs import BLOCK_ROWS, RING_ROWS, sizes
 from tvm_blislike.cost_models.winograd_geometry import (
     CHANNELS,
     FLAT,
@@ -33,7 +33,7 @@ _TILE_SIZES = range(2, 7)
 def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
     """Return the choices of `conv2d_winograd`: F(m, r), blocks, chunks, order and passes."""
     w = workload
-    tiles = list(itertools.product(_sizes(w.kh), _sizes(w.kw)))
+    tiles = list(itertools.product(*(sizes(r, w.dtype, _TILE_SIZES) for r in (w.kh, w.kw))))
     # A kernel of one row or column takes one pass anyhow.
     passes = ("", FLAT) if min(w.kh, w.kw) > 1 else ("",)
     own = (
@@ -46,7 +46,7 @@ def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
 def space_1d(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
     """Return the choices of `conv2d_winograd_1d`: F(m, r), blocks, chunks and rings."""
     w = workload
-    tiles: list[Value] = [(1, tile_w) for tile_w in _sizes(w.kw)]
+    tiles: list[Value] = [(1, tile_w) for tile_w in sizes(w.kw, w.dtype, _TILE_SIZES)]
 
     def rings(c: Config) -> list[int]:
         blocks = math.ceil(w.oh / c.oh_block)
@@ -96,8 +96,3 @@ def _space(
             single("prefetch", lambda _: (0, 1)),
         ),
     )
-
-
-def _sizes(r: int) -> tuple[int, ...]:
-    """Return the tile sizes m of F(m, r)."""
-    return (1,) if r == 1 else tuple(m for m in _TILE_SIZES if m + r - 1 <= MOST_POINTS)

@@ -53,6 +53,7 @@ from tvm_blislike.schedules.depthwise_geometry import (
     pack_weights_te,
 )
 from tvm_blislike.schedules.depthwise_space import space
+from tvm_blislike.schedules.fresh_registers import FRESH, MEMORY
 from tvm_blislike.schedules.lowering import BORDER, BY_INPUT, EDGE, UNROLL
 from tvm_blislike.space import Space
 from tvm_blislike.workload import Conv2dWorkload, Workload
@@ -154,10 +155,19 @@ def _channel_index(
     return (n, channel // block, y, x, channel % block) if block else (n, y, x, channel)
 
 
-def schedule(sch: s_tir.Schedule, workload: Conv2dWorkload, config: Config, threads: int) -> None:
-    """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
+def schedule(
+    sch: s_tir.Schedule, workload: Conv2dWorkload, config: Config, core: Core, threads: int
+) -> None:
+    """Schedule a PrimFunc made of `compute` and whatever was fused behind it.
+
+    Tiles of a row of which none is like another are one piece of code, in which LLVM loads the
+    pixels of the next tile ahead: three tiles of 7x7 pixels took 109 stack accesses for 361 FMAs on
+    Cortex-A72. Cores that issue in order gain as much by loads ahead.
+    """
     geo = DepthwiseGeometry(workload, config)
     loops = _tile_epilogue(sch, fuse_epilogue(sch), geo)
+    if core.isa == "neon" and not core.in_order:
+        sch.annotate(loops["xt"], FRESH, MEMORY)
     marked = stages(sch)
     acc = marked["acc"]
     sch.compute_at(acc, loops["xt"], preserve_unit_loops=True)
@@ -281,7 +291,7 @@ class Conv2dDepthwise:
         geo = DepthwiseGeometry(workload, config)
         if not geo.copies:
             return 0
-        return 4 * workload.n * workload.ci * math.prod(geo.padded_size)
+        return workload.item_bytes * workload.n * workload.ci * math.prod(geo.padded_size)
 
     def relaid(self, workload: Conv2dWorkload, config: Config, core: Core) -> Iterator[Config]:
         """Yield a configuration for NHWC images where both are blocked."""
@@ -315,7 +325,7 @@ class Conv2dDepthwise:
         threads: int,
     ) -> None:
         """See `schedule`."""
-        schedule(sch, workload, config, threads)
+        schedule(sch, workload, config, core, threads)
 
 
 def _candidates(workload: Conv2dWorkload, core: Core) -> Iterator[Config]:

@@ -6,6 +6,9 @@ in between. F(6, 3) has six; a block of 13x32 needs 29 of 32 registers, so accum
 stack in every step of k. An empty piece of assembly that claims to overwrite all vector registers
 makes LLVM load the constants again behind it, where the transforms use them, and costs nothing
 itself.
+
+Without registers (`MEMORY`) it keeps loads of an iteration from being moved into the one before it,
+where the iterations are written out one after the other.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import ir, tirx
 
-# Loop: the instruction set whose vector registers every iteration finds empty.
+# Loop: the instruction set whose vector registers every iteration finds empty, or `MEMORY`.
 FRESH = "blislike.fresh_registers"
+MEMORY = "memory"
 # Name of the first register and number of them.
 _REGISTERS = {"avx2": ("xmm", 16), "avx512": ("xmm", 32), "neon": ("v", 32)}
 _PREFIX = "blislike_fresh_registers_"
@@ -22,16 +26,18 @@ _IMPORT = "pragma_import_llvm"
 
 
 def source(isa: str) -> str:
-    """Return the LLVM function that empties the registers of an instruction set.
+    """Return the LLVM function that empties the registers of an instruction set, or `MEMORY`'s.
 
     Raises
     ------
     KeyError
         When the instruction set is not known.
     """
-    name, count = _REGISTERS[isa]
-    # A clobbered part of a wider register clobbers all of it.
-    clobbers = ",".join(f"~{{{name}{i}}}" for i in range(count))
+    clobbers = "~{memory}"
+    if isa != MEMORY:
+        name, count = _REGISTERS[isa]
+        # A clobbered part of a wider register clobbers all of it.
+        clobbers = ",".join(f"~{{{name}{i}}}" for i in range(count))
     return (
         f"define linkonce_odr void @{_PREFIX}{isa}() alwaysinline nounwind {{\n"
         f'  call void asm sideeffect "", "{clobbers}"()\n'

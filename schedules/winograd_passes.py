@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -19,12 +19,14 @@ def transform(m: int, r: int) -> Transforms:
     return matrices(m, r, points)
 
 
-def one_pass(matrix: Sequence[Sequence[Fraction]], index: Any, inputs: Sequence[Any]) -> Any:
+def one_pass(
+    matrix: Sequence[Sequence[Fraction]], index: Any, inputs: Sequence[Any], dtype: str = "float32"
+) -> Any:
     """Return element `index` of matrix x inputs: a chain of selects.
 
     A loop over `index` with the annotation `lowering.UNROLL` leaves one branch in each copy.
     """
-    return select(index, program(matrix).apply(inputs, constant=_float32))
+    return select(index, program(matrix).apply(inputs, constant=_of(dtype)))
 
 
 def flat_pass(
@@ -32,15 +34,17 @@ def flat_pass(
     columns: Sequence[Sequence[Fraction]],
     at: tuple[Any, Any],
     inputs: Sequence[Any],
+    dtype: str = "float32",
 ) -> Any:
     """Return element `at` of rows x inputs x columns^T, for the inputs of a patch row by row."""
-    values = flat_program(rows, columns).apply(inputs, constant=_float32)
+    values = flat_program(rows, columns).apply(inputs, constant=_of(dtype))
     width = len(columns)
     return select(at[0], [select(at[1], values[i * width :][:width]) for i in range(len(rows))])
 
 
-def _float32(value: Fraction) -> Any:
-    return tirx.const(float(value), "float32")
+def _of(dtype: str) -> Callable[[Fraction], Any]:
+    """Return what makes constants of a data type."""
+    return lambda value: tirx.const(float(value), dtype)
 
 
 def select(index: Any, values: Sequence[Any]) -> Any:

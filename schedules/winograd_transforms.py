@@ -237,13 +237,15 @@ def amplification(transforms: Transforms) -> float:
     return float(np.linalg.norm(at * products, axis=1).max() / math.sqrt(transforms.r))
 
 
-def error_bound(rows: Transforms, columns: Transforms, channels: int = 512) -> float:
-    """Estimate the largest error of a float32 convolution, relative to the largest output.
+def error_bound(
+    rows: Transforms, columns: Transforms, channels: int = 512, dtype: str = "float32"
+) -> float:
+    """Estimate the largest error of a convolution, relative to the largest output.
 
-    u sqrt(channels) a_h a_w with u = 2^-24 and the `amplification` a of both directions: products
-    are sums over `channels` terms, one after the other, whose roundings add up like a random walk
-    and outweigh those of the transforms. A product of norms of the three matrices, as in
-    Barabasz, Anderson, Soodhalter and Gregg, "Error Analysis and Improving the Accuracy of
+    u sqrt(channels) a_h a_w with u = 2^-24 (fp16: 2^-11) and the `amplification` a of both
+    directions: products are sums over `channels` terms, one after the other, whose roundings add up
+    like a random walk and outweigh those of the transforms. A product of norms of the three
+    matrices, as in Barabasz, Anderson, Soodhalter and Gregg, "Error Analysis and Improving the Accuracy of
     Winograd Convolution for Deep Neural Networks", ACM TOMS 46(4), 2020, but of 2-norms, point by
     point: theirs holds for the worst data, this one follows random data. Measured errors of
     F(2, 3), F(4, 3), F(6, 3), F(2, 5) and F(4, 5) with 16 to 512 channels, uniform and rectified
@@ -256,6 +258,8 @@ def error_bound(rows: Transforms, columns: Transforms, channels: int = 512) -> f
         F(m, kh) along the height and F(m, kw) along the width.
     channels : int
         Input channels, added up in one accumulator.
+    dtype : str
+        In which everything is computed.
     """
-    roundoff = 2.0**-24
+    roundoff = float(np.finfo(dtype).eps) / 2
     return roundoff * math.sqrt(channels) * amplification(rows) * amplification(columns)

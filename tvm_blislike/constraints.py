@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 # Error of a layer relative to its largest output, as its implementation estimates it. Errors of
 # layers do not add up in networks that normalize: 13 layers of VGG-16 within this bound, most of
-# them F(4, 3) and F(6, 3), give 4e-6 for the whole model.
-MAX_ERROR = 1e-4
+# them F(4, 3) and F(6, 3), give 4e-6 for the whole model. fp16: F(2, 3), whose errors are about
+# those of direct convolution, for which nothing is estimated.
+MAX_ERROR = {"float32": 1e-4, "float16": 2e-2}
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,9 @@ class Constraints:
 
     Parameters
     ----------
-    max_error : float
-        Candidates whose estimated fp32 error, relative to the largest output, is greater are left
-        out. Below 1e-6 that is every Winograd variant.
+    max_error : float, optional
+        Candidates whose estimated error, relative to the largest output, is greater are left out;
+        by default `MAX_ERROR` of the data type. Below 1e-6 that is every Winograd variant.
     max_workspace : int, optional
         Candidates that need more bytes of temporary memory are left out; if none is left, the one
         that needs least is taken.
@@ -69,7 +70,7 @@ class Constraints:
         When an implementation is not known.
     """
 
-    max_error: float = MAX_ERROR
+    max_error: float | None = None
     max_workspace: int | None = None
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
@@ -78,6 +79,11 @@ class Constraints:
     def __post_init__(self) -> None:
         for name in (*self.only, *self.without, *(pin.implementation for pin in self.pins)):
             _require_known(name)
+
+    def allowed_error(self, dtype: str) -> float:
+        """Return the largest estimated error that a candidate of a data type may have."""
+        default = MAX_ERROR.get(dtype, 0.0)
+        return default if self.max_error is None else self.max_error
 
     def pin_for(self, workload: Workload) -> Pin | None:
         """Return the user's choice for a workload."""

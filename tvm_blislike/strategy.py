@@ -387,7 +387,7 @@ class Strategy:
         self, implementation: Implementation, workload: Workload, configs: Iterable[Config]
     ) -> list[Config]:
         """Return the configurations within the limit of errors."""
-        limit = self.constraints.max_error
+        limit = self.constraints.allowed_error(workload.dtype)
         return [c for c in configs if implementation.error_bound(workload, c) <= limit]
 
     def _small(

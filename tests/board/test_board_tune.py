@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 import pytest
 from emulated_board import Board
+from half_models import in_half
 from small_models import two_convolutions
 from tvm.rpc.tracker import Tracker
 from typer.testing import CliRunner
@@ -70,6 +71,17 @@ def test_a_sweep_goes_on_from_them(tuned: Any, tracker: str, common: list[str]) 
     again = _json("tune", *common, "--trials", "2", "--rpc", tracker, "--key", "board")
     known = {(r.workload, r.config) for r in files.read(common[-1])[0]}
     assert len(known) == 2 + again["measured"]
+
+
+def test_half_precision_is_measured_there(tracker: str, tmp_path: Path) -> None:
+    onnx.save(in_half(two_convolutions()), tmp_path / "half.onnx")
+    arguments = [str(tmp_path / "half.onnx"), "--target", "cortex-a76", "--threads", "1"]
+    arguments += ["--records", str(tmp_path / "records.jsonl"), "--trials", "3"]
+    tuned = _json("tune", *arguments, "--rpc", tracker, "--key", "board")
+    assert tuned["emulated"] and tuned["measured"] == 3
+    records, bad = files.read(arguments[-3])
+    assert not bad and [r.context for r in records] == ["emulated"] * 3
+    assert {(r.status, r.workload.dtype) for r in records} == {("ok", "float16")}
 
 
 def test_a_board_for_another_target_is_refused(tracker: str, common: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tvm_blislike.mca import speed
 from tvm_blislike.microkernels import get_kernel
 
 RESULTS = ROOT / "benchmarks" / "results" / "arm_mca.txt"
-# Of each core and view, counted from the best.
+# Of each core, data type and view, counted from the best.
 PLACES = (0, 1, 30)
 
 
@@ -31,15 +32,16 @@ def tool() -> None:
 
 def _figures() -> Iterator[tuple[str, str, str, float, float, float]]:
     """Yield (core, view, micro-kernel, cycles, share of the FMA peak, cycles by llvm-mca)."""
-    core, seen = "", {}
+    core, seen = "", Counter()
     for line in RESULTS.read_text().splitlines():
         if heading := re.match(r"([a-z0-9-]+): (in|out of) order", line):
-            core, seen = heading[1], {"rows": 0, "panel": 0}
-        elif line.startswith("neon_f32"):
+            core, seen = heading[1], Counter()
+        elif line.startswith("neon_f"):
             name, view, cycles, share, simulated, *_ = line.split()
-            if seen[view] in PLACES:
+            kind = get_kernel(name).dtype, view
+            if seen[kind] in PLACES:
                 yield core, view, name, float(cycles), float(share), float(simulated)
-            seen[view] += 1
+            seen[kind] += 1
 
 
 @pytest.mark.parametrize("figure", list(_figures()), ids=lambda figure: "-".join(figure[:3]))

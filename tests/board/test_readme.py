@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,18 +14,21 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 from debian import ROOT
 from emulated_board import Board
 from onnx import TensorProto, helper, numpy_helper
 
+from tvm_blislike.tuning import files
+
 SECTION = "From ONNX to a Raspberry Pi"
 
 
-def _commands() -> list[str]:
+def _blocks(language: str) -> list[str]:
+    """Commands of the section; what is marked as a shell's goes on in the background: tuning."""
     text = (ROOT / "README.md").read_text().partition(f"## {SECTION}")[2].partition("\n## ")[0]
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.S | re.M)
-    # What is marked as a shell's goes on in the background: tuning, which has a test of its own.
-    return [line for language, block in blocks if not language for line in block.split("\n")]
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.S | re.M)
+    return [block for marked, block in found if marked == language]
 
 
 def _network() -> onnx.ModelProto:
@@ -50,9 +55,11 @@ def _stubs(folder: Path, home: Path, board: Board) -> Path:
     """Write scp, ssh and the installed command: what they name on the board lies in `home`."""
     start = " ".join(replace(board, cpu="cortex-a72").command())
     scripts = {
-        "ssh": f'shift; cd {home} && program=$1 && shift && exec {start} ./"$program" "$@"',
+        "ssh": f'while [ "${{1#-}}" != "$1" ]; do shift 2; done; shift; cd {home} && program=$1 '
+        f'&& shift && exec {start} ./"$program" "$@"',
         "scp": f'exec cp $(echo "$@" | sed "s#pi@raspberrypi:#{home}/#")',
         "tvm-blislike": f'exec {sys.executable} -m tvm_blislike "$@"',
+        "python": f'exec {sys.executable} "$@"',
         "pip": "exit 0",
     }
     folder.mkdir()
@@ -62,30 +69,68 @@ def _stubs(folder: Path, home: Path, board: Board) -> Path:
     return folder
 
 
-def test_works_as_written(board: Board, tmp_path: Path) -> None:
+@pytest.fixture
+def here(tmp_path: Path, board: Board, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder with a model, and the commands of the section in PATH."""
     here, home = tmp_path / "here", tmp_path / "home"
     here.mkdir()
     home.mkdir()
     onnx.save(_network(), here / "model.onnx")
+    stubs = _stubs(tmp_path / "bin", home, board)
+    monkeypatch.setenv("PATH", f"{stubs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return here
+
+
+def _run(command: str, folder: Path) -> None:
+    done = subprocess.run(
+        command, shell=True, cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout[-500:]}{done.stderr[-1000:]}"
+
+
+def test_works_as_written(here: Path) -> None:
     image = np.random.default_rng(5).standard_normal((1, 3, 12, 12), dtype=np.float32)
     np.save(here / "image.npy", image)
-    path = f"{_stubs(tmp_path / 'bin', home, board)}{os.pathsep}{os.environ['PATH']}"
-    commands = [command for command in _commands() if command]
+    commands = [line for block in _blocks("") for line in block.split("\n") if line]
     assert [command.split()[0] for command in commands] == [
         *("pip", "tvm-blislike", "scp", "ssh"),
         *("scp", "ssh", "scp"),
     ]
     for command in commands:
-        done = subprocess.run(
-            command,
-            shell=True,
-            cwd=here,
-            env={**os.environ, "PATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}: {done.stdout[-500:]}{done.stderr[-1000:]}"
+        _run(command, here)
     session = onnxruntime.InferenceSession(_network().SerializeToString())
     expected = session.run(None, {"input": image})[0]
     np.testing.assert_allclose(np.load(here / "logits.npy"), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_tuning_works_as_written(here: Path, tmp_path: Path) -> None:
+    for command in ("tvm-blislike compile model.onnx --target cortex-a72 --bundle ship", "scp -r"):
+        (line,) = {x for x in "".join(_blocks("")).split("\n") if x.startswith(command)}
+        _run(line, here)
+    (block,) = _blocks("sh")
+    # Ports of the README may be taken here by other tests.
+    for port in ("9190", "9090"):
+        assert port in block
+        block = block.replace(port, str(_free_port()))
+    (here / "ship" / "model.so").unlink()
+    output = tmp_path / "output"
+    with output.open("w") as file:
+        shell = subprocess.Popen(
+            ["sh", "-ec", block], cwd=here, stdout=file, stderr=file, start_new_session=True
+        )
+        try:
+            assert shell.wait(timeout=300) == 0, output.read_text()[-2000:]
+        finally:
+            os.killpg(shell.pid, signal.SIGTERM)
+    text = output.read_text()
+    assert "the boards are emulated" in text
+    records, bad = files.read(*(tmp_path / "data").rglob("*.jsonl"))
+    assert records and not bad and {record.core for record in records} == {"cortex-a72"}
+    assert (here / "ship" / "model.so").exists()
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]

@@ -55,7 +55,7 @@ def check(workload: Conv2dWorkload, config: Config, core: Core, threads: int) ->
     empty = -workload.co % config.nc
     assert config.nc % config.nr == 0 and empty < core.lanes()
     assert empty == 0 or config.out_layout == "NHWC"
-    assert max(geo.patch_h, geo.patch_w) <= winograd_configs.MOST_POINTS
+    assert max(geo.patch_h, geo.patch_w) <= winograd_configs.MOST_POINTS["float32"]
     assert min(workload.kh, workload.kw) == 1 or config.tile_h == config.tile_w
     assert config.loop_order in (TILES, CHANNELS)
     if config.loop_order == TILES:
@@ -107,6 +107,20 @@ def test_core_without_caches(core: Core) -> None:
     assert check_all(ODD[0], bare, 2)
 
 
+def test_fp16_transforms_stay_small() -> None:
+    core, half = Core.named("cortex-a76"), dataclasses.replace(LAYER, dtype="float16")
+    assert winograd_configs.applies(half, core) == ""
+    assert tile_sizes(half, core) == {(2, 2)}
+    long = dataclasses.replace(half, ci=512)
+    assert "512 products" in winograd_configs.applies(long, core)
+    assert "no float16 transforms" in winograd_configs.applies_1d(half, core)
+    wide = dataclasses.replace(half, kh=5, kw=5)
+    assert "no transform for 5x5" in winograd_configs.applies(wide, core)
+    config = next(winograd_configs.configs(half, core, 1))
+    small, usual = WinogradGeometry(half, config), WinogradGeometry(LAYER, config)
+    assert (2 * small.v_bytes, 2 * small.p_bytes) == (usual.v_bytes, usual.p_bytes)
+
+
 def tile_sizes(workload: Conv2dWorkload, core: Core = AVX512) -> set[tuple[int, int]]:
     return {(c.tile_h, c.tile_w) for c in winograd_configs.configs(workload, core, 1)}
 
@@ -151,7 +165,7 @@ def test_offers_both_orders_and_chunks() -> None:
         (dataclasses.replace(LAYER, kh=1, kw=1), "no transform for 1x1 kernels"),
         (dataclasses.replace(LAYER, kh=11, kw=11), "no transform for 11x11 kernels"),
         (dataclasses.replace(LAYER, kh=8, kw=3), "no transform for 8x3 kernels"),
-        (dataclasses.replace(LAYER, dtype="int8"), "no int8 transforms"),
+        (dataclasses.replace(LAYER, dtype="int8"), "no int8 micro-kernels"),
     ],
     ids=str,
 )

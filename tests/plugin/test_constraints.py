@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,6 +41,14 @@ def test_max_error_leaves_out_winograd_variants_one_by_one() -> None:
     refused = [c for c in exact.candidates if "winograd" in c.implementation]
     assert refused
     assert all(c.seconds is None and "error" in c.reason for c in refused)
+
+
+def test_fp16_has_a_limit_of_its_own() -> None:
+    core, half = Core.named("cortex-a76"), replace(DENSE, dtype="float16")
+    usual = Strategy(core, 1).choose(half)
+    assert (usual.config.implementation, usual.config.tile_w) == ("conv2d_winograd", 2)
+    strict = Strategy(core, 1, constraints=Constraints(max_error=1e-4)).choose(half)
+    assert strict.config.implementation == "conv2d_direct"
 
 
 def test_max_workspace_bounds_what_is_chosen() -> None:
