@@ -7,8 +7,7 @@ stack in every step of k. An empty piece of assembly that claims to overwrite al
 makes LLVM load the constants again behind it, where the transforms use them, and costs nothing
 itself.
 
-Without registers (`MEMORY`) it keeps loads of an iteration from being moved into the one before it,
-where the iterations are written out one after the other.
+Without registers it keeps pieces of code apart (`apart`): LLVM moves no load of one into the other.
 """
 
 from __future__ import annotations
@@ -16,30 +15,37 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import ir, tirx
 
-# Loop: the instruction set whose vector registers every iteration finds empty, or `MEMORY`.
+# Loop: the instruction set whose vector registers every iteration finds empty.
 FRESH = "blislike.fresh_registers"
-MEMORY = "memory"
 # Name of the first register and number of them.
 _REGISTERS = {"avx2": ("xmm", 16), "avx512": ("xmm", 32), "neon": ("v", 32)}
+_APART = "apart"
 _PREFIX = "blislike_fresh_registers_"
 _IMPORT = "pragma_import_llvm"
 
 
 def source(isa: str) -> str:
-    """Return the LLVM function that empties the registers of an instruction set, or `MEMORY`'s.
+    """Return the LLVM function that empties the registers of an instruction set.
 
     Raises
     ------
     KeyError
         When the instruction set is not known.
     """
-    clobbers = "~{memory}"
-    if isa != MEMORY:
-        name, count = _REGISTERS[isa]
-        # A clobbered part of a wider register clobbers all of it.
-        clobbers = ",".join(f"~{{{name}{i}}}" for i in range(count))
+    name, count = _REGISTERS[isa]
+    # A clobbered part of a wider register clobbers all of it.
+    return _assembly(isa, ",".join(f"~{{{name}{i}}}" for i in range(count)))
+
+
+def apart() -> tirx.Stmt:
+    """Return a call in front of which loads stay that are in front of it, and the others behind."""
+    return _call(_APART)
+
+
+def _assembly(name: str, clobbers: str) -> str:
+    """Return a function that is an empty piece of assembly."""
     return (
-        f"define linkonce_odr void @{_PREFIX}{isa}() alwaysinline nounwind {{\n"
+        f"define linkonce_odr void @{_PREFIX}{name}() alwaysinline nounwind {{\n"
         f'  call void asm sideeffect "", "{clobbers}"()\n'
         "  ret void\n}\n"
     )
@@ -61,8 +67,8 @@ def with_sources(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     tvm_ffi.structural_walk(func.body, [(ir.Call, called)])
     body = func.body
-    for isa in sorted(found):
-        text = ir.StringImm(source(isa))
+    for name in sorted(found):
+        text = ir.StringImm(_assembly(name, "~{memory}") if name == _APART else source(name))
         body = tirx.AttrStmt(tirx.IntImm("int32", 0), _IMPORT, text, body)
     return func.with_body(body) if found else func
 
@@ -71,18 +77,21 @@ def _calls_by_name(call: ir.Call) -> bool:
     return bool(call.args) and isinstance(call.args[0], ir.StringImm)
 
 
+def _call(name: str) -> tirx.Stmt:
+    return tirx.Evaluate(tirx.call_extern("void", f"{_PREFIX}{name}"))
+
+
 def _started(loop: tirx.For) -> tirx.For:
     isa = loop.annotations.get(FRESH) if loop.annotations else None
     if isa is None:
         return loop
-    start = tirx.Evaluate(tirx.call_extern("void", f"{_PREFIX}{isa}"))
     kept = {key: note for key, note in loop.annotations.items() if key != FRESH}
     return tirx.For(
         loop.loop_var,
         loop.min,
         loop.extent,
         loop.kind,
-        tirx.SeqStmt([start, loop.body]),
+        tirx.SeqStmt([_call(str(isa)), loop.body]),
         loop.thread_binding,
         kept,
     )

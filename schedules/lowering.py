@@ -56,6 +56,8 @@ EDGE = "blislike.edge"
 LAST_EDGE = "blislike.last_edge"
 # Loop over tiles: how many iterations to split off at each end, as [first, last].
 BORDER = "blislike.border"
+# `BORDER` or `EDGE` loop: loads of an iteration that is split off stay behind those before it.
+APART = "blislike.apart"
 # Innermost loop over contiguous elements: vector width in elements.
 VECTOR = "blislike.vector"
 # Outermost of the loops "ry", "rx", "mh", "mw" (`AXIS`) of a convolution: [sh, sw, dh, dw].
@@ -187,6 +189,8 @@ def _peel(loop: tirx.For, first: int, last: int, extents: dict[str, int]) -> tir
         parts.append(remade(loop, min=_int(first), extent=_int(middle), annotations=plain))
     parts += [bind(loop.body, (loop.loop_var, i)) for i in range(count - last, count)]
     parts[-1] = _cut(parts[-1], extents)
+    if _annotation(loop, APART) is not None and len(parts) > 1:
+        parts = [tirx.SeqStmt([fresh_registers.apart(), part]) for part in parts]
     return _sequence(parts)
 
 

@@ -245,12 +245,12 @@ def error_bound(
     u sqrt(channels) a_h a_w with u = 2^-24 (fp16: 2^-11) and the `amplification` a of both
     directions: products are sums over `channels` terms, one after the other, whose roundings add up
     like a random walk and outweigh those of the transforms. A product of norms of the three
-    matrices, as in Barabasz, Anderson, Soodhalter and Gregg, "Error Analysis and Improving the Accuracy of
-    Winograd Convolution for Deep Neural Networks", ACM TOMS 46(4), 2020, but of 2-norms, point by
-    point: theirs holds for the worst data, this one follows random data. Measured errors of
-    F(2, 3), F(4, 3), F(6, 3), F(2, 5) and F(4, 5) with 16 to 512 channels, uniform and rectified
-    normal images, are 0.16 to 0.68 of it; with 1-norms the ratio spreads over a factor of ten.
-    No guarantee for data that cancel.
+    matrices, as in Barabasz, Anderson, Soodhalter and Gregg, "Error Analysis and Improving the
+    Accuracy of Winograd Convolution for Deep Neural Networks", ACM TOMS 46(4), 2020, but of
+    2-norms, point by point: theirs holds for the worst data, this one follows random data. Measured
+    errors of F(2, 3), F(4, 3), F(6, 3), F(2, 5) and F(4, 5) in fp32 with 16 to 512 channels,
+    uniform and rectified normal images, are 0.16 to 0.68 of it; with 1-norms the ratio spreads over
+    a factor of ten. No guarantee for data that cancel.
 
     Parameters
     ----------
