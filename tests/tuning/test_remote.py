@@ -60,10 +60,10 @@ def test_missing_boards_are_an_error(loopback: Loopback) -> None:
     with pytest.raises(UsageError, match="HOST:PORT"):
         RemoteRunner(NATIVE, 1, PLAN, "nowhere", KEY)
     with pytest.raises(TargetError, match=f"no board '{KEY}' at the tracker {loopback.address}"):
-        _runner(loopback)
+        _runner(loopback, start_seconds=0)
     loopback.end()
     with pytest.raises(TargetError, match=f"no tracker answers at {loopback.address}"):
-        _runner(loopback)
+        _runner(loopback, start_seconds=0)
 
 
 def test_tracker_and_key_belong_together() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+import time
 from dataclasses import dataclass
 
 from tvm_blislike.errors import TargetError, UsageError
 
 _ANSWER_SECONDS = 5.0
+_TICK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,13 @@ class Farm:
     key: str
 
     @staticmethod
-    def at(tracker: str, key: str) -> Farm:
+    def at(tracker: str, key: str, start_seconds: float = 0.0) -> Farm:
         """Return the farm of a tracker "HOST:PORT" that has a board.
+
+        Parameters
+        ----------
+        start_seconds : float
+            How long both may take to appear: their programs may have been started just now.
 
         Raises
         ------
@@ -42,10 +49,18 @@ class Farm:
         host, colon, port = tracker.rpartition(":")
         if not (host and colon and port.isdigit()):
             raise UsageError(f"{tracker!r} is not of the form HOST:PORT")
-        farm = Farm(host, int(port), key)
-        if not farm.boards()[0]:
-            raise TargetError(f"no board {key!r} at the tracker {tracker}", _HINT)
-        return farm
+        farm, end = Farm(host, int(port), key), time.monotonic() + start_seconds
+        while True:
+            last = time.monotonic() >= end
+            try:
+                if farm.boards()[0]:
+                    return farm
+            except TargetError:
+                if last:
+                    raise
+            if last:
+                raise TargetError(f"no board {key!r} at the tracker {tracker}", _HINT)
+            time.sleep(_TICK_SECONDS)
 
     def boards(self) -> tuple[int, int]:
         """Return how many boards are registered, and how many of them are free.

@@ -53,6 +53,8 @@ class RemoteRunner(BundleRunner):
         Time that a board may take for a bundle, waiting for the board not included.
     patience_seconds : float
         Time without any board after which measuring ends.
+    start_seconds : float
+        Time that the tracker and a board may take to appear at first.
     emulated : bool
         Says that the boards are emulated. Emulators of single programs, such as qemu-user, are
         recognized without it.
@@ -76,9 +78,10 @@ class RemoteRunner(BundleRunner):
         build_seconds: float = 120.0,
         run_seconds: float = 60.0,
         patience_seconds: float = 120.0,
+        start_seconds: float = 20.0,
         emulated: bool = False,
     ) -> None:
-        self._farm = Farm.at(tracker, key)
+        self._farm = Farm.at(tracker, key, start_seconds)
         self._run_seconds, self._patience = run_seconds, patience_seconds
         self._idle: list[BoardUser] = []
         super().__init__(core, threads, plan, build_seconds)
