@@ -3,11 +3,12 @@
 Weights, images and workspaces lie on pages of 4 KiB. A core's second-level TLB maps 8 MiB of them,
 and in which sets of the second-level cache they fall is luck. On pages of 2 MiB neither is a limit:
 ResNet-18 gains 4 to 9 % on Sapphire Rapids in a virtual machine, ResNet-50 and MobileNet-v2 3 to
-5 % (a process whose whole heap is on huge pages gains as much again: there the workspaces of TVM's
-threads lie on them too, even in a heap that was in use before the model was loaded). Where the
-kernel gives huge pages only to those who ask ("madvise", the usual setting), nobody asks for
-memory of TVM's allocator. So after the first run of a model the blocks of 2 MiB that hold its
-tensors, and those that filled during this run, are moved onto huge pages, once.
+5 %, and as much as a process whose whole heap is on huge pages. Where the kernel gives huge pages
+only to those who ask ("madvise", the usual setting), nobody asks for memory of TVM's allocator. So
+after the first run of a model the blocks of 2 MiB that hold its tensors and the workspaces of the
+calling thread, and those that filled during this run, are moved onto huge pages, once.
+
+Left on small pages: workspaces of TVM's worker threads whose heaps are smaller than 2 MiB.
 
 `TVM_BLISLIKE_HUGE_PAGES=0` in the environment turns it off.
 """
@@ -25,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_blislike import workspaces
 from tvm_blislike.instruments import attached, is_kernel
 
 _SIZE_FILE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
@@ -54,7 +56,8 @@ def moved(machine: Any) -> Iterator[None]:
     with attached(machine, tensors):
         yield
     after = filled_blocks()
-    collapse(block for block in after if block in tensors.blocks or block not in before)
+    used = tensors.blocks.union(*(_blocks_of(*piece) for piece in workspaces.of_this_thread()))
+    collapse(block for block in after if block in used or block not in before)
 
 
 def is_wanted() -> bool:
@@ -63,25 +66,34 @@ def is_wanted() -> bool:
     return _SIZE_FILE.exists() and not is_off
 
 
-def collapse(blocks: Iterable[int]) -> int:
+def collapse(blocks: Iterable[int]) -> None:
     """Move blocks of this process's memory onto huge pages, as far as the system can.
 
     Parameters
     ----------
     blocks : iterable of int
         Addresses divided by `HUGE_BYTES`.
-
-    Returns
-    -------
-    int
-        Blocks that lie on huge pages now.
     """
     madvise = _libc().madvise
-    moved_blocks = 0
-    for block in blocks:
-        address = ctypes.c_void_p(block * HUGE_BYTES)
-        moved_blocks += madvise(address, ctypes.c_size_t(HUGE_BYTES), _MADV_COLLAPSE) == 0
-    return moved_blocks
+    for start, end in _runs(blocks):
+        address = ctypes.c_void_p(start * HUGE_BYTES)
+        length = ctypes.c_size_t((end - start) * HUGE_BYTES)
+        # Mappings that differ in nothing but this advice become one, and blocks may lie across
+        # their border: numpy gives it for large arrays, wherever in the heap they begin and end.
+        madvise(address, length, mmap.MADV_HUGEPAGE)
+        if madvise(address, length, _MADV_COLLAPSE):
+            # One block that cannot be moved shall not keep the others.
+            for block in range(start, end):
+                address = ctypes.c_void_p(block * HUGE_BYTES)
+                madvise(address, ctypes.c_size_t(HUGE_BYTES), _MADV_COLLAPSE)
+
+
+def _runs(blocks: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield first block and end of each run of blocks that follow one another."""
+    numbers = np.array(sorted(blocks), np.int64)
+    for run in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1):
+        if run.size:
+            yield int(run[0]), int(run[-1]) + 1
 
 
 class _TensorBlocks:
@@ -94,14 +106,16 @@ class _TensorBlocks:
         if before and is_kernel(name):
             for arg in args:
                 if hasattr(arg, "data_ptr"):
-                    self.blocks.update(_blocks_of(arg))
+                    self.blocks.update(_blocks_of(arg.data_ptr(), _bytes_of(arg)))
         return 0
 
 
-def _blocks_of(tensor: Any) -> range:
-    size = int(np.prod(tensor.shape, dtype=np.int64)) * np.dtype(str(tensor.dtype)).itemsize
-    first = tensor.data_ptr()
-    return range(first // HUGE_BYTES, -(-(first + size) // HUGE_BYTES))
+def _bytes_of(tensor: Any) -> int:
+    return int(np.prod(tensor.shape, dtype=np.int64)) * np.dtype(str(tensor.dtype)).itemsize
+
+
+def _blocks_of(address: int, size: int) -> range:
+    return range(address // HUGE_BYTES, -(-(address + size) // HUGE_BYTES))
 
 
 def filled_blocks() -> set[int]:
@@ -110,13 +124,21 @@ def filled_blocks() -> set[int]:
 
 
 def _anonymous() -> Iterator[tuple[int, int]]:
-    """Yield ranges of whole blocks in the mappings that are writable and of no file."""
+    """Yield ranges of whole blocks in memory that is writable and of no file.
+
+    Mappings that follow one another count as one.
+    """
     with open("/proc/self/maps", encoding="ascii", errors="replace") as file:
         lines = [line.split() for line in file]
+    start = end = 0
     for addresses, access, _, _, inode, *_ in lines:
         if access == "rw-p" and inode == "0":
-            start, end = (int(text, 16) for text in addresses.split("-"))
-            yield -(-start // HUGE_BYTES), end // HUGE_BYTES
+            first, behind = (int(text, 16) for text in addresses.split("-"))
+            if first != end:
+                yield -(-start // HUGE_BYTES), end // HUGE_BYTES
+                start = first
+            end = behind
+    yield -(-start // HUGE_BYTES), end // HUGE_BYTES
 
 
 def _filled(start: int, end: int) -> Iterator[int]:

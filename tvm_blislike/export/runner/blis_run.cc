@@ -188,6 +188,7 @@ static void print_layers(const Manifest& manifest, KernelClock* clock, bool json
 int main(int argc, char** argv) {
   Options options;
   parse(argc, argv, &options);
+  keep_together();
   const char* bundle = options.bundle != nullptr ? options.bundle : own_folder();
   Manifest manifest;
   read_manifest(bundle, &manifest);

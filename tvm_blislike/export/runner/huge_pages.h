@@ -3,12 +3,15 @@
 // the first run, when everything is allocated.
 #pragma once
 
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
 // Linux 6.1; older C libraries have no name for it.
 constexpr int kMadvCollapse = 25;
+// Of each heap: address space, not memory.
+constexpr size_t kMostPadding = 4 << 20;
 
 // 0 where the kernel has no huge pages.
 inline size_t huge_page_bytes() {
@@ -18,6 +21,20 @@ inline size_t huge_page_bytes() {
   if (fscanf(file, "%zu", &bytes) != 1) bytes = 0;
   fclose(file);
   return bytes;
+}
+
+// Has the heaps of all threads grow by more than a huge page, and hold what would be mappings of its
+// own: only whole huge pages inside one mapping can be moved. To be called before the first thread.
+inline void keep_together() {
+#ifdef __GLIBC__
+  size_t bytes = huge_page_bytes();
+  // 32 MiB and more where pages are larger than 4 KiB: nobody wants that much for each thread.
+  if (bytes == 0 || bytes > kMostPadding / 2) return;
+  mallopt(M_TOP_PAD, static_cast<int>(2 * bytes));
+  // The most that glibc takes; above it, mappings are large enough by themselves.
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 64 << 20);
+#endif
 }
 
 inline void move_to_huge_pages() {
