@@ -9,7 +9,7 @@ that the FMAs want. Two remedies, each a prefetch or two per iteration of the k 
     ahead    ask for what this call reads some steps of k later; for panels that pass by
 
 The hardware's prefetchers do neither well: they stop at the end of a 4 KiB page, and a page is
-32 steps of k.
+32 steps of k. `prefetch` asks between the calls of a convolution.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NEXT = "blislike.next_panel"
 AHEAD = "blislike.ahead"
 # Elements of a cache line.
 LINE = 16
-# Keep in the second-level cache.
+# Keep in the second-level cache: a panel is larger than the first, or not needed so soon.
 _TO_L2 = 2
 
 
@@ -62,13 +62,12 @@ def _in_k_loops(stmt: tirx.Stmt, change: Any) -> tirx.Stmt:
 def _next_panel(loop: tirx.For, call: tirx.Var, spec: dict[str, int]) -> tirx.For:
     iterations = int(loop.extent)
     share = math.ceil(spec["elements"] / (spec["calls"] * iterations))
-    load = _operand(loop.body, spec["operand"])
+    load = operand_of(loop.body, spec["operand"])
     at = [*_at_start(load, loop)]
     at[spec["axis"]] = at[spec["axis"]] + spec["step"]
     first = (call * iterations + loop.loop_var) * share
     lines = [
-        _prefetch(load, [*at[:-1], at[-1] + first + i * LINE])
-        for i in range(math.ceil(share / LINE))
+        line_of(load, [*at[:-1], at[-1] + first + i * LINE]) for i in range(math.ceil(share / LINE))
     ]
     return remade(loop, body=tirx.SeqStmt([*lines, loop.body]))
 
@@ -77,21 +76,22 @@ def _ahead(loop: tirx.For, spec: dict[str, int]) -> tirx.For:
     def each_step(step: tirx.For) -> tirx.For:
         if str(step.annotations.get(AXIS, "")) != "ki":
             return step
-        load = _operand(step.body, spec["operand"])
+        load = operand_of(step.body, spec["operand"])
         at = [*_at_start(load, step, keep=step.loop_var)]
         at[-2] = at[-2] + spec["steps"]
-        lines = [_prefetch(load, [*at[:-1], at[-1] + i]) for i in range(0, spec["elements"], LINE)]
+        lines = [line_of(load, [*at[:-1], at[-1] + i]) for i in range(0, spec["elements"], LINE)]
         return remade(step, body=tirx.SeqStmt([*lines, step.body]))
 
     return remade(loop, body=tvm_ffi.structural_map(loop.body, [(tirx.For, each_step)]))
 
 
-def _prefetch(load: Any, indices: list[Any]) -> tirx.Stmt:
+def line_of(load: Any, indices: list[Any]) -> tirx.Stmt:
+    """Return the prefetch of the line that a load would read at these indices."""
     address = tirx.address_of(tirx.BufferLoad(load.source, indices))
     return tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, 0, _TO_L2, 1))
 
 
-def _operand(body: tirx.Stmt, operand: int) -> Any:
+def operand_of(body: tirx.Stmt, operand: int) -> Any:
     """Return the load of A (0), a broadcast, or of B (1), the vector it is multiplied with."""
     found: list[Any] = []
 

@@ -6,7 +6,8 @@ memory speed, and later blocks reread it from L2 at full speed while the memory 
 micro-kernel call asks for a few lines of the panel that comes next, spread evenly over all calls
 of this one. ResNet-50 on Golden Cove reads 100 MB of weights per image, 10 ms of 59 without this.
 
-The hardware's prefetchers cannot do it: they run a kilobyte or two ahead, not a panel.
+The hardware's prefetchers cannot do it: they run a kilobyte or two ahead, not a panel. `panels`
+asks inside of a k loop; here a call is a part of the window, and a few lines before it do.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_blislike import notes
+from tvm_blislike.schedules.panels import line_of, operand_of
 from tvm_blislike.schedules.rewrite import remade
 
 # On the loop over block rows of a slab: {"columns": blocks per row, "lines": lines per call,
@@ -24,8 +26,6 @@ from tvm_blislike.schedules.rewrite import remade
 PREFETCH = "blislike.prefetch"
 # On the loop over blocks in a row ("column") and on the innermost loop around a call ("call").
 ROLE = "blislike.role"
-# Keep in the second-level cache: the panel is larger than the first, or not needed so soon.
-_TO_L2 = 2
 
 
 def insert(stmt: tirx.Stmt) -> tirx.Stmt:
@@ -61,25 +61,9 @@ def _find(stmt: tirx.Stmt, role: str) -> tirx.For:
 
 def _before(body: tirx.Stmt, first_line: Any, spec: dict[str, int]) -> tirx.Stmt:
     """Put `lines` prefetches, from line `first_line` of this call's part of the next panel."""
-    panel = _panel_load(body)
-    statements = []
-    for i in range(spec["lines"]):
-        element = (first_line + i) * spec["elements"]
-        group, tile, *inner = panel.indices[:-2]
-        at = [group, tile + 1, *inner, tirx.const(0, "int32"), element]
-        address = tirx.address_of(tirx.BufferLoad(panel.source, at))
-        call = tirx.call_intrin("void", "tirx.prefetch", address, 0, _TO_L2, 1)
-        statements.append(tirx.Evaluate(call))
-    return tirx.SeqStmt([*statements, body])
-
-
-def _panel_load(body: tirx.Stmt) -> Any:
-    """Return the load of B: the vector that a broadcast of A is multiplied with."""
-    found: list[Any] = []
-
-    def look(product: tirx.Mul) -> None:
-        if isinstance(product.a, tirx.Broadcast):
-            found.append(product.b)
-
-    tvm_ffi.structural_walk(body, [(tirx.Mul, look)])
-    return found[0]
+    panel = operand_of(body, 1)
+    group, tile, *inner = panel.indices[:-2]
+    row = [group, tile + 1, *inner, tirx.const(0, "int32")]
+    lines = range(spec["lines"])
+    at = [[*row, (first_line + i) * spec["elements"]] for i in lines]
+    return tirx.SeqStmt([*(line_of(panel, indices) for indices in at), body])

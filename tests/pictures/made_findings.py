@@ -11,8 +11,9 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.pictures.findings import Attempt, EngineTime, Findings, Layer, Roofs, Step
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning import files
-from tvm_blislike.tuning.record import Record, core_facts
+from tvm_blislike.tuning.record import Record
 from tvm_blislike.tuning.tasks import tasks_of
+from tvm_blislike.validity import core_facts
 
 UNTUNED = Attempt("conv2d_direct", "14x32", "cold", 0.02, 0.018, True)
 ATTEMPTS = (

@@ -11,8 +11,9 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning.kernels import Bundle
 from tvm_blislike.tuning.measure import Outcome, Wait
-from tvm_blislike.tuning.record import Record, core_facts
+from tvm_blislike.tuning.record import Record
 from tvm_blislike.tuning.tasks import Task
+from tvm_blislike.validity import core_facts
 from tvm_blislike.workload import GemmWorkload, Workload
 
 CORE = Core.named("skylake-avx512")

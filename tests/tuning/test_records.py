@@ -20,7 +20,8 @@ from tvm_blislike.errors import InputError, OutputError
 from tvm_blislike.hardware import Core
 from tvm_blislike.tuning import files, maintain
 from tvm_blislike.tuning.book import RecordBook, fastest
-from tvm_blislike.tuning.record import BadRecordError, Record, core_facts
+from tvm_blislike.tuning.record import BadRecordError, Record
+from tvm_blislike.validity import core_facts
 
 HERE = Path(__file__).parent
 

@@ -31,9 +31,10 @@ from tvm_blislike.tuning import database, files, finals
 from tvm_blislike.tuning import tune as tuning
 from tvm_blislike.tuning.book import RecordBook
 from tvm_blislike.tuning.finals import Contest, decide
-from tvm_blislike.tuning.record import Record, core_facts
+from tvm_blislike.tuning.record import Record
 from tvm_blislike.tuning.search import model_search
 from tvm_blislike.tuning.tune import plan_for, tune
+from tvm_blislike.validity import core_facts
 from tvm_blislike.workload import GemmWorkload, Workload
 
 NATIVE = Core.native()

@@ -36,7 +36,7 @@ def schedule(strategy: Strategy) -> tvm.transform.Pass:
         result = mod.clone()
         for gvar, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc) and not is_ours(func):
-                scheduled = schedule_chosen(func, strategy)
+                scheduled = _by_template(func, strategy)
                 if scheduled is not None:
                     result.update_func(gvar, scheduled)
         target = tvm.target.Target.current()
@@ -46,13 +46,19 @@ def schedule(strategy: Strategy) -> tvm.transform.Pass:
 
 
 def schedule_chosen(func: tirx.PrimFunc, strategy: Strategy) -> tirx.PrimFunc | None:
-    """Schedule a PrimFunc by the template of its choice; None when it has none."""
+    """Schedule a PrimFunc by the template of its choice, for `lowering.lower`; None without one."""
+    scheduled = _by_template(func, strategy)
+    return None if scheduled is None else _attributed(scheduled)
+
+
+def _by_template(func: tirx.PrimFunc, strategy: Strategy) -> tirx.PrimFunc | None:
+    """Schedule a PrimFunc by the template of its choice, for `finish`; None without a choice."""
     sch = s_tir.Schedule(func)
     chosen = chosen_of(sch)
     if chosen is None:
         return None
     apply_template(sch, *chosen, strategy.core, strategy.threads)
-    return _attributed(sch.mod["main"])
+    return sch.mod["main"]
 
 
 def chosen_of(sch: s_tir.Schedule) -> tuple[Workload, Config] | None:

@@ -22,8 +22,9 @@ from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning import files
 from tvm_blislike.tuning.book import RecordBook, fastest, warn_of
 from tvm_blislike.tuning.operands import operand_shapes
-from tvm_blislike.tuning.record import EMULATED, Record, core_facts, is_compatible, now, versions
+from tvm_blislike.tuning.record import EMULATED, Record, is_compatible, now
 from tvm_blislike.tuning.tasks import Task, tasks_of
+from tvm_blislike.validity import core_facts, versions
 from tvm_blislike.workload import Conv2dWorkload, Workload
 
 # A longer time without a measurement is a pause between two sweeps.

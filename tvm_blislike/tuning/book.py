@@ -11,14 +11,8 @@ from statistics import median
 from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
 from tvm_blislike.tuning import files
-from tvm_blislike.tuning.record import (
-    EMULATED,
-    Record,
-    core_facts,
-    is_compatible,
-    spread,
-    versions,
-)
+from tvm_blislike.tuning.record import EMULATED, Record, is_compatible, spread
+from tvm_blislike.validity import core_facts, versions
 from tvm_blislike.workload import Workload
 
 _SHOWN_LINES = 3

@@ -6,7 +6,6 @@ A line carries a checksum of its other fields, so a torn or edited one is recogn
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import zlib
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from tvm_blislike.config import Config
-from tvm_blislike.hardware import Core
+from tvm_blislike.validity import are_compatible, versions
 from tvm_blislike.workload import Workload
 
 FORMAT = 1
@@ -85,7 +84,7 @@ class Record:
     reason: str = ""
     context: str = "cold"
     model: str = ""
-    versions: Mapping[str, str] = field(default_factory=lambda: versions())
+    versions: Mapping[str, str] = field(default_factory=versions)
     date: str = field(default_factory=lambda: now())
 
     @property
@@ -175,38 +174,9 @@ def spread(seconds: Sequence[float]) -> float:
     return high - low
 
 
-def core_facts(core: Core) -> str:
-    """Return a digest of what makes kernels fast or slow on a core, not of its name or sources."""
-    caches = [(c.level, c.bytes, c.ways, c.line_bytes) for c in core.caches]
-    facts = (core.isa, core.vector_bits, core.vector_registers, core.fma_per_cycle, caches)
-    return f"{zlib.crc32(repr((*facts, core.mcpu, sorted(core.mattr))).encode()):08x}"
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of this package and of TVM."""
-    return {name: _version(name) for name in ("tvm-blislike", "apache-tvm")}
-
-
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
-
-
 def is_compatible(record: Record, current: Mapping[str, str] | None = None) -> bool:
     """Whether a record's kernels are still what this version builds."""
     return are_compatible(record.versions, current)
-
-
-def are_compatible(found: Mapping[str, str], current: Mapping[str, str] | None = None) -> bool:
-    """Whether versions of this package and of TVM have today's major and minor numbers."""
-    current = current or versions()
-    return all(_minor(found.get(name, "")) == _minor(v) for name, v in current.items())
-
-
-def _minor(version: str) -> list[str]:
-    return version.split(".")[:2]
 
 
 def now() -> str:

@@ -15,9 +15,10 @@ from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning.book import RecordBook, fastest
 from tvm_blislike.tuning.kernels import Bundle
 from tvm_blislike.tuning.measure import Outcome, Runner
-from tvm_blislike.tuning.record import EMULATED, Record, core_facts
+from tvm_blislike.tuning.record import EMULATED, Record
 from tvm_blislike.tuning.search import Search, SearchMaker
 from tvm_blislike.tuning.tasks import Task
+from tvm_blislike.validity import core_facts
 from tvm_blislike.workload import Workload
 
 # Candidates that take turns in one process; more would push each other's operands out of L3.

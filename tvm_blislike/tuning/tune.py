@@ -31,12 +31,13 @@ from tvm_blislike.tuning.interrupt import Interrupt
 from tvm_blislike.tuning.kernels import Plan
 from tvm_blislike.tuning.measure import LocalRunner, Outcome, Runner
 from tvm_blislike.tuning.progress import Progress
-from tvm_blislike.tuning.record import EMULATED, Record, now, versions
+from tvm_blislike.tuning.record import EMULATED, Record, now
 from tvm_blislike.tuning.remote import RemoteRunner
 from tvm_blislike.tuning.scratch import Scratch
 from tvm_blislike.tuning.searches import IN_WHOLE_SPACE, LEARNED, search_named
 from tvm_blislike.tuning.sweep import BUNDLES_PER_CPU, Limits, Sweep
 from tvm_blislike.tuning.tasks import Task, tasks_of
+from tvm_blislike.validity import versions
 
 if TYPE_CHECKING:
     import onnx

@@ -15,7 +15,7 @@ from tvm_blislike.config import Config
 from tvm_blislike.space import Axis, Space, Value
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning.searches.walks import Walks
-from tvm_blislike.tuning.searches.whole_space import BEST, ROUND, RandomSearch
+from tvm_blislike.tuning.searches.whole_space import BEST, RandomSearch
 from tvm_blislike.workload import Workload
 
 
@@ -30,14 +30,15 @@ class GeneticSearch(RandomSearch):
 
     def __init__(self, strategy: Strategy, workload: Workload, seed: int = 0) -> None:
         super().__init__(strategy, workload, seed)
-        self._round = self._survivors = 0
+        self._survivors = 0
         self._restricted: Walks | None = None
 
-    def draw(self, known: int) -> Config | None:
+    def look_back(self) -> None:
+        """Restrict the space to the values of the best."""
+        self._restrict(BEST)
+
+    def draw(self, _known: int) -> Config | None:
         """Return one of the restricted space, one of a wider one, or else any."""
-        if known // ROUND > self._round:
-            self._round = known // ROUND
-            self._restrict(BEST)
         while self._restricted:
             found = self._restricted.draw(self.rng)
             if found:

@@ -13,7 +13,7 @@ from random import Random
 from tvm_blislike.config import Config
 from tvm_blislike.space import Space, Value
 from tvm_blislike.strategy import Strategy
-from tvm_blislike.tuning.searches.whole_space import ROUND, RandomSearch
+from tvm_blislike.tuning.searches.whole_space import RandomSearch
 from tvm_blislike.workload import Workload
 
 # Choices that are made anew.
@@ -33,13 +33,14 @@ class NarrowingSearch(RandomSearch):
 
     def __init__(self, strategy: Strategy, workload: Workload, seed: int = 0) -> None:
         super().__init__(strategy, workload, seed)
-        self._round = 0
         self._parents: list[Config] = []
+
+    def look_back(self) -> None:
+        """Go on from the best."""
+        self._parents = self.best()
 
     def draw(self, known: int) -> Config | None:
         """Return a neighbour of the best of earlier rounds, who take turns, or else anything."""
-        if known // ROUND > self._round:
-            self._round, self._parents = known // ROUND, self.best()
         turn = known % len(self._parents) if self._parents else 0
         for parent in self._parents[turn:] + self._parents[:turn]:
             (space,) = [space for space in self.spaces if parent in space]

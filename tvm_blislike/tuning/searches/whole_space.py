@@ -51,12 +51,13 @@ class RandomSearch:
         self._seen: set[Config] = set()
         self._seconds: dict[Config, float] = {}
         self._everything = self.walks(self.spaces)
+        self._round = 0
 
     def propose(self, most: int) -> list[Proposal]:
         """Return the next ones; fewer than `most` only when nothing is left."""
         found: list[Proposal] = []
         while len(found) < most:
-            config = self._first() or self.draw(len(self._seen))
+            config = self._first() or self._next()
             if config is None:
                 break
             self._seen.add(config)
@@ -69,6 +70,9 @@ class RandomSearch:
             self._seen.add(outcome.config)
             if any(outcome.config in space for space in self.spaces):
                 self._seconds[outcome.config] = self._time(outcome)
+
+    def look_back(self) -> None:
+        """Learn from the `best` of earlier rounds; called when another round begins."""
 
     def draw(self, _known: int) -> Config | None:
         """Return a configuration that `is_new`, None when there is none left.
@@ -96,6 +100,13 @@ class RandomSearch:
         """Return the fastest of the spaces so far."""
         right = [config for config, seconds in self._seconds.items() if seconds < math.inf]
         return sorted(right, key=self._seconds.__getitem__)[:most]
+
+    def _next(self) -> Config | None:
+        known = len(self._seen)
+        if known // ROUND > self._round:
+            self._round = known // ROUND
+            self.look_back()
+        return self.draw(known)
 
     def _first(self) -> Config | None:
         """Return the model's choice unless it is known."""
