@@ -1,6 +1,7 @@
 """The learned model on models that it has not seen, against the analytical model alone.
 
     python benchmarks/learned.py records.jsonl
+    python benchmarks/spread.py wide.jsonl        # good and bad candidates of eight layers each
     python benchmarks/learned.py wide.jsonl --also tuned.jsonl -o benchmarks/results/learned.txt
 
 Each model of the records is left out in turn: the learned model is trained on the records of all

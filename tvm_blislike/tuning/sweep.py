@@ -21,7 +21,7 @@ from tvm_blislike.tuning.tasks import Task
 from tvm_blislike.validity import core_facts
 from tvm_blislike.workload import Workload
 
-# Candidates that take turns in one process; more would push each other's operands out of L3.
+# Candidates that take turns; more would push each other's operands out of L3.
 BUNDLE = 8
 # Bundles built at once, per CPU: workers start anew for each batch, which takes a second or two.
 BUNDLES_PER_CPU = 6
@@ -120,6 +120,8 @@ class Sweep:
         Name of the model, for the records.
     batch : int
         Bundles that are built at once, more if the runner can run more at once.
+    bundle : int
+        Candidates that take turns in one process.
     """
 
     strategy: Strategy
@@ -133,6 +135,7 @@ class Sweep:
     context: str = "cold"
     model: str = ""
     batch: int = BUNDLES_PER_CPU
+    bundle: int = BUNDLE
     measured: int = 0
     _planned: int = 0
 
@@ -194,7 +197,7 @@ class Sweep:
         return [(job, bundle) for job, bundle in found if bundle is not None]
 
     def _next(self, job: _Job) -> Bundle | None:
-        most = min(BUNDLE, job.left, self._left())
+        most = min(self.bundle, job.left, self._left())
         proposals = job.search.propose(most) if most > 0 else []
         if not proposals:
             return self._finale(job)
