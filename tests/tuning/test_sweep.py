@@ -20,6 +20,7 @@ from tvm_blislike.constraints import Constraints
 from tvm_blislike.errors import UsageError
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning import files
+from tvm_blislike.tuning import sweep as sweep_module
 from tvm_blislike.tuning.book import RecordBook
 from tvm_blislike.tuning.interrupt import Interrupt
 from tvm_blislike.tuning.measure import Outcome
@@ -117,6 +118,34 @@ def test_nothing_begins_after_the_end(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(time, "monotonic", lambda: soon.measured)
     soon.run(tasks())
     assert soon.measured == 16
+
+
+def test_batches_are_as_large_as_there_is_time_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(MadeRunner):
+        """Takes ten seconds to build each bundle, then measures all."""
+
+        def measure(self, bundles, wait):
+            clock[0] += 10.0 * len(bundles)
+            sizes.append(len(bundles))
+            yield from super().measure(bundles, wait)
+
+    def run(end: float | None) -> list[int]:
+        sizes.clear()
+        clock[0] = 0.0
+        path = tmp_path / f"{end}.jsonl"
+        sweep(path, Slow(), limits=Limits(end=end), batch=3, bundle=2).run(tasks())
+        return list(sizes)
+
+    clock, sizes = [0.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(sweep_module, "_FIRST_BUNDLES", 1)
+    # Three layers of four bundles; then those of each layer meet again.
+    assert run(None) == [3] * 5
+    assert run(math.inf) == [1, 3, 3, 3, 3, 2]
+    # After the third batch 25 seconds are left, after the fourth 5.
+    assert run(95.0) == [1, 3, 3, 2, 1]
 
 
 def test_wrong_and_failed_are_kept_apart_and_not_tried_again(tmp_path: Path) -> None:

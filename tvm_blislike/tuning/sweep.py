@@ -25,6 +25,8 @@ from tvm_blislike.workload import Workload
 BUNDLE = 8
 # Bundles built at once, per CPU: workers start anew for each batch, which takes a second or two.
 BUNDLES_PER_CPU = 6
+# The same for the first batch of a sweep that has to end in time.
+_FIRST_BUNDLES = 4
 # Measured again, side by side, when a search needed more than one bundle.
 _FINALISTS = 4
 # Layers of less than this share of the model's time are worth fewer measurements.
@@ -138,13 +140,14 @@ class Sweep:
     bundle: int = BUNDLE
     measured: int = 0
     _planned: int = 0
+    _bundle_seconds: float | None = None
 
     def run(self, tasks: Sequence[Task]) -> None:
         """Measure until every search is done or a limit is reached."""
         jobs = [self._job(task) for task in tasks]
         waiting = self._with_work(jobs)
         while waiting and not self._over():
-            size = max(self.batch, self.runner.at_once())
+            size = self._batch_size()
             batch, waiting = waiting[:size], waiting[size:]
             self._measure(batch)
             waiting += self._with_work([job for job, _ in batch])
@@ -156,9 +159,19 @@ class Sweep:
         self.limits = replace(self.limits, end=last)
         found = [(job, bundle) for job in jobs if (bundle := self._finale(job)) is not None]
         while found and not self._over():
-            size = max(self.batch, self.runner.at_once())
+            size = self._batch_size()
             batch, found = found[:size], found[size:]
             self._measure(batch)
+
+    def _batch_size(self) -> int:
+        """Return how many bundles to build at once, no more than there is time to measure."""
+        least, most = self.runner.at_once(), max(self.batch, self.runner.at_once())
+        if self.limits.end is None:
+            return most
+        if self._bundle_seconds is None:
+            return max(least, min(most, _FIRST_BUNDLES))
+        left = self.limits.end - time.monotonic()
+        return max(least, int(min(most, left / max(self._bundle_seconds, 1e-3))))
 
     def usable(self, task: Task) -> list[Record]:
         """Return the usable records of a task's kernels by themselves."""
@@ -227,6 +240,7 @@ class Sweep:
 
     def _measure(self, batch: Sequence[tuple[_Job, Bundle]]) -> None:
         jobs = {bundle.workload: job for job, bundle in batch}
+        started = time.monotonic()
         self.watcher.working("building")
         bundles = [bundle for _, bundle in batch]
         with closing(self.runner.measure(bundles, self._wait)) as results:
@@ -237,6 +251,7 @@ class Sweep:
                 self._note(jobs[bundle.workload], outcomes)
                 if self._over():
                     return
+        self._bundle_seconds = (time.monotonic() - started) / len(batch)
 
     def _wait(self, what: str) -> bool:
         """Show what the runner waits for; return whether it should go on (a `Wait`)."""
