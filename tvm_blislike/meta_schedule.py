@@ -20,6 +20,7 @@ database; what follows it, `schedules.lowering`, runs in front of TVM's own pipe
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -34,7 +35,7 @@ from tvm_blislike import plugin
 from tvm_blislike.config import Config
 from tvm_blislike.constraints import Constraints
 from tvm_blislike.passes.legalize import CHOICE
-from tvm_blislike.passes.plain import product_of
+from tvm_blislike.passes.plain import product_of, sums_windows
 from tvm_blislike.passes.schedule import apply_template, chosen_of
 from tvm_blislike.pipeline import fused_kernels, strategy_for
 from tvm_blislike.plugin import DEFAULT, PLAIN
@@ -88,7 +89,8 @@ def space(candidates: int = CANDIDATES) -> ms.space_generator.SpaceGenerator:
     A PrimFunc that `prepare` made has the schedules of its template, those of the smallest
     predicted times first, its own configuration before all. A plain product (A, B, C) has the
     configurations of `gemm`, each packing B in every call. Any other PrimFunc has one schedule: the
-    default CPU rule.
+    default CPU rule. Convolutions among them are warned of, since they need `prepare`: what is fast
+    has other layouts of images and packed weights, which reach beyond a PrimFunc.
 
     Parameters
     ----------
@@ -140,7 +142,8 @@ class TemplateSpace(ms.space_generator.PySpaceGenerator):
 def schedules(mod: tvm.IRModule, strategy: Strategy) -> Iterator[s_tir.Schedule]:
     """Yield the schedules of a module's only PrimFunc."""
     (func,) = (func for _, func in mod.functions_items())
-    chosen, product = chosen_of(s_tir.Schedule(mod)), product_of(func)
+    sch = s_tir.Schedule(mod)
+    chosen, product = chosen_of(sch), product_of(func)
     if chosen is not None:
         for config in alternatives(*chosen, strategy):
             yield _scheduled(mod, chosen[0], config, strategy)
@@ -148,7 +151,19 @@ def schedules(mod: tvm.IRModule, strategy: Strategy) -> Iterator[s_tir.Schedule]
         for config, _ in sorted(strategy.offers(product), key=lambda offer: offer[1]):
             yield _annotated(mod, PLAIN, config.to_json())
     else:
+        if product is None and sums_windows(sch):
+            _warn_of_convolution()
         yield _annotated(mod, DEFAULT, 1)
+
+
+def _warn_of_convolution() -> None:
+    warnings.warn(
+        "a convolution that prepare() has not seen gets one schedule, the slow default rule: its "
+        "layouts and packed weights reach beyond its PrimFunc; tune the module that "
+        "tvm_blislike.meta_schedule.prepare(module, target) returns",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def _annotated(mod: tvm.IRModule, key: str, note: str | int) -> s_tir.Schedule:

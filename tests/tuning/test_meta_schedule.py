@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def error_of(lib: Any, workload: Workload, config: Any) -> float:
     data, weights = operands.operands(workload)
     packed = get_implementation(config.implementation).pack(workload, config, weights)
     out = np.full(operands.result_shape(workload, config), np.nan, "float32")
-    arguments = [operands.in_layout(workload, config, data), packed, out]
+    arguments = [operands.in_layout(workload, config.data_layout, data), packed, out]
     tensors = [tvm.runtime.tensor(value) for value in arguments]
     lib["main"](*tensors)
     found = operands.from_layout(workload, config, tensors[-1].numpy())
@@ -311,3 +312,32 @@ def test_tuning_on_a_board(tracker: Loopback, tmp_path: Path) -> None:
     runner.pool.shutdown()
     seconds = [float(s) for r in database.get_all_tuning_records() for s in r.run_secs]
     assert seconds and max(seconds) < 1
+
+
+def test_a_convolution_that_needs_prepare_is_warned_of() -> None:
+    image, weights = te.placeholder((1, 8, 9, 9)), te.placeholder((4, 8, 3, 3))
+    depthwise = te.placeholder((8, 1, 3, 3))
+    for result, inputs in (
+        (topi.nn.conv2d_nchw(image, weights, 1, 1, 1), [image, weights]),
+        (topi.nn.depthwise_conv2d_nchw(image, depthwise, 1, 1, 1), [image, depthwise]),
+    ):
+        with pytest.warns(RuntimeWarning, match=r"prepare\(\) has not seen gets one schedule"):
+            assert len(offered_for([*inputs, result])) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pool = topi.nn.pool2d(image, (3, 3), (1, 1), (1, 1), (0, 0, 0, 0), "avg")
+        assert len(offered_for([image, pool])) == 1
+        square = te.placeholder((16, 16))
+        assert len(offered_for([square, te.compute((16, 16), lambda *i: square(*i) + 1.0)])) == 1
+        assert offered_for(_plain_product())
+
+
+def offered_for(tensors: list[te.Tensor]) -> list[Any]:
+    mod = tvm.IRModule({"main": te.create_prim_func(tensors)})
+    return list(tvm_blislike.meta_schedule.schedules(mod, Strategy(NATIVE, 1)))
+
+
+def _plain_product() -> list[te.Tensor]:
+    a, b = te.placeholder((16, 24)), te.placeholder((24, 32))
+    k = te.reduce_axis((0, 24))
+    return [a, b, te.compute((16, 32), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k))]

@@ -10,7 +10,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import te, tirx
+from tvm import ir, s_tir, te, tirx
 
 from tvm_blislike.config import Config
 from tvm_blislike.registry import get_implementation
@@ -33,6 +33,27 @@ def product_of(func: tirx.PrimFunc) -> GemmWorkload | None:
     if len(dtypes) != 1 or not _same(func, _product(a, b, *dtypes)):
         return None
     return GemmWorkload(a[-2], b[-1], a[-1], a[0] if len(a) == 3 else 1, *dtypes, constant_b=False)
+
+
+def sums_windows(sch: s_tir.Schedule) -> bool:
+    """Whether a function sums products over several axes, as convolutions do."""
+    blocks = map(sch.get, sch.get_child_blocks(sch.get_sblock("root")))
+    return any(_reduced_axes(block) > 1 and _multiplies(block.body) for block in blocks)
+
+
+def _reduced_axes(block: Any) -> int:
+    return sum(var.iter_type == tirx.IterVar.CommReduce for var in block.iter_vars)
+
+
+def _multiplies(body: tirx.Stmt) -> bool:
+    """Whether values of two tensors are multiplied."""
+    found: list[bool] = []
+
+    def look(product: tirx.Mul) -> None:
+        found.append(all(isinstance(x, ir.TensorLoad) for x in (product.a, product.b)))
+
+    tvm_ffi.structural_walk(body, [(tirx.Mul, look)])
+    return any(found)
 
 
 def replaced(func: tirx.PrimFunc, workload: GemmWorkload, config: Config) -> tirx.PrimFunc:
