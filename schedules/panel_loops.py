@@ -50,7 +50,19 @@ def _chosen(loop: tirx.For) -> tirx.Stmt:
     name = neon_panels.symbol(rows, columns, whole["mw"], 4 * whole["nr"], bool(whole["in_order"]))
     _, a, b, steps, *c = call.value.args
     # TVM may give a cut block of C shorter rows: each row has its own address.
-    return tirx.Evaluate(tirx.call_extern("void", name, a, b, steps, *c[:rows]))
+    panels = (_of_whole_buffer(a), _of_whole_buffer(b))
+    return tirx.Evaluate(tirx.call_extern("void", name, *panels, steps, *c[:rows]))
+
+
+def _of_whole_buffer(address: Any) -> Any:
+    """Return an address as one from which all of its buffer may be read.
+
+    Of the address of an element TVM concludes that only this element is read: the panel of a cut
+    tile, which is packed for itself, would get shorter rows than the function expects.
+    """
+    load = address.args[0]
+    (offset,) = load.source.offset_of(load.indices)
+    return load.source.access_ptr("r", offset=offset)
 
 
 def _extents(body: tirx.Stmt) -> dict[str, int]:

@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 import tvm
 from board_kernels import Kernel, errors, errors_of_module
-from board_workloads import random_kernel
+from board_workloads import conv_kernel, random_kernel
 from conv_checks import EPILOGUES
 from effort import EFFORT
 from emulated_board import Board
 from tvm.script import tirx as T
 
+from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
 from tvm_blislike.registry import all_implementations
+from tvm_blislike.workload import Conv2dWorkload
 
 CORES = [*("cortex-a72", "cortex-a53", "neoverse-n1", "cortex-a57"), *("carmel", "cortex-a76")]
 CORE = Core.named(CORES[0])
@@ -49,6 +51,39 @@ def test_random_workloads_agree_with_numpy(
         if not error <= TOLERANCE.get(name, 2e-5)
     }
     assert not wrong
+
+
+@pytest.mark.parametrize("core", ["cortex-a53", "cortex-a72"])
+def test_tiles_that_are_packed_as_they_are_needed_may_be_cut(
+    core: str, board: Board, tmp_path: Path
+) -> None:
+    """The last tile of pixels has a panel of its own, which k loops that are functions read."""
+    implementation = next(i for i in all_implementations() if i.name == "conv2d_im2col")
+    cases = [
+        *((4, 5, 8, 8, "", "IS"), (4, 5, 8, 12, "", "IS"), (4, 4, 8, 12, "", "WS")),
+        *((4, 6, 8, 12, "", "IS"), (4, 5, 8, 8, "filters", "IS"), (2, 6, 8, 8, "", "IS")),
+        *((4, 4, 6, 12, "", "IS"), (4, 4, 4, 12, "", "IS")),
+    ]
+    kernels = []
+    for h, w, mr, nr, columns, order in cases:
+        config = Config(
+            "conv2d_im2col",
+            mr=mr,
+            nr=nr,
+            kr=4,
+            mc=-(-32 // (nr if columns else mr)) * (nr if columns else mr),
+            kc=64,
+            loop_order=order,
+            packing="tile",
+            columns=columns,
+            data_layout="NCHW",
+            out_layout="NCHW",
+            oh_block=h,
+        )
+        workload = Conv2dWorkload(1, 64, h, w, 32, 1, 1)
+        kernels.append(conv_kernel(implementation, workload, config, ["bias"]))
+    found = errors(board, kernels, Core.named(core), 1, tmp_path)
+    assert max(found) <= 2e-5
 
 
 @T.prim_func
