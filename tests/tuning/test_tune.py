@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from tvm_blislike.tuning import database, files, finals
 from tvm_blislike.tuning import tune as tuning
 from tvm_blislike.tuning.book import RecordBook
 from tvm_blislike.tuning.finals import Contest, decide
-from tvm_blislike.tuning.record import Record
+from tvm_blislike.tuning.record import Record, now
 from tvm_blislike.tuning.search import model_search
 from tvm_blislike.tuning.tune import plan_for, tune
 from tvm_blislike.validity import core_facts
@@ -177,6 +178,18 @@ def test_a_second_sweep_only_compares(tuned: tuple[Path, Path, dict[str, Any]]) 
     model, records, _ = tuned
     result = tune(model, threads=1, records=records)
     assert result.measured == 0 and result.verdict is not None
+    assert all(layer.measured == 8 for layer in result.layers)
+
+
+def test_what_was_dropped_has_been_measured_all_the_same(
+    tuned: tuple[Path, Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    model, records, _ = tuned
+    copy = tmp_path / "copy.jsonl"
+    dropped = [replace(r, status="dropped", date=now()) for r in files.read(records)[0]]
+    copy.write_text("".join(f"{r.to_json()}\n" for r in dropped))
+    result = tune(model, threads=1, records=copy)
+    assert result.measured == 0
     assert all(layer.measured == 8 for layer in result.layers)
 
 

@@ -416,9 +416,17 @@ def _layer(sweep: Sweep, task: Task) -> TunedLayer:
         best.median_seconds * 1e3 if best else None,
         untuned[0].median_seconds * 1e3 if untuned else None,
         s.seconds(task.workload, config) * 1e3,
-        len(sweep.usable(task)),
+        len(_timed(sweep, task)),
         best.context if best else "",
     )
+
+
+def _timed(sweep: Sweep, task: Task) -> list[Record]:
+    """Return the records of a task's kernels by themselves, also of those that were dropped."""
+    s = sweep.strategy
+    every = sweep.book.of(task.workload, s.core, s.threads)
+    known = [r for r in every if r.context == sweep.context and r.seconds]
+    return [r for r in known if r.status in ("ok", "dropped")]
 
 
 def _rejected(sweep: Sweep, tasks: Sequence[Task]) -> Iterator[str]:
