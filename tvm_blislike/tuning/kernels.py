@@ -204,7 +204,7 @@ def allocate(bundle: Bundle, device: Any, *_context: Any) -> list[list[Any]]:
 
     @functools.cache
     def result(shape: tuple[int, ...]) -> Any:
-        return on_device(np.full(shape, np.nan, workload.dtype))
+        return tvm.runtime.empty(shape, workload.dtype, device)
 
     arguments = []
     for config in bundle.configs:
@@ -239,17 +239,25 @@ def run_here(
     use_threads(bundle.threads)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus[: bundle.threads])
-    if huge_pages.is_wanted():
-        for number, values in enumerate(arguments):
-            _call(module, number, values, bundle.packs)
-        huge_pages.collapse(huge_pages.filled_blocks())
-    return run(bundle, plan, module, device, arguments)
+
+    def settle() -> None:
+        if huge_pages.is_wanted():
+            huge_pages.collapse(huge_pages.filled_blocks())
+
+    return run(bundle, plan, module, device, arguments, settle)
 
 
 def run(
-    bundle: Bundle, plan: Plan, module: Any, device: Any, arguments: list[list[Any]]
+    bundle: Bundle,
+    plan: Plan,
+    module: Any,
+    device: Any,
+    arguments: list[list[Any]],
+    settle: Callable[[], None] = lambda: None,
 ) -> list[float]:
     """Compare each candidate with the reference, then time the candidates in turns.
+
+    `settle` is called in between, when every candidate has run once.
 
     Returns
     -------
