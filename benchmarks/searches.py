@@ -26,9 +26,9 @@ from tvm_blislike.probe import measure_peak_gflops
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning.kernels import Bundle
 from tvm_blislike.tuning.measure import LocalRunner, Outcome
+from tvm_blislike.tuning.plans import plan_for
 from tvm_blislike.tuning.searches import search_named
 from tvm_blislike.tuning.sweep import BUNDLE
-from tvm_blislike.tuning.tune import plan_for
 
 SEARCHES = ("model", "random", "genetic", "narrowing")
 # Of ResNet, of MobileNet-v2, of a transformer.

@@ -141,6 +141,10 @@ class Strategy:
         default_factory=dict
     )
 
+    def following(self, records: RecordBook) -> Strategy:
+        """Return the same strategy with other records; what was estimated is not again."""
+        return replace(self, records=records, _made={}, _options={})
+
     def choose(self, workload: Workload) -> Choice:
         """Return the choice for a workload.
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -21,14 +22,14 @@ from tvm_blislike import register_implementation
 from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
 from tvm_blislike.registry import get_implementation, unregister_implementation
-from tvm_blislike.tuning import operands
+from tvm_blislike.tuning import kernels, operands
 from tvm_blislike.tuning.kernels import Bundle, Plan
 from tvm_blislike.tuning.measure import LocalRunner, Outcome
 from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
 
 NATIVE = Core.native()
 GEMM = GemmWorkload(48, 64, 32)
-PLAN = Plan(cold_bytes=1 << 20, repeats=4, round_seconds=0.05)
+PLAN = Plan(cold_bytes=1 << 20, evicts=True, repeats=4, round_seconds=0.05)
 # Workers cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -111,6 +112,39 @@ def test_an_operand_of_run_time_is_packed_in_each_run(runner: LocalRunner) -> No
     workload = GemmWorkload(32, 48, 64, batch=3, constant_b=False)
     (outcome,) = _measure(runner, workload, *_configs(workload, "gemm"))
     assert outcome.status == "ok" and outcome.error < 2e-5
+
+
+class _Recorder:
+    """A module that notes how its functions would be timed."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, dict[str, Any]] = {}
+
+    def time_evaluator(self, name: str, _device: object, **options: Any) -> None:
+        self.asked[name] = options
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("evicts", [True, False])
+def test_weights_leave_the_caches_before_a_repeat(constant: bool, evicts: bool) -> None:
+    workload = GemmWorkload(32, 48, 64, constant_b=constant)
+    bundle, module = Bundle(workload, (), NATIVE, 1), _Recorder()
+    plan = Plan(1 << 20, evicts)
+    kernels._timers(bundle, plan, module, None, 3, ["data", "b", "packed", "result"])
+    asked = module.asked.pop("candidate_3")
+    assert asked["cache_flush_bytes"] == 1 << 20
+    # What an operand of run time holds was written just before.
+    assert bool(asked["f_preproc"]) == (constant and evicts)
+    assert set(module.asked) == (set() if constant else {"pack_3"})
+    assert all(not options["f_preproc"] for options in module.asked.values())
+
+
+def test_the_image_of_a_depthwise_layer_stays_in_the_caches() -> None:
+    layer = Conv2dWorkload(1, 32, 14, 14, 32, 3, 3, padding=(1, 1, 1, 1), groups=32)
+    module = _Recorder()
+    bundle = Bundle(layer, (), NATIVE, 1)
+    kernels._timers(bundle, Plan(1 << 20), module, None, 0, ["data", "packed", "result"])
+    assert module.asked["candidate_0"]["cache_flush_bytes"] == 0
 
 
 @pytest.mark.parametrize("name", ["gemm_wrong", "gemm_nan"])

@@ -34,7 +34,7 @@ from tvm_blislike.tuning.book import RecordBook
 from tvm_blislike.tuning.finals import Contest, decide
 from tvm_blislike.tuning.record import Record, now
 from tvm_blislike.tuning.search import model_search
-from tvm_blislike.tuning.tune import plan_for, tune
+from tvm_blislike.tuning.tune import tune
 from tvm_blislike.validity import core_facts
 from tvm_blislike.workload import GemmWorkload, Workload
 
@@ -318,6 +318,17 @@ def test_a_slower_candidate_loses_the_finals(product: tuple[Any, ...]) -> None:
     assert verdict.gain == 1 and not verdict.rejected and verdict.untuned_ms > 0
 
 
+def test_without_time_for_layers_the_models_meet(product: tuple[Any, ...]) -> None:
+    _, w, choice, slow = product
+    hurried = replace(_contest(product, choice, slow), end=time.monotonic())
+    verdict = decide(replace(hurried, favourites={w: slow}))
+    assert not verdict.layers
+    assert verdict.tuned_ms > verdict.untuned_ms and verdict.rejected
+    # What the records follow is the model's choice: nothing to compare it with.
+    same = decide(replace(hurried, favourites={w: choice}))
+    assert same.tuned_ms == same.untuned_ms > 0 and not same.rejected
+
+
 def test_a_slower_model_is_not_kept(
     product: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,12 +353,6 @@ def test_what_was_not_kept_is_out_of_use(
     for w in {r.workload for r in files.read(copy)[0]}:
         usable = book.usable(w, NATIVE, 1)
         assert {r.config for r in usable} == {Strategy(NATIVE, 1).choose(w).config}
-
-
-def test_cold_repeats_empty_the_caches_of_one_core() -> None:
-    assert plan_for(NATIVE, "warm").cold_bytes == 0
-    assert plan_for(Core.named("skylake-avx512")).cold_bytes == 1 << 20
-    assert plan_for(Core.named("cortex-a53")).cold_bytes >= 1 << 19
 
 
 def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:

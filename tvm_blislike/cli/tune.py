@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Cache(str, Enum):
-    """State of the private caches before each repeat."""
+    """State of the caches before each repeat."""
 
     cold = "cold"
     warm = "warm"
@@ -63,7 +63,7 @@ def tune(
     ] = 0,
     cache: Annotated[
         Cache,
-        typer.Option(help="Whether the caches of a core are emptied before each repeat."),
+        typer.Option(help="Whether caches are emptied before each repeat, as in a model."),
     ] = Cache.cold,
     rpc: Annotated[
         str | None,

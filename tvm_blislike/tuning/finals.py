@@ -4,6 +4,8 @@ A layer's time in the model is not that by itself: other weights lie in the cach
 pages' address buffers, and its epilogue is fused. So the model is compiled a few times, each time
 with the next best candidate of every layer; the layers of all these models are timed in turns, and
 each takes its fastest. Then the model made of these runs in turns with the untuned one.
+
+Where there is no time for that, a model of each layer's fastest kernel by itself is the only rival.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +33,10 @@ if TYPE_CHECKING:
 # Two fp32 models that sum in another order.
 _TOLERANCE = 1e-3
 _TURN_SECONDS = 0.15
+_LEAST_SECONDS = 1.0
 _ROUNDS = 6
+# Compilations that follow the first one where layers meet: at least one rival and the best of all.
+_COMPILATIONS = 2
 _RUNS_PER_ROUND = 5
 # Interference only adds time: a low quantile of many runs is steadier than their median.
 _QUANTILE = 0.25
@@ -50,10 +56,12 @@ class Contest:
         As for `Strategy`.
     candidates : mapping of Workload to tuple of Config
         For each layer the model's choice, then the others, the most promising first.
+    favourites : mapping of Workload to Config
+        What a compilation uses that follows the records so far.
     seconds : float
         Time to let the tuned and the untuned model take turns.
-    allowed_seconds : float
-        No further model is compiled after this time.
+    end : float
+        The `time.monotonic()` to be done at, if possible.
     """
 
     model: Any
@@ -62,8 +70,13 @@ class Contest:
     threads: int
     constraints: Constraints
     candidates: Mapping[Workload, tuple[Config, ...]]
+    favourites: Mapping[Workload, Config] = field(default_factory=dict)
     seconds: float = 3.0
-    allowed_seconds: float = float("inf")
+    end: float = inf
+
+    def left(self) -> float:
+        """Return the seconds until its end."""
+        return self.end - time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -75,7 +88,8 @@ class Verdict:
     untuned_ms, tuned_ms : float
         Of the models in turns; not those of single layers added up.
     layers : mapping of (Workload, Config) to list of float
-        Seconds of one layer in the model, all repeats, for each candidate that took part.
+        Seconds of one layer in the model, all repeats, for each candidate that took part; none
+        where only whole models met.
     rejected : str
         Why the untuned model stays, "" when the tuned one does.
     rel_error : float
@@ -110,28 +124,45 @@ def decide(contest: Contest) -> Verdict:
     """Hold the finals in this process."""
     started = time.monotonic()
     untuned = _compile(contest, {})
+    compiling = time.monotonic() - started
     unsettled = _unsettled(contest, untuned)
     settled = {w: c for w, c in contest.candidates.items() if w not in unsettled}
-    left = contest.allowed_seconds - (time.monotonic() - started)
-    contest = replace(contest, candidates=settled, allowed_seconds=left)
+    contest = replace(contest, candidates=settled)
     untuned.configs = {w: configs[0] for w, configs in settled.items()}
-    verdict = _hold(contest, [untuned, *_rivals(contest)])
+    if contest.left() < _COMPILATIONS * compiling + contest.seconds:
+        verdict = _compare(contest, untuned, _favourites(contest))
+    else:
+        verdict = _hold(contest, [untuned, *_rivals(contest)])
     return replace(verdict, unsettled=unsettled)
+
+
+def _favourites(contest: Contest) -> dict[Workload, Config]:
+    return {w: contest.favourites.get(w, c[0]) for w, c in contest.candidates.items()}
 
 
 def _hold(contest: Contest, entrants: Sequence[_Entrant]) -> Verdict:
     """Compare the models' layers, then the untuned model with that of the fastest layers."""
     _time_layers(entrants)
-    untuned = entrants[0]
     layers = _layers(entrants)
-    best = _best(contest, layers)
+    verdict = _compare(contest, entrants[0], _best(contest, layers), entrants)
+    return replace(verdict, layers=layers)
+
+
+def _compare(
+    contest: Contest,
+    untuned: _Entrant,
+    best: Mapping[Workload, Config],
+    compiled: Sequence[_Entrant] = (),
+) -> Verdict:
+    """Let the untuned model and that of the best configurations take turns."""
     if best == untuned.configs:
         ms = _take_turns([untuned], contest.seconds / 3)[0]
-        return Verdict(ms, ms, layers)
-    tuned = next((e for e in entrants if e.configs == best), None) or _compile(contest, best)
-    before, after = _take_turns([untuned, tuned], contest.seconds)
+        return Verdict(ms, ms)
+    tuned = next((e for e in compiled if e.configs == best), None) or _compile(contest, best)
+    seconds = max(_LEAST_SECONDS, min(contest.seconds, contest.left()))
+    before, after = _take_turns([untuned, tuned], seconds)
     error = _rel_error(untuned, tuned)
-    return Verdict(before, after, layers, _objection(before, after, error), error)
+    return Verdict(before, after, {}, _objection(before, after, error), error)
 
 
 def _objection(before: float, after: float, error: float) -> str:
@@ -156,12 +187,12 @@ def _unsettled(contest: Contest, untuned: _Entrant) -> tuple[Workload, ...]:
 
 def _rivals(contest: Contest) -> list[_Entrant]:
     """Compile the models with the next best candidates, while time allows."""
-    started = time.monotonic()
     rivals: list[_Entrant] = []
+    started = time.monotonic()
     for place in range(1, max(map(len, contest.candidates.values()), default=1)):
-        spent = time.monotonic() - started
         # One more compilation like those before, and the last one.
-        if rivals and spent * (place + 1) / (place - 1) > contest.allowed_seconds:
+        each = (time.monotonic() - started) / max(len(rivals), 1)
+        if rivals and contest.left() < _COMPILATIONS * each + contest.seconds:
             break
         configs = {w: c[place] if place < len(c) else c[0] for w, c in contest.candidates.items()}
         rivals.append(_compile(contest, configs))
@@ -169,6 +200,7 @@ def _rivals(contest: Contest) -> list[_Entrant]:
 
 
 def _compile(contest: Contest, configs: Mapping[Workload, Config]) -> _Entrant:
+    """Compile the model with these configurations."""
     from tvm_blislike import api
 
     compiled = api.compile(

@@ -23,8 +23,8 @@ FORMAT = 1
 STATUSES = ("ok", "wrong", "failed", "dropped")
 # An emulator's times mean nothing: nothing follows them.
 EMULATED = "emulated"
-# By itself with the caches of one core emptied before each repeat, or not; inside a model; by
-# itself on an emulated processor.
+# By itself with the caches as a model leaves them before each repeat, or with all in place; in a
+# model; by itself on an emulated processor.
 CONTEXTS = ("cold", "warm", "model", EMULATED)
 _CHECK = "check"
 

@@ -173,6 +173,12 @@ class Sweep:
         left = self.limits.end - time.monotonic()
         return max(least, int(min(most, left / max(self._bundle_seconds, 1e-3))))
 
+    def known(self, task: Task) -> list[Record]:
+        """Return the records of a task's kernels by themselves, whatever came of them."""
+        s = self.strategy
+        every = self.book.of(task.workload, s.core, s.threads)
+        return [record for record in every if record.context == self.context]
+
     def usable(self, task: Task) -> list[Record]:
         """Return the usable records of a task's kernels by themselves."""
         s = self.strategy
@@ -192,10 +198,8 @@ class Sweep:
         return next((r for r in self.usable(task) if r.config == task.choice.config), None)
 
     def _job(self, task: Task) -> _Job:
-        s = self.strategy
-        every = self.book.of(task.workload, s.core, s.threads)
-        known = [record for record in every if record.context == self.context]
-        search = self.make_search(s, task.workload)
+        known = self.known(task)
+        search = self.make_search(self.strategy, task.workload)
         search.tell([Outcome(r.config, r.status, r.seconds, r.error, r.reason) for r in known])
         most = self.limits.per_task
         if task.share < _SMALL_SHARE and most < sys.maxsize:

@@ -30,6 +30,7 @@ from tvm_blislike.tuning.finals import Contest, Verdict, decide
 from tvm_blislike.tuning.interrupt import Interrupt
 from tvm_blislike.tuning.kernels import Plan
 from tvm_blislike.tuning.measure import LocalRunner, Outcome, Runner
+from tvm_blislike.tuning.plans import plan_for, weights_of
 from tvm_blislike.tuning.progress import Progress
 from tvm_blislike.tuning.record import EMULATED, Record, now
 from tvm_blislike.tuning.remote import RemoteRunner
@@ -48,7 +49,6 @@ _LEARNED_PER_TASK = 4
 # Of the searches in the whole space, unless there is a limit for all layers.
 PER_TASK_IN_SPACE = 64
 _LEAST_PER_TASK = 2
-_CACHES = ("cold", "warm")
 # Candidates of a layer that meet the model's choice inside the model, and how much slower by
 # themselves they may be.
 _FINALISTS = 2
@@ -57,9 +57,6 @@ _WORTH = 1.02
 _FINALS_SHARE = 0.5
 _FINALS_SECONDS = 60.0
 _FINALS_TIMEOUT = 1200.0
-# Caches up to this size are emptied before a cold repeat; the weights of one model rarely fill
-# larger ones.
-_MOST_COLD_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -173,8 +170,8 @@ def tune(
     constraints : Constraints, optional
         Limits of what is measured.
     cache : str
-        "cold": the private caches are emptied before each repeat, as the other layers of a model
-        do; "warm": they are not.
+        "cold": before each repeat the private caches are emptied and weights leave the shared
+        ones, as the other layers of a model do it; "warm": nothing is emptied.
     progress : Progress, optional
         A live display.
     rpc, key : str, optional
@@ -211,8 +208,7 @@ def tune(
     """
     started = time.monotonic()
     core = resolve_core(target)
-    if cache not in _CACHES:
-        raise UsageError(f"unknown cache mode {cache!r}", f"known: {', '.join(_CACHES)}")
+    plan_for(core, cache)  # An unknown mode is refused before anything is loaded.
     if (rpc is None) != (key is None):
         raise UsageError("rpc and key belong together")
     if emulated and rpc is None:
@@ -221,13 +217,13 @@ def tune(
     threads = threads or (default_threads() if here else core.cores)
     if here:
         require_runnable(core.target_config(threads))
-    plan = plan_for(core, cache)
     path = Path(records) if records is not None else files.default_path()
     predictor = _predictor(search, learned, path, core, threads)
     make_search = search_named(search, predictor, seed)
     strategy = Strategy(core, threads, None, constraints or Constraints())
     tasks = tasks_of(frontend.load(model, shapes).module, strategy)
     book = RecordBook.open(path) if path.exists() else RecordBook()
+    plan = plan_for(core, cache, weights_of(tasks) if here else 0)
     used = runner or _runner(core, threads, plan, rpc, key, emulated)
     sweep = Sweep(
         strategy,
@@ -283,14 +279,6 @@ def _predictor(
     return model
 
 
-def plan_for(core: Core, cache: str = "cold") -> Plan:
-    """Return how to time candidates: what empties the caches of one core, or nothing."""
-    if cache == "warm":
-        return Plan()
-    private = [c.bytes for c in core.caches if c.bytes <= _MOST_COLD_BYTES]
-    return Plan(cold_bytes=max(private, default=_MOST_COLD_BYTES))
-
-
 def _limits(
     started: float, budget: float | None, trials: int | None, search: str, here: bool
 ) -> Limits:
@@ -331,6 +319,7 @@ def _sweep(
 def _judge(sweep: Sweep, tasks: Sequence[Task], subject: Subject, end: float | None) -> Verdict:
     """Hold the finals in a process of their own and write down what they found."""
     s = sweep.strategy
+    followed = s.following(sweep.book)
     contest = Contest(
         subject.model,
         subject.shapes,
@@ -338,7 +327,11 @@ def _judge(sweep: Sweep, tasks: Sequence[Task], subject: Subject, end: float | N
         s.threads,
         s.constraints,
         {task.workload: _finalists(sweep, task) for task in tasks},
-        allowed_seconds=inf if end is None else end - time.monotonic(),
+        {
+            task.workload: followed.choose(task.workload).config or task.choice.config
+            for task in tasks
+        },
+        end=inf if end is None else end,
     )
     verdict = _decide_apart(contest)
     of = {task.workload: task for task in tasks}
@@ -423,10 +416,7 @@ def _layer(sweep: Sweep, task: Task) -> TunedLayer:
 
 def _timed(sweep: Sweep, task: Task) -> list[Record]:
     """Return the records of a task's kernels by themselves, also of those that were dropped."""
-    s = sweep.strategy
-    every = sweep.book.of(task.workload, s.core, s.threads)
-    known = [r for r in every if r.context == sweep.context and r.seconds]
-    return [r for r in known if r.status in ("ok", "dropped")]
+    return [r for r in sweep.known(task) if r.seconds and r.status in ("ok", "dropped")]
 
 
 def _rejected(sweep: Sweep, tasks: Sequence[Task]) -> Iterator[str]:
