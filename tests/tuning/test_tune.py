@@ -31,6 +31,7 @@ from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning import database, files, finals
 from tvm_blislike.tuning import tune as tuning
 from tvm_blislike.tuning.book import RecordBook
+from tvm_blislike.tuning.entrants import Subject
 from tvm_blislike.tuning.finals import Contest, decide
 from tvm_blislike.tuning.record import Record, now
 from tvm_blislike.tuning.search import model_search
@@ -306,7 +307,7 @@ def product() -> tuple[onnx.ModelProto, GemmWorkload, Config, Config]:
 
 def _contest(product: tuple[Any, ...], *candidates: Config) -> Contest:
     model, w, _, _ = product
-    return Contest(model, None, NATIVE, 1, Constraints(), {w: candidates}, seconds=0.5)
+    return Contest(Subject(model, None, NATIVE, 1), {w: candidates}, seconds=0.5)
 
 
 def test_a_slower_candidate_loses_the_finals(product: tuple[Any, ...]) -> None:
@@ -334,7 +335,7 @@ def test_a_slower_model_is_not_kept(
 ) -> None:
     _, w, choice, slow = product
     # Layers' times that are wrong about the whole: the slow one seems to be faster.
-    monkeypatch.setattr(finals, "_layers", lambda _: {(w, choice): [2.0], (w, slow): [1.0]})
+    monkeypatch.setattr(finals, "_layers", lambda *_: {(w, choice): [2.0], (w, slow): [1.0]})
     verdict = decide(_contest(product, choice, slow))
     assert verdict.tuned_ms > verdict.untuned_ms
     assert verdict.rejected.startswith("the tuned model took") and verdict.gain == 1
@@ -347,7 +348,7 @@ def test_what_was_not_kept_is_out_of_use(
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes(records.read_bytes())
     verdict = finals.Verdict(1.0, 2.0, {}, "slower")
-    monkeypatch.setattr("tvm_blislike.tuning.tune._decide_apart", lambda _: verdict)
+    monkeypatch.setattr("tvm_blislike.tuning.tune.decide", lambda _: verdict)
     tune(model, threads=1, records=copy)
     book = RecordBook.open(copy)
     for w in {r.workload for r in files.read(copy)[0]}:

@@ -10,34 +10,33 @@ Where there is no time for that, a model of each layer's fastest kernel by itsel
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
-from typing import TYPE_CHECKING, Any
+from math import inf, nan
 
 import numpy as np
 
+from tvm_blislike.bench.result import max_rel_error
 from tvm_blislike.config import Config
-from tvm_blislike.constraints import Constraints
-from tvm_blislike.hardware import Core
 from tvm_blislike.passes.reporting import shown_fields
 from tvm_blislike.strategy import Strategy
-from tvm_blislike.tuning.book import RecordBook, favourite
+from tvm_blislike.tuning.book import favourite
+from tvm_blislike.tuning.entrants import Entrant, Made, Subject
+from tvm_blislike.tuning.scratch import Scratch
 from tvm_blislike.workload import Workload
-
-if TYPE_CHECKING:
-    from tvm_blislike.compiled import CompiledModel
 
 # Two fp32 models that sum in another order.
 _TOLERANCE = 1e-3
 _TURN_SECONDS = 0.15
 _LEAST_SECONDS = 1.0
 _ROUNDS = 6
-# Compilations that follow the first one where layers meet: at least one rival and the best of all.
-_COMPILATIONS = 2
 _RUNS_PER_ROUND = 5
+# Compilations after the first one, one after the other, where layers meet: the rivals, two at a
+# time, and the best of all.
+_COMPILATIONS = 2
 # Interference only adds time: a low quantile of many runs is steadier than their median.
 _QUANTILE = 0.25
 
@@ -48,12 +47,8 @@ class Contest:
 
     Parameters
     ----------
-    model : path or onnx.ModelProto
+    subject : Subject
         The model.
-    shapes : mapping
-        As for `tvm_blislike.compile`.
-    core, threads, constraints
-        As for `Strategy`.
     candidates : mapping of Workload to tuple of Config
         For each layer the model's choice, then the others, the most promising first.
     favourites : mapping of Workload to Config
@@ -64,11 +59,7 @@ class Contest:
         The `time.monotonic()` to be done at, if possible.
     """
 
-    model: Any
-    shapes: Mapping[str, Sequence[int]] | None
-    core: Core
-    threads: int
-    constraints: Constraints
+    subject: Subject
     candidates: Mapping[Workload, tuple[Config, ...]]
     favourites: Mapping[Workload, Config] = field(default_factory=dict)
     seconds: float = 3.0
@@ -77,6 +68,10 @@ class Contest:
     def left(self) -> float:
         """Return the seconds until its end."""
         return self.end - time.monotonic()
+
+    def untuned(self) -> dict[Workload, Config]:
+        """Return the model's choices."""
+        return {workload: configs[0] for workload, configs in self.candidates.items()}
 
 
 @dataclass(frozen=True)
@@ -111,57 +106,68 @@ class Verdict:
         return 1.0 if self.rejected else self.untuned_ms / self.tuned_ms
 
 
-@dataclass
-class _Entrant:
-    """One compiled model; `seconds` are those of each layer, of all its runs."""
-
-    compiled: CompiledModel
-    configs: Mapping[Workload, Config]
-    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+# Starts a model of these configurations in a process of its own.
+Enter = Callable[[Mapping[Workload, Config]], Entrant]
 
 
 def decide(contest: Contest) -> Verdict:
-    """Hold the finals in this process."""
-    started = time.monotonic()
-    untuned = _compile(contest, {})
-    compiling = time.monotonic() - started
-    unsettled = _unsettled(contest, untuned)
+    """Hold the finals; a model whose process dies or hangs makes the untuned one stay."""
+    scratch, untuned = Scratch(), contest.untuned()
+    with contextlib.ExitStack() as stack:
+        stack.callback(scratch.close)
+
+        def enter(configs: Mapping[Workload, Config]) -> Entrant:
+            # What does not change is left to the strategy, as a compilation with records does.
+            changes = {w: c for w, c in configs.items() if c != untuned[w]}
+            entrant = Entrant(contest.subject, configs, changes, scratch.path)
+            return stack.enter_context(entrant)
+
+        try:
+            return _decide(contest, enter)
+        except (ChildProcessError, TimeoutError) as error:
+            return Verdict(nan, nan, {}, f"the tuned model cannot be run: {type(error).__name__}")
+
+
+def _decide(contest: Contest, enter: Enter) -> Verdict:
+    untuned = enter(contest.untuned())
+    # Nobody knows yet what compiling takes: where time is short, this is the only rival.
+    hurried = [] if contest.end == inf else _others([contest.favourites], untuned, enter)
+    made = untuned.made()
+    if contest.left() < _COMPILATIONS * made.seconds + contest.seconds:
+        return _compare(contest, untuned, hurried[0] if hurried else untuned)
+    unsettled = _unsettled(contest, made)
     settled = {w: c for w, c in contest.candidates.items() if w not in unsettled}
     contest = replace(contest, candidates=settled)
-    untuned.configs = {w: configs[0] for w, configs in settled.items()}
-    if contest.left() < _COMPILATIONS * compiling + contest.seconds:
-        verdict = _compare(contest, untuned, _favourites(contest))
-    else:
-        verdict = _hold(contest, [untuned, *_rivals(contest)])
+    untuned.configs = contest.untuned()
+    verdict = _hold(contest, untuned, enter)
     return replace(verdict, unsettled=unsettled)
 
 
-def _favourites(contest: Contest) -> dict[Workload, Config]:
-    return {w: contest.favourites.get(w, c[0]) for w, c in contest.candidates.items()}
+def _others(
+    models: Sequence[Mapping[Workload, Config]], untuned: Entrant, enter: Enter
+) -> list[Entrant]:
+    """Enter those of the models that differ from the untuned one."""
+    return [enter(configs) for configs in models if configs != untuned.configs]
 
 
-def _hold(contest: Contest, entrants: Sequence[_Entrant]) -> Verdict:
+def _hold(contest: Contest, untuned: Entrant, enter: Enter) -> Verdict:
     """Compare the models' layers, then the untuned model with that of the fastest layers."""
-    _time_layers(entrants)
-    layers = _layers(entrants)
-    verdict = _compare(contest, entrants[0], _best(contest, layers), entrants)
-    return replace(verdict, layers=layers)
+    entrants = [untuned, *_others(_rivals(contest), untuned, enter)]
+    layers = _layers(entrants, _time_layers(entrants))
+    best = _best(contest, layers)
+    known = next((entrant for entrant in entrants if entrant.configs == best), None)
+    return replace(_compare(contest, untuned, known or enter(best)), layers=layers)
 
 
-def _compare(
-    contest: Contest,
-    untuned: _Entrant,
-    best: Mapping[Workload, Config],
-    compiled: Sequence[_Entrant] = (),
-) -> Verdict:
-    """Let the untuned model and that of the best configurations take turns."""
-    if best == untuned.configs:
+def _compare(contest: Contest, untuned: Entrant, tuned: Entrant) -> Verdict:
+    """Let the untuned and the tuned model take turns."""
+    tuned.made()
+    if tuned is untuned:
         ms = _take_turns([untuned], contest.seconds / 3)[0]
         return Verdict(ms, ms)
-    tuned = next((e for e in compiled if e.configs == best), None) or _compile(contest, best)
     seconds = max(_LEAST_SECONDS, min(contest.seconds, contest.left()))
     before, after = _take_turns([untuned, tuned], seconds)
-    error = _rel_error(untuned, tuned)
+    error = max_rel_error(tuned.outputs(), untuned.outputs())
     return Verdict(before, after, {}, _objection(before, after, error), error)
 
 
@@ -173,74 +179,43 @@ def _objection(before: float, after: float, error: float) -> str:
     return ""
 
 
-def _unsettled(contest: Contest, untuned: _Entrant) -> tuple[Workload, ...]:
+def _unsettled(contest: Contest, untuned: Made) -> tuple[Workload, ...]:
     """Return the workloads for which the layouts of neighbours decide, not the time alone."""
-    used: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for layer in untuned.compiled.explain().layers:
-        used[layer.workload].append(layer.config)
     return tuple(
         w
         for w, configs in contest.candidates.items()
-        if any(config != shown_fields(configs[0]) for config in used[str(w)])
+        if any(config != shown_fields(configs[0]) for config in untuned.used.get(str(w), ()))
     )
 
 
-def _rivals(contest: Contest) -> list[_Entrant]:
-    """Compile the models with the next best candidates, while time allows."""
-    rivals: list[_Entrant] = []
-    started = time.monotonic()
-    for place in range(1, max(map(len, contest.candidates.values()), default=1)):
-        # One more compilation like those before, and the last one.
-        each = (time.monotonic() - started) / max(len(rivals), 1)
-        if rivals and contest.left() < _COMPILATIONS * each + contest.seconds:
-            break
-        configs = {w: c[place] if place < len(c) else c[0] for w, c in contest.candidates.items()}
-        rivals.append(_compile(contest, configs))
-    return rivals
+def _rivals(contest: Contest) -> list[dict[Workload, Config]]:
+    """Return the models with the next best candidates."""
+    places = range(1, max(map(len, contest.candidates.values()), default=1))
+    every = contest.candidates.items()
+    return [{w: c[place] if place < len(c) else c[0] for w, c in every} for place in places]
 
 
-def _compile(contest: Contest, configs: Mapping[Workload, Config]) -> _Entrant:
-    """Compile the model with these configurations."""
-    from tvm_blislike import api
-
-    compiled = api.compile(
-        contest.model,
-        contest.core,
-        contest.shapes,
-        contest.threads,
-        # What does not change is left to the strategy, as a compilation with records does.
-        {w: c for w, c in configs.items() if c != contest.candidates[w][0]}.get,
-        contest.constraints,
-        RecordBook(),
-    )
-    return _Entrant(compiled, configs)
-
-
-def _time_layers(entrants: Sequence[_Entrant]) -> None:
-    """Profile the models in turns."""
-    inputs = _inputs(entrants[0])
+def _time_layers(entrants: Sequence[Entrant]) -> list[dict[str, list[float]]]:
+    """Profile the models in turns; return the seconds of their layers by workload."""
+    found: list[dict[str, list[float]]] = [defaultdict(list) for _ in entrants]
+    for entrant in entrants:
+        entrant.made()
     for _ in range(_ROUNDS):
-        for entrant in entrants:
-            _profile(entrant, inputs)
+        for entrant, seconds in zip(entrants, found, strict=True):
+            for run in entrant.profile(_RUNS_PER_ROUND):
+                for workload, mean in run.items():
+                    seconds[workload].append(mean)
+    return found
 
 
-def _profile(entrant: _Entrant, inputs: Mapping[str, np.ndarray]) -> None:
-    """Add the runs of one turn: the mean time of the layers that are one workload."""
-    kinds = {x.name: x.workload for x in entrant.compiled.explain().layers if x.microkernel}
-    for run in entrant.compiled.profile_runs(inputs, _RUNS_PER_ROUND):
-        layers: dict[str, list[float]] = defaultdict(list)
-        for name, seconds in run.items():
-            layers[kinds.get(name, "")] += seconds
-        for workload, seconds in layers.items():
-            entrant.seconds[workload].append(sum(seconds) / len(seconds))
-
-
-def _layers(entrants: Sequence[_Entrant]) -> dict[tuple[Workload, Config], list[float]]:
+def _layers(
+    entrants: Sequence[Entrant], timed: Sequence[Mapping[str, list[float]]]
+) -> dict[tuple[Workload, Config], list[float]]:
     """Return the seconds of each layer with each candidate."""
     found: dict[tuple[Workload, Config], list[float]] = {}
-    for entrant in entrants:
+    for entrant, seconds in zip(entrants, timed, strict=True):
         for workload, config in entrant.configs.items():
-            samples = entrant.seconds.get(str(workload))
+            samples = seconds.get(str(workload))
             if samples:
                 found.setdefault((workload, config), samples)
     return found
@@ -250,7 +225,7 @@ def _best(
     contest: Contest, layers: Mapping[tuple[Workload, Config], Sequence[float]]
 ) -> dict[Workload, Config]:
     """Return what a compilation that follows these times would choose."""
-    strategy = Strategy(contest.core, contest.threads)
+    strategy = Strategy(contest.subject.core, contest.subject.threads)
     best = {}
     for workload, configs in contest.candidates.items():
         timed = [config for config in configs if (workload, config) in layers] or [configs[0]]
@@ -260,30 +235,11 @@ def _best(
     return best
 
 
-def _take_turns(entrants: Sequence[_Entrant], seconds: float) -> list[float]:
-    """Return the milliseconds of one run of each model; the first of a turn is not counted."""
-    inputs = _inputs(entrants[0])
+def _take_turns(entrants: Sequence[Entrant], seconds: float) -> list[float]:
+    """Return the milliseconds of one run of each model."""
     samples: list[list[float]] = [[] for _ in entrants]
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(samples[0]) < 5:
         for entrant, found in zip(entrants, samples, strict=True):
-            entrant.compiled.run(inputs)
-            turn_end = time.perf_counter() + _TURN_SECONDS
-            while time.perf_counter() < turn_end:
-                started = time.perf_counter()
-                entrant.compiled.run(inputs)
-                found.append((time.perf_counter() - started) * 1e3)
+            found += entrant.run_for(_TURN_SECONDS)
     return [float(np.quantile(found, _QUANTILE)) for found in samples]
-
-
-def _inputs(entrant: _Entrant) -> dict[str, np.ndarray]:
-    from tvm_blislike.inputs import random_inputs
-
-    return random_inputs(entrant.compiled.inputs)
-
-
-def _rel_error(one: _Entrant, other: _Entrant) -> float:
-    from tvm_blislike.bench.result import max_rel_error
-
-    inputs = _inputs(one)
-    return max_rel_error(other.compiled.run(inputs), one.compiled.run(inputs))

@@ -8,12 +8,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, inf, nan
+from math import ceil, inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from tvm.support.popen_pool import PopenPoolExecutor
 
 from tvm_blislike import frontend
 from tvm_blislike.api import resolve_core, resolve_predictor
@@ -24,8 +23,9 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.runnable import require_runnable
 from tvm_blislike.strategy import Predictor, Strategy
 from tvm_blislike.threads import available_cpus, default_threads
-from tvm_blislike.tuning import files, kernels, learn
+from tvm_blislike.tuning import files, learn
 from tvm_blislike.tuning.book import RecordBook, fastest
+from tvm_blislike.tuning.entrants import Subject
 from tvm_blislike.tuning.finals import Contest, Verdict, decide
 from tvm_blislike.tuning.interrupt import Interrupt
 from tvm_blislike.tuning.kernels import Plan
@@ -34,7 +34,6 @@ from tvm_blislike.tuning.plans import plan_for, weights_of
 from tvm_blislike.tuning.progress import Progress
 from tvm_blislike.tuning.record import EMULATED, Record, now
 from tvm_blislike.tuning.remote import RemoteRunner
-from tvm_blislike.tuning.scratch import Scratch
 from tvm_blislike.tuning.searches import IN_WHOLE_SPACE, LEARNED, search_named
 from tvm_blislike.tuning.sweep import BUNDLES_PER_CPU, Limits, Sweep
 from tvm_blislike.tuning.tasks import Task, tasks_of
@@ -56,7 +55,6 @@ _WORTH = 1.02
 # Share of a budget, and seconds at most, for the finals.
 _FINALS_SHARE = 0.5
 _FINALS_SECONDS = 60.0
-_FINALS_TIMEOUT = 1200.0
 
 
 @dataclass(frozen=True)
@@ -242,7 +240,7 @@ def tune(
         fair = max(_LEAST_PER_TASK, ceil(trials / max(len(tasks), 1)))
         sweep.limits = replace(sweep.limits, per_task=min(sweep.limits.per_task, fair))
     try:
-        subject = Subject(model, shapes) if here else None
+        subject = Subject(model, shapes, core, threads, strategy.constraints) if here else None
         end = None if budget is None else started + budget
         verdict, interrupted = _sweep(sweep, tasks, subject, end)
     finally:
@@ -293,14 +291,6 @@ def _limits(
     return Limits(per_task, trials, started + budget - reserve, last)
 
 
-@dataclass(frozen=True)
-class Subject:
-    """The model to compare end to end, tuned and untuned; fields as for `tvm_blislike.compile`."""
-
-    model: str | os.PathLike[str] | onnx.ModelProto
-    shapes: Mapping[str, Sequence[int]] | None
-
-
 def _sweep(
     sweep: Sweep, tasks: Sequence[Task], subject: Subject | None, end: float | None
 ) -> tuple[Verdict | None, bool]:
@@ -317,15 +307,11 @@ def _sweep(
 
 
 def _judge(sweep: Sweep, tasks: Sequence[Task], subject: Subject, end: float | None) -> Verdict:
-    """Hold the finals in a process of their own and write down what they found."""
+    """Hold the finals and write down what they found."""
     s = sweep.strategy
     followed = s.following(sweep.book)
     contest = Contest(
-        subject.model,
-        subject.shapes,
-        s.core,
-        s.threads,
-        s.constraints,
+        subject,
         {task.workload: _finalists(sweep, task) for task in tasks},
         {
             task.workload: followed.choose(task.workload).config or task.choice.config
@@ -333,7 +319,7 @@ def _judge(sweep: Sweep, tasks: Sequence[Task], subject: Subject, end: float | N
         },
         end=inf if end is None else end,
     )
-    verdict = _decide_apart(contest)
+    verdict = decide(contest)
     of = {task.workload: task for task in tasks}
     records = [
         _in_model(sweep, of[workload], config, tuple(seconds))
@@ -360,18 +346,6 @@ def _finalists(sweep: Sweep, task: Task) -> tuple[Config, ...]:
         == (choice.data_layout, choice.out_layout)
     ]
     return (choice, *others[:_FINALISTS])
-
-
-def _decide_apart(contest: Contest) -> Verdict:
-    scratch = Scratch()
-    pool = PopenPoolExecutor(1, _FINALS_TIMEOUT, kernels.worker_start(scratch.path))
-    try:
-        return pool.submit(decide, contest).result()
-    except (ChildProcessError, TimeoutError) as error:
-        return Verdict(nan, nan, {}, f"the tuned model cannot be run: {type(error).__name__}")
-    finally:
-        pool.shutdown()
-        scratch.close()
 
 
 def _in_model(sweep: Sweep, task: Task, config: Config, seconds: tuple[float, ...]) -> Record:

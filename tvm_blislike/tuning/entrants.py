@@ -1,0 +1,169 @@
+"""Models that compete, each in a process of its own: compiled there, timed there.
+
+Models of one process disturb each other: TVM hands all of them workspaces from one pool, so where a
+kernel's temporary memory lies depends on what ran before. googlenet took 13.9 ms beside two other
+models and 15.3 ms after a further one had run. Besides, two of them compile at the same time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tvm.support.popen_pool import PopenPoolExecutor
+
+from tvm_blislike.config import Config
+from tvm_blislike.constraints import Constraints
+from tvm_blislike.hardware import Core
+from tvm_blislike.inputs import random_inputs
+from tvm_blislike.tuning import kernels
+from tvm_blislike.tuning.book import RecordBook
+from tvm_blislike.workload import Workload
+
+if TYPE_CHECKING:
+    from tvm_blislike.compiled import CompiledModel
+
+# For each of its steps, compiling above all.
+_TIMEOUT_SECONDS = 1200.0
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is compiled; fields as for `tvm_blislike.compile`."""
+
+    model: Any
+    shapes: Mapping[str, Sequence[int]] | None
+    core: Core
+    threads: int
+    constraints: Constraints = field(default_factory=Constraints)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What compiling gave.
+
+    Parameters
+    ----------
+    seconds : float
+        It took so long.
+    used : mapping of str to list of mapping
+        By workload, as `explain` prints it, the configuration of each of its layers.
+    """
+
+    seconds: float
+    used: Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+class Entrant:
+    """A model with its own process; a context that ends it.
+
+    Parameters
+    ----------
+    subject : Subject
+        The model.
+    configs : mapping of Workload to Config
+        How its layers are computed, as far as that is settled.
+    changes : mapping of Workload to Config
+        Those that differ from the strategy's choice.
+    folder : Path
+        For temporary files.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        configs: Mapping[Workload, Config],
+        changes: Mapping[Workload, Config],
+        folder: Path,
+    ) -> None:
+        self.configs = configs
+        self._pool = PopenPoolExecutor(1, _TIMEOUT_SECONDS, kernels.worker_start(folder))
+        self._made = self._pool.submit(_compile, subject, dict(changes))
+
+    def __enter__(self) -> Entrant:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._pool.shutdown()
+
+    def made(self) -> Made:
+        """Wait until it is compiled.
+
+        Raises
+        ------
+        ChildProcessError, TimeoutError
+            When its process died or hung; so do all other methods.
+        """
+        return self._made.result()
+
+    def profile(self, runs: int) -> list[dict[str, float]]:
+        """Return the mean seconds of a layer by workload ("" for all else), for each run."""
+        return self._pool.submit(_profile, runs).result()
+
+    def run_for(self, seconds: float) -> list[float]:
+        """Return the milliseconds of each run of a turn; its first one is not counted."""
+        return self._pool.submit(_run_for, seconds).result()
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        """Return the outputs for seeded random inputs."""
+        return self._pool.submit(_outputs).result()
+
+
+# Of the worker process.
+_compiled: list[CompiledModel] = []
+
+
+def _compile(subject: Subject, changes: dict[Workload, Config]) -> Made:
+    from tvm_blislike import api
+
+    started = time.monotonic()
+    compiled = api.compile(
+        subject.model,
+        subject.core,
+        subject.shapes,
+        subject.threads,
+        changes.get,
+        subject.constraints,
+        RecordBook(),
+    )
+    _compiled.append(compiled)
+    used: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for layer in compiled.explain().layers:
+        used[layer.workload].append(layer.config)
+    return Made(time.monotonic() - started, dict(used))
+
+
+def _inputs() -> dict[str, np.ndarray]:
+    return random_inputs(_compiled[0].inputs)
+
+
+def _profile(runs: int) -> list[dict[str, float]]:
+    kinds = {x.name: x.workload for x in _compiled[0].explain().layers if x.microkernel}
+    found = []
+    for run in _compiled[0].profile_runs(_inputs(), runs):
+        layers: dict[str, list[float]] = defaultdict(list)
+        for name, seconds in run.items():
+            layers[kinds.get(name, "")] += seconds
+        found.append({w: sum(seconds) / len(seconds) for w, seconds in layers.items()})
+    return found
+
+
+def _run_for(seconds: float) -> list[float]:
+    model, inputs = _compiled[0], _inputs()
+    model.run(inputs)
+    found: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or not found:
+        started = time.perf_counter()
+        model.run(inputs)
+        found.append((time.perf_counter() - started) * 1e3)
+    return found
+
+
+def _outputs() -> dict[str, np.ndarray]:
+    return _compiled[0].run(_inputs())
