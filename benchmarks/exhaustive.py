@@ -31,7 +31,7 @@ from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning.book import RecordBook, fastest
 from tvm_blislike.tuning.kernels import Bundle
 from tvm_blislike.tuning.measure import LocalRunner
-from tvm_blislike.tuning.plans import plan_for, weights_of
+from tvm_blislike.tuning.plans import plan_for
 from tvm_blislike.tuning.record import Record
 from tvm_blislike.tuning.search import model_search
 from tvm_blislike.tuning.tasks import Task, tasks_of
@@ -112,8 +112,7 @@ def main() -> None:
     options = parser.parse_args()
     core, model = tvm_blislike.Core.native(), zoo.build(options.model)
     strategy = Strategy(core, options.threads)
-    weights = weights_of(tasks_of(frontend.load(model, None).module, strategy))
-    runner = LocalRunner(core, options.threads, plan_for(core, weights=weights))
+    runner = LocalRunner(core, options.threads, plan_for(core))
     try:
         done = tune(
             model,

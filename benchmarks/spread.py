@@ -4,7 +4,7 @@
     python benchmarks/spread.py spread.jsonl -m resnet50 -m vgg11 --layers 2 --budget 240
 
 Of the most expensive layers of each model that no model before had: the first 6 candidates of the
-exhaustive search and 14 at equal steps behind them, each kernel by itself, with the caches as the
+exhaustive search and 14 at equal steps behind them, each kernel by itself, with the caches as a
 model leaves them. All of a layer take turns in one process: between bundles the clock moves more
 than candidates differ. Records come in the order of the models; layers that the file has already
 are left out, so that the same command goes on after `--budget` or Ctrl-C.
@@ -30,7 +30,7 @@ from tvm_blislike.tuning import files
 from tvm_blislike.tuning.book import RecordBook
 from tvm_blislike.tuning.interrupt import Interrupt
 from tvm_blislike.tuning.measure import LocalRunner
-from tvm_blislike.tuning.plans import plan_for, weights_of
+from tvm_blislike.tuning.plans import plan_for
 from tvm_blislike.tuning.progress import Progress
 from tvm_blislike.tuning.search import InOrder, exhaustive_search
 from tvm_blislike.tuning.sweep import Limits, Sweep
@@ -56,8 +56,7 @@ def gather(name: str, layers: int, strategy: Strategy, path: Path, end: float) -
     tasks = tasks_of(frontend.load(zoo.build(name), None).module, strategy)
     fresh = [task for task in tasks if known.get(task.workload, name) == name]
     progress = Progress(Console(stderr=True))
-    plan = plan_for(strategy.core, weights=weights_of(tasks))
-    runner = LocalRunner(strategy.core, strategy.threads, plan)
+    runner = LocalRunner(strategy.core, strategy.threads, plan_for(strategy.core))
     with progress, Interrupt(lambda: progress.working("stopping")) as interrupt:
         sweep = Sweep(
             strategy,

@@ -30,7 +30,7 @@ from tvm_blislike.tuning.finals import Contest, Verdict, decide
 from tvm_blislike.tuning.interrupt import Interrupt
 from tvm_blislike.tuning.kernels import Plan
 from tvm_blislike.tuning.measure import LocalRunner, Outcome, Runner
-from tvm_blislike.tuning.plans import plan_for, weights_of
+from tvm_blislike.tuning.plans import plan_for
 from tvm_blislike.tuning.progress import Progress
 from tvm_blislike.tuning.record import EMULATED, Record, now
 from tvm_blislike.tuning.remote import RemoteRunner
@@ -206,12 +206,12 @@ def tune(
     """
     started = time.monotonic()
     core = resolve_core(target)
-    plan_for(core, cache)  # An unknown mode is refused before anything is loaded.
     if (rpc is None) != (key is None):
         raise UsageError("rpc and key belong together")
     if emulated and rpc is None:
         raise UsageError("only boards are emulated: name them by rpc and key")
     here = runner is None and rpc is None
+    plan = plan_for(core, cache, here)
     threads = threads or (default_threads() if here else core.cores)
     if here:
         require_runnable(core.target_config(threads))
@@ -221,7 +221,6 @@ def tune(
     strategy = Strategy(core, threads, None, constraints or Constraints())
     tasks = tasks_of(frontend.load(model, shapes).module, strategy)
     book = RecordBook.open(path) if path.exists() else RecordBook()
-    plan = plan_for(core, cache, weights_of(tasks) if here else 0)
     used = runner or _runner(core, threads, plan, rpc, key, emulated)
     sweep = Sweep(
         strategy,
