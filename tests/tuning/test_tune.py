@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import onnx
 import pytest
@@ -21,12 +22,14 @@ from onnx import helper, numpy_helper
 from typer.testing import CliRunner
 
 import tvm_blislike
+from tvm_blislike import register_implementation
 from tvm_blislike.cli.app import app
 from tvm_blislike.config import Config
 from tvm_blislike.constraints import Constraints
 from tvm_blislike.errors import TargetError, UsageError
 from tvm_blislike.hardware import Core
 from tvm_blislike.plugin import SCHEDULED, root_annotations
+from tvm_blislike.registry import get_implementation, unregister_implementation
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning import database, files, finals
 from tvm_blislike.tuning import tune as tuning
@@ -328,6 +331,26 @@ def test_without_time_for_layers_the_models_meet(product: tuple[Any, ...]) -> No
     # What the records follow is the model's choice: nothing to compare it with.
     same = decide(replace(hurried, favourites={w: choice}))
     assert same.tuned_ms == same.untuned_ms > 0 and not same.rejected
+
+
+def _crash(*_: object) -> None:
+    os.abort()
+
+
+def test_a_model_that_crashes_leaves_the_untuned_one(product: tuple[Any, ...]) -> None:
+    _, _, choice, _ = product
+    # Workers cannot import this file.
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    gemm = get_implementation("gemm")
+    register_implementation(replace(gemm, name="gemm_crash", schedule=_crash))
+    try:
+        crashing = replace(choice, implementation="gemm_crash")
+        verdict = decide(_contest(product, choice, crashing))
+    finally:
+        unregister_implementation("gemm_crash")
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    assert verdict.rejected == "the tuned model cannot be run: ChildProcessError"
+    assert verdict.gain == 1 and not verdict.layers
 
 
 def test_a_slower_model_is_not_kept(
