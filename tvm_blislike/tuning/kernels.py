@@ -241,7 +241,8 @@ def run_here(
     from tvm_blislike.threads import use_threads
 
     cpus = _cpus()
-    _register_eviction()
+    if plan.evicts:
+        _register_eviction()
     use_threads(bundle.threads)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus[: bundle.threads])
@@ -323,11 +324,10 @@ def _timers(
         return lambda: float(evaluate(*args).results[0])
 
     data, packed, *rest = values
-    if bundle.packs:
-        pack = timer(f"pack_{number}", rest[0], packed)
-        return [pack, timer(f"candidate_{number}", data, packed, rest[-1])]
-    evict = _EVICT if plan.evicts else ""
-    return [timer(f"candidate_{number}", data, packed, rest[-1], evict=evict)]
+    parts = [timer(f"pack_{number}", rest[0], packed)] if bundle.packs else []
+    # What is packed at run time was written just before.
+    evict = _EVICT if plan.evicts and not bundle.packs else ""
+    return [*parts, timer(f"candidate_{number}", data, packed, rest[-1], evict=evict)]
 
 
 def _register_eviction() -> None:

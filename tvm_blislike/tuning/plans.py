@@ -14,7 +14,7 @@ from tvm_blislike.errors import UsageError
 from tvm_blislike.hardware import Core
 from tvm_blislike.tuning.kernels import Plan
 
-CACHES = ("cold", "warm")
+_CACHES = ("cold", "warm")
 # Larger caches are shared by many cores: copying as much before each repeat would take longer than
 # most layers.
 _MOST_COPIED_BYTES = 8 << 20
@@ -38,8 +38,8 @@ def plan_for(core: Core, cache: str = "cold", here: bool = True) -> Plan:
     UsageError
         When `cache` is neither.
     """
-    if cache not in CACHES:
-        raise UsageError(f"unknown cache mode {cache!r}", f"known: {', '.join(CACHES)}")
+    if cache not in _CACHES:
+        raise UsageError(f"unknown cache mode {cache!r}", f"known: {', '.join(_CACHES)}")
     if cache == "warm":
         return Plan()
     sizes = [c.bytes for c in core.caches]
