@@ -63,8 +63,6 @@ from tvm_blislike.schedules.lowering import BORDER, EDGE
 from tvm_blislike.schedules.prefetch import PREFETCH, ROLE
 from tvm_blislike.workload import Conv2dWorkload
 
-LINE_BYTES = 64
-
 
 def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) -> np.ndarray:
     """Pack OIHW weights into micro-kernel panels; lanes without a channel hold zeros.
@@ -360,11 +358,7 @@ def _prefetch_panels(
     """Ask for the next tile's weights while this tile's are in use (`schedules.prefetch`)."""
     if not geo.config.prefetch:
         return
-    elements = LINE_BYTES // np.dtype(geo.workload.dtype).itemsize
-    steps = geo.workload.kw if geo.window else geo.ci_block
-    blocks = geo.config.oh_block * geo.tiles_w
-    lines = math.ceil(steps * geo.config.nr / elements / blocks)
-    spec = {"columns": geo.tiles_w, "lines": lines, "elements": elements}
+    spec = {"columns": geo.tiles_w, "blocks": geo.config.oh_block * geo.tiles_w}
     sch.annotate(loops["yi"], PREFETCH, notes.write(spec))
     sch.annotate(loops["xt"], ROLE, "column")
     sch.annotate(call, ROLE, "call")

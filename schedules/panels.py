@@ -9,7 +9,14 @@ that the FMAs want. Two remedies, each a prefetch or two per iteration of the k 
     ahead    ask for what this call reads some steps of k later; for panels that pass by
 
 The hardware's prefetchers do neither well: they stop at the end of a 4 KiB page, and a page is
-32 steps of k. `prefetch` asks between the calls of a convolution.
+32 steps of k. `prefetch` asks for the next panel of a direct convolution.
+
+Next panels are asked for in several `parts` side by side. A request that misses L2 holds one of the
+16 buffers of L1 until memory answers, and loads wait for one of them: line after line, Golden Cove
+got 9 GB/s beside FMAs, of 16. In parts, each advances slowly enough for the second-level
+prefetcher, which follows one stream per page, to be ahead of it, and requests find their line in
+L2. Layers of 7x7 pixels, a fifth of whose time is memory's, take 0.84 to 0.88 of the time: 512
+channels to 512 by 1-D Winograd 1.38 -> 1.19 ms, 2048 to 512 0.67 -> 0.58 ms.
 """
 
 from __future__ import annotations
@@ -17,6 +24,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import tvm_ffi
 from tvm import tirx
 
@@ -29,8 +37,10 @@ from tvm_blislike.schedules.rewrite import remade
 NEXT = "blislike.next_panel"
 # On any loop around calls: {"operand", "steps": how far ahead, "elements": of a step}.
 AHEAD = "blislike.ahead"
-# Elements of a cache line.
-LINE = 16
+# Bytes of a cache line.
+LINE_BYTES = 64
+# Parts of a panel to ask for side by side. Two gain as much as four; eight lose 5 to 10 %.
+_PARTS = 4
 # Keep in the second-level cache: a panel is larger than the first, or not needed so soon.
 _TO_L2 = 2
 
@@ -60,16 +70,39 @@ def _in_k_loops(stmt: tirx.Stmt, change: Any) -> tirx.Stmt:
 
 
 def _next_panel(loop: tirx.For, call: tirx.Var, spec: dict[str, int]) -> tirx.For:
-    iterations = int(loop.extent)
-    share = math.ceil(spec["elements"] / (spec["calls"] * iterations))
     load = operand_of(loop.body, spec["operand"])
+    elements = elements_per_line(load)
+    iterations = int(loop.extent)
+    steps = spec["calls"] * iterations
     at = [*_at_start(load, loop)]
     at[spec["axis"]] = at[spec["axis"]] + spec["step"]
-    first = (call * iterations + loop.loop_var) * share
-    lines = [
-        line_of(load, [*at[:-1], at[-1] + first + i * LINE]) for i in range(math.ceil(share / LINE))
-    ]
-    return remade(loop, body=tirx.SeqStmt([*lines, loop.body]))
+    lines = parts(math.ceil(spec["elements"] / elements), call * iterations + loop.loop_var, steps)
+    asked = [line_of(load, [*at[:-1], at[-1] + line * elements]) for line in lines]
+    return remade(loop, body=tirx.SeqStmt([*asked, loop.body]))
+
+
+def parts(lines: int, step: Any, steps: int) -> list[Any]:
+    """Return which lines of a panel a step asks for, so that all steps ask for all of them.
+
+    Parameters
+    ----------
+    lines : int
+        Of the panel.
+    step : PrimExpr or int
+        Number of the step.
+    steps : int
+        How many there are.
+
+    Returns
+    -------
+    list of PrimExpr or int
+        Consecutive ones of each of at most `_PARTS` parts of the panel.
+    """
+    at_once = math.ceil(lines / steps)
+    run = math.ceil(at_once / _PARTS)
+    count = math.ceil(at_once / run)
+    part = math.ceil(lines / count)
+    return [place * part + step * run + i for place in range(count) for i in range(run)]
 
 
 def _ahead(loop: tirx.For, spec: dict[str, int]) -> tirx.For:
@@ -79,10 +112,16 @@ def _ahead(loop: tirx.For, spec: dict[str, int]) -> tirx.For:
         load = operand_of(step.body, spec["operand"])
         at = [*_at_start(load, step, keep=step.loop_var)]
         at[-2] = at[-2] + spec["steps"]
-        lines = [line_of(load, [*at[:-1], at[-1] + i]) for i in range(0, spec["elements"], LINE)]
+        elements = range(0, spec["elements"], elements_per_line(load))
+        lines = [line_of(load, [*at[:-1], at[-1] + i]) for i in elements]
         return remade(step, body=tirx.SeqStmt([*lines, step.body]))
 
     return remade(loop, body=tvm_ffi.structural_map(loop.body, [(tirx.For, each_step)]))
+
+
+def elements_per_line(load: Any) -> int:
+    """Return how many elements of a load's operand a cache line has."""
+    return LINE_BYTES // np.dtype(str(load.source.dtype)).itemsize
 
 
 def line_of(load: Any, indices: list[Any]) -> tirx.Stmt:

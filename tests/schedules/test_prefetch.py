@@ -1,0 +1,87 @@
+"""Prefetches ask for all of the panel that comes next, and in time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from hypothesis import given
+from hypothesis import strategies as st
+from tvm import sym, tirx
+
+from tvm_blislike.api import resolve_core
+from tvm_blislike.passes.schedule import schedule
+from tvm_blislike.registry import get_implementation
+from tvm_blislike.schedules.panels import LINE_BYTES, parts
+from tvm_blislike.strategy import Strategy
+from tvm_blislike.tuning import kernels
+from tvm_blislike.workload import Conv2dWorkload
+
+CORE = resolve_core("skylake-avx512")
+LINE = LINE_BYTES // 4
+
+
+@given(st.integers(1, 600), st.integers(1, 600))
+def test_parts_are_the_whole_panel(lines: int, steps: int) -> None:
+    asked = [parts(lines, step, steps) for step in range(steps)]
+    assert set(range(lines)) <= set(itertools.chain(*asked))
+    # Every part goes on where it stopped.
+    for before, after in itertools.pairwise(asked):
+        run = after[0] - before[0]
+        assert [line + run for line in before] == after
+        assert len(before) <= 4 * run
+
+
+def lines_asked_for(stmt: Any, known: dict[Any, int]) -> Iterator[int]:
+    """Yield the line of the buffer that each prefetch asks for, in order, by running the loops."""
+    if isinstance(stmt, tirx.For):
+        for value in range(int(stmt.extent)):
+            yield from lines_asked_for(stmt.body, {**known, stmt.loop_var: value})
+    elif isinstance(stmt, tirx.SeqStmt):
+        for part in stmt.seq:
+            yield from lines_asked_for(part, known)
+    elif isinstance(stmt, tirx.Evaluate) and "prefetch" in str(stmt.value):
+        load = stmt.value.args[0].args[0]
+        shape = [int(extent) for extent in load.source.shape]
+        at = [number(index, known) for index in load.indices]
+        # Indices may leave their extents: what counts is the address.
+        place = 0
+        for index, extent in zip(at, shape, strict=True):
+            place = place * extent + index
+        yield place // LINE
+    elif hasattr(stmt, "body"):
+        yield from lines_asked_for(stmt.body, known)
+
+
+def number(value: Any, known: dict[Any, int]) -> int:
+    at = {var: tirx.IntImm("int32", i) for var, i in known.items()}
+    bound = tvm_ffi.structural_map(value, [(tirx.Var, lambda var: at.get(var, var))])
+    return int(sym.Analyzer().simplify(bound))
+
+
+CASES = [
+    ("conv2d_direct", Conv2dWorkload(1, 32, 7, 7, 96, 3, 3, padding=(1, 1, 1, 1))),
+    ("conv2d_direct", Conv2dWorkload(1, 64, 9, 5, 96, 1, 1)),
+    ("conv2d_winograd", Conv2dWorkload(1, 32, 12, 12, 96, 3, 3, padding=(1, 1, 1, 1))),
+    ("conv2d_winograd_1d", Conv2dWorkload(1, 32, 7, 7, 96, 3, 3, padding=(1, 1, 1, 1))),
+]
+
+
+@pytest.mark.parametrize("name, workload", CASES)
+def test_every_panel_but_the_first_is_asked_for(name: str, workload: Conv2dWorkload) -> None:
+    strategy = Strategy(CORE, 1)
+    offers = [o for o in strategy.offers(workload) if o[0].implementation == name]
+    config, _ = min(offers, key=lambda offer: offer[1])
+    bundle = kernels.Bundle(workload, (config,), CORE, 1)
+    with tvm.target.Target(CORE.target_config(1)):
+        made = schedule(strategy)(tvm.IRModule(kernels.functions(bundle, 0, config)))
+    asked = set(lines_asked_for(made["candidate_0"].body, {}))
+    weights = np.zeros((workload.co, workload.ci, workload.kh, workload.kw), np.float32)
+    lines = get_implementation(name).pack(workload, config, weights).size // LINE
+    assert 0 < min(asked) <= lines // 3
+    assert set(range(min(asked), lines)) <= asked
