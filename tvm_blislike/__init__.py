@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tvm_blislike.tuning.tune import tune
     from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # Imported on first use: this package must add next to nothing to the import time of TVM.
 _LAZY = {

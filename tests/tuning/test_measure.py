@@ -14,6 +14,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import reference
+import tvm
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,6 +123,33 @@ class _Recorder:
 
     def time_evaluator(self, name: str, _device: object, **options: Any) -> None:
         self.asked[name] = options
+
+
+class _Watched:
+    """A library that notes when its functions are called and timed."""
+
+    def __init__(self, library: Any, notes: list[str]) -> None:
+        self.library, self.notes = library, notes
+
+    def __getitem__(self, name: str) -> Any:
+        self.notes.append(name)
+        return self.library[name]
+
+    def time_evaluator(self, name: str, *args: Any, **options: Any) -> Any:
+        self.notes.append(f"timer of {name}")
+        return self.library.time_evaluator(name, *args, **options)
+
+
+def test_memory_is_moved_when_all_have_run_and_before_any_is_timed(tmp_path: Path) -> None:
+    bundle = Bundle(GEMM, tuple(_configs(GEMM, "gemm", 2)), NATIVE, 1)
+    target = tvm.target.Target(NATIVE.target_config(1))
+    built = kernels.build(NATIVE, 1, kernels.as_module(bundle), target, None)
+    built.export_library(str(tmp_path / "candidates.so"))
+    library, notes = tvm.runtime.load_module(str(tmp_path / "candidates.so")), []
+    arguments, watched = kernels.allocate(bundle, tvm.cpu()), _Watched(library, notes)
+    kernels.run(bundle, Plan(), watched, tvm.cpu(), arguments, lambda: notes.append("moved"))
+    timers = ["timer of candidate_0", "timer of candidate_1"]
+    assert notes == ["candidate_0", "candidate_1", "moved", *timers]
 
 
 @pytest.mark.parametrize("constant", [True, False])

@@ -282,6 +282,7 @@ def run(
         found = operands.from_layout(bundle.workload, bundle.configs[number], values[-1].numpy())
         error = max_rel_error({"": found}, expected)
         errors.append(error if np.isfinite(error) else -1.0)
+    settle()
     seconds = _take_turns(bundle, plan, module, device, arguments)
     return [x for error, times in zip(errors, seconds, strict=True) for x in (error, *times)]
 
