@@ -18,6 +18,7 @@ from test_sweep import sweep
 from tvm_blislike.constraints import Constraints
 from tvm_blislike.cost_models.learned import Candidate, load, save
 from tvm_blislike.cost_models.learned.features import features
+from tvm_blislike.cost_models.learned.model import _loss
 from tvm_blislike.cost_models.roofline import NEIGHBOURS, clock_hz
 from tvm_blislike.errors import InputError, ToolchainError, UsageError
 from tvm_blislike.hardware import Core
@@ -187,6 +188,19 @@ def test_clocks_that_move_between_bundles_matter_less_than_what_differs_in_one(
     weighed = typical()
     monkeypatch.setattr("tvm_blislike.cost_models.learned.model.BUNDLE_WEIGHT", 1.0)
     assert weighed > typical() + 0.1
+
+
+def test_errors_count_relative_to_how_much_the_candidates_of_a_bundle_differ() -> None:
+    alike, apart, alone = [0.00, 0.02, 0.04], [0.0, 1.0, 2.0], [5.0]
+    target, bundles = np.array(alike + apart + alone), np.array([0, 0, 0, 1, 1, 1, 2])
+    errors = np.array([0.01, -0.01, 0.0] * 2 + [0.0])
+    gradient, hessian = _loss(target, bundles)(target + errors, None)
+    assert np.all(hessian[:3] == hessian[0]) and np.all(hessian[3:6] == hessian[3])
+    assert hessian[0] > 50 * hessian[3]
+    assert np.average(hessian) == pytest.approx(1.0)
+    np.testing.assert_allclose(gradient[:2] / hessian[0], gradient[3:5] / hessian[3])
+    # A candidate that nothing was compared with is no more certain than others.
+    assert hessian[3] < hessian[6] < hessian[0]
 
 
 def test_candidates_that_took_turns_are_recognized() -> None:
