@@ -192,9 +192,10 @@ def test_clocks_that_move_between_bundles_matter_less_than_what_differs_in_one(
 
 def test_errors_count_relative_to_how_much_the_candidates_of_a_bundle_differ() -> None:
     alike, apart, alone = [0.00, 0.02, 0.04], [0.0, 1.0, 2.0], [5.0]
-    target, bundles = np.array(alike + apart + alone), np.array([0, 0, 0, 1, 1, 1, 2])
+    times, bundles = np.array(alike + apart + alone), np.array([0, 0, 0, 1, 1, 1, 2])
+    target = np.zeros_like(times)
     errors = np.array([0.01, -0.01, 0.0] * 2 + [0.0])
-    gradient, hessian = _loss(target, bundles)(target + errors, None)
+    gradient, hessian = _loss(target, times, bundles)(target + errors, None)
     assert np.all(hessian[:3] == hessian[0]) and np.all(hessian[3:6] == hessian[3])
     assert hessian[0] > 50 * hessian[3]
     assert np.average(hessian) == pytest.approx(1.0)
