@@ -15,8 +15,8 @@ Next panels are asked for in several `parts` side by side. A request that misses
 16 buffers of L1 until memory answers, and loads wait for one of them: line after line, Golden Cove
 got 9 GB/s beside FMAs, of 16. In parts, each advances slowly enough for the second-level
 prefetcher, which follows one stream per page, to be ahead of it, and requests find their line in
-L2. Layers of 7x7 pixels, a fifth of whose time is memory's, take 0.84 to 0.88 of the time: 512
-channels to 512 by 1-D Winograd 1.38 -> 1.19 ms, 2048 to 512 0.67 -> 0.58 ms.
+L2. Layers of 7x7 pixels, a fifth of whose time is memory's, take 0.84 to 0.92 of the time: 512
+channels to 512 by 1-D Winograd 1.38 -> 1.19 ms, 2048 to 512 0.74 -> 0.62 ms.
 """
 
 from __future__ import annotations
