@@ -20,6 +20,7 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_blislike import notes
+from tvm_blislike.schedules.default_access import collect, uses_any
 from tvm_blislike.schedules.panels import elements_per_line, line_of, operand_of, parts
 from tvm_blislike.schedules.rewrite import remade
 
@@ -50,14 +51,7 @@ def _at_rows(rows: tirx.For) -> tirx.For:
 
 
 def _column(stmt: tirx.Stmt) -> tirx.For:
-    found: list[tirx.For] = []
-
-    def look(loop: tirx.For) -> None:
-        if str(loop.annotations.get(ROLE, "")) == "column":
-            found.append(loop)
-
-    tvm_ffi.structural_walk(stmt, [(tirx.For, look)])
-    return found[0]
+    return next(x for x in collect(stmt, tirx.For) if str(x.annotations.get(ROLE, "")) == "column")
 
 
 def _next_panel(calls: tirx.For, block: Any, blocks: int) -> tirx.Stmt:
@@ -72,18 +66,12 @@ def _next_panel(calls: tirx.For, block: Any, blocks: int) -> tirx.Stmt:
     places = list(zip(panel.indices[2:-2], window, strict=True))
     few = lines <= blocks * math.prod(window)
     if few:
-        places = [(index, extent) for index, extent in places if not _uses(index, calls.loop_var)]
+        places = [place for place in places if not uses_any(place[0], [calls.loop_var])]
     steps = math.prod(extent for _, extent in places)
     asked = _ask(panel, parts(lines, block * steps + _flat(places), blocks * steps))
     if few:
         return tirx.SeqStmt([*asked, calls])
     return remade(calls, body=tirx.SeqStmt([*asked, calls.body]))
-
-
-def _uses(value: Any, var: tirx.Var) -> bool:
-    found: list[tirx.Var] = []
-    tvm_ffi.structural_walk(value, [(tirx.Var, found.append)])
-    return any(other.same_as(var) for other in found)
 
 
 def _flat(places: list[tuple[Any, int]]) -> Any:

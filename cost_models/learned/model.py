@@ -45,7 +45,7 @@ _PARAMETERS = {
     "objective": "reg:squarederror",
     "eta": 0.05,
     "max_depth": 5,
-    # Of records that weigh 1 on average; those of layers whose candidates differ most weigh 0.01.
+    # Of records that weigh 1 on average; those of layers whose candidates differ most weigh 0.04.
     "min_child_weight": 0.5,
     "subsample": 0.7,
     "colsample_bytree": 0.5,

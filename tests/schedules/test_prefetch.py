@@ -1,4 +1,4 @@
-"""Prefetches ask for all of the panel that comes next, and in time."""
+"""Prefetches ask for all of the panel that comes next."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-import tvm_ffi
 from hypothesis import given
 from hypothesis import strategies as st
 from tvm import sym, tirx
 
-from tvm_blislike.api import resolve_core
+from tvm_blislike.hardware import Core
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.registry import get_implementation
 from tvm_blislike.schedules.panels import LINE_BYTES, parts
+from tvm_blislike.schedules.rewrite import bind
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning import kernels
 from tvm_blislike.workload import Conv2dWorkload
 
-CORE = resolve_core("skylake-avx512")
+CORE = Core.named("skylake-avx512")
 LINE = LINE_BYTES // 4
 
 
@@ -59,9 +59,7 @@ def lines_asked_for(stmt: Any, known: dict[Any, int]) -> Iterator[int]:
 
 
 def number(value: Any, known: dict[Any, int]) -> int:
-    at = {var: tirx.IntImm("int32", i) for var, i in known.items()}
-    bound = tvm_ffi.structural_map(value, [(tirx.Var, lambda var: at.get(var, var))])
-    return int(sym.Analyzer().simplify(bound))
+    return int(sym.Analyzer().simplify(bind(value, *known.items())))
 
 
 CASES = [

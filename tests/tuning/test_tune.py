@@ -126,10 +126,11 @@ def test_records_hold_all_repeats(tuned: tuple[Path, Path, dict[str, Any]]) -> N
     good, bad = files.read(tuned[1])
     assert not bad
     alone = [r for r in good if r.context == "cold"]
+    measured = [r for r in alone if r.status == "ok"]
+    assert len(measured) == 16
     # What the finals drop is on record once more.
-    assert len({(r.workload, r.config) for r in alone}) == 16
-    for made in alone:
-        assert made.status == "ok" or tuned[2]["verdict"]["rejected"]
+    assert len(alone) == 16 or tuned[2]["verdict"]["rejected"]
+    for made in measured:
         assert len(made.seconds) >= 8 and made.error < 2e-5
         assert made.facts == core_facts(NATIVE) and made.threads == 1
         assert made.predicted_seconds > 0 and made.model == "small"
