@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 
 from tvm_blislike.config import Config
-from tvm_blislike.cost_models.direct import layouts, or_nhwc, suits_channels
+from tvm_blislike.cost_models.direct_configs import layouts, or_nhwc, suits_channels
 from tvm_blislike.hardware import Core
 from tvm_blislike.layouts import block_of, preferred
 from tvm_blislike.microkernels import kernels_for

@@ -35,7 +35,7 @@ from tvm import s_tir, te, tirx
 
 from tvm_blislike import notes
 from tvm_blislike.config import Config
-from tvm_blislike.cost_models import direct
+from tvm_blislike.cost_models import direct, direct_configs
 from tvm_blislike.cost_models.data_types import sum_dtype
 from tvm_blislike.cost_models.direct_space import space
 from tvm_blislike.geometry import DirectGeometry
@@ -377,14 +377,14 @@ def _block_loops(sch: s_tir.Schedule, block: Any, kernel: Microkernel) -> Any:
 IMPLEMENTATION = Template(
     name="conv2d_direct",
     kind="conv2d",
-    applies=direct.applies,
-    configs=direct.configs,
+    applies=direct_configs.applies,
+    configs=direct_configs.configs,
     estimate=direct.estimate,
     workspace_bytes=direct.workspace_bytes,
     pack=pack_weights,
     pack_te=pack_weights_te,
     compute=compute,
     schedule=schedule,
-    relaid=direct.relaid,
+    relaid=direct_configs.relaid,
     every=space,
 )

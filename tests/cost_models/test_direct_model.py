@@ -24,7 +24,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tvm_blislike.config import Config
-from tvm_blislike.cost_models import direct
+from tvm_blislike.cost_models.direct_configs import layouts
 from tvm_blislike.cost_models.roofline import (
     FMA_EFFICIENCY,
     Estimate,
@@ -75,8 +75,7 @@ def test_more_work_takes_longer(workload: Conv2dWorkload, core: Core, size: str)
     # The width of a group decides which blocks fit it exactly.
     assume(workload.groups == 1 or size != "co")
     # Another layout of the image is another way to compute it.
-    layouts = [direct.layouts(w, core.lanes()) for w in (workload, more)]
-    assume(layouts[0] == layouts[1])
+    assume(layouts(workload, core.lanes()) == layouts(more, core.lanes()))
     assert_more_work_takes_longer(IMPLEMENTATION, workload, more, core)
 
 
@@ -204,7 +203,7 @@ def test_first_layers_are_offered_no_block_that_spills() -> None:
     ids=str,
 )
 def test_layouts(workload: Conv2dWorkload, expected: tuple[str, str]) -> None:
-    assert direct.layouts(workload, 16) == expected
+    assert layouts(workload, 16) == expected
 
 
 def test_bursts_of_lines_from_beyond_l2_are_waited_for() -> None:
