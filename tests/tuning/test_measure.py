@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -150,6 +151,32 @@ def test_memory_is_moved_when_all_have_run_and_before_any_is_timed(tmp_path: Pat
     kernels.run(bundle, Plan(), watched, tvm.cpu(), arguments, lambda: notes.append("moved"))
     timers = ["timer of candidate_0", "timer of candidate_1"]
     assert notes == ["candidate_0", "candidate_1", "moved", *timers]
+
+
+class _Timed:
+    """A module whose functions take no time and that notes their turns."""
+
+    def __init__(self) -> None:
+        self.turns: list[int] = []
+
+    def time_evaluator(self, name: str, *_args: Any, **_options: Any) -> Any:
+        number = int(name.removeprefix("candidate_"))
+
+        def evaluate(*_operands: Any) -> Any:
+            self.turns.append(number)
+            return SimpleNamespace(results=[1e-6 * number])
+
+        return evaluate
+
+
+def test_each_round_has_an_order_of_its_own() -> None:
+    bundle, module = Bundle(GEMM, (), NATIVE, 1), _Timed()
+    seconds = kernels._take_turns(bundle, Plan(repeats=12), module, None, [["a", "b", "c"]] * 6)
+    rounds = [module.turns[i : i + 6] for i in range(0, len(module.turns), 6)]
+    assert len(rounds) >= 12 and all(sorted(r) == list(range(6)) for r in rounds)
+    # None is always behind the same other one.
+    assert all(len({r[r.index(n) - 1] for r in rounds}) > 2 for n in range(6))
+    assert seconds == [[1e-6 * n] * len(rounds) for n in range(6)]
 
 
 @pytest.mark.parametrize("constant", [True, False])
