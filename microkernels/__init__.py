@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from tvm_blislike.microkernels import avx2_f32, avx512_f32, neon_f16, neon_f32
-from tvm_blislike.microkernels.base import (
-    AXIS,
-    PANELS,
-    Microkernel,
-    UpdateShape,
-    kernel_name,
-    shape_named,
-    standalone,
-    update_intrin,
-)
+from tvm_blislike.microkernels.intrin import shape_named, standalone, update_intrin
+from tvm_blislike.microkernels.kernel import Microkernel, kernel_name
+from tvm_blislike.microkernels.update_shape import UpdateShape
+from tvm_blislike.microkernels.vector_code import AXIS, PANELS
 
 KERNELS: tuple[Microkernel, ...] = avx512_f32.KERNELS + avx2_f32.KERNELS + neon_f32.KERNELS
 # fp16, of cores with `+fullfp16`.

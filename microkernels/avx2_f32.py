@@ -7,7 +7,7 @@ five want ten accumulators; 6x16 (twelve) is the classic choice of BLIS on Haswe
 
 from __future__ import annotations
 
-from tvm_blislike.microkernels.base import Microkernel, within_budget
+from tvm_blislike.microkernels.kernel import Microkernel, within_budget
 
 LANES = 8
 REGISTERS = 16

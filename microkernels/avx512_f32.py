@@ -7,7 +7,7 @@ need at least eight accumulators; below that a k step takes four cycles whatever
 
 from __future__ import annotations
 
-from tvm_blislike.microkernels.base import Microkernel, within_budget
+from tvm_blislike.microkernels.kernel import Microkernel, within_budget
 
 LANES = 16
 REGISTERS = 32

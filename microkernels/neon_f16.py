@@ -8,7 +8,7 @@ registers only.
 
 from __future__ import annotations
 
-from tvm_blislike.microkernels.base import Microkernel, within_budget
+from tvm_blislike.microkernels.kernel import Microkernel, within_budget
 
 LANES = 8
 REGISTERS = 32

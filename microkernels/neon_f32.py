@@ -8,7 +8,7 @@ one for packed panels only: vectors of B pass through the few registers that 28 
 
 from __future__ import annotations
 
-from tvm_blislike.microkernels.base import Microkernel, within_budget
+from tvm_blislike.microkernels.kernel import Microkernel, within_budget
 from tvm_blislike.microkernels.neon_panels import streams
 
 LANES = 4

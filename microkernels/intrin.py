@@ -1,0 +1,136 @@
+"""The TensorIntrin of a micro-kernel: plain semantics for `Schedule.tensorize`, and vector code."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tvm import tirx
+from tvm.s_tir import TensorIntrin
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+from tvm.tirx import PrimFunc
+
+from tvm_blislike.microkernels.kernel import Microkernel
+from tvm_blislike.microkernels.operands import Operand, Update
+from tvm_blislike.microkernels.update_shape import UpdateShape
+from tvm_blislike.microkernels.vector_code import vector_code
+
+# What `_register` calls an intrinsic.
+_INTRIN_NAME = re.compile(
+    r"blislike_(?P<kernel>[a-z0-9]+_[a-z0-9]+_\d+x\d+)_(?P<mh>\d+)x(?P<mw>\d+)"
+    r"_k(?P<kr>\d+)u(?P<unroll>\d+)_(?P<view>[a-z]+)_s(?P<sh>\d+)_(?P<sw>\d+)_d(?P<dw>\d+)"
+    r"(?P<m>_m)?(?P<o>_o)?"
+)
+
+
+def update_intrin(kernel: Microkernel, shape: UpdateShape) -> str:
+    """Register the TensorIntrin of `kernel` used with `shape`; return its name.
+
+    The intrinsic's C is (mh, mw, nr), its A is `shape.a_shape`, its B is (kr, nr). Leading axes
+    of extent one are dropped from all three, as `Schedule.tensorize` requires.
+
+    Returns
+    -------
+    str
+        Name for `Schedule.tensorize`; registering twice is free.
+
+    Raises
+    ------
+    ValueError
+        When the rows of `shape` do not match the kernel's mr, or the kernel is for panels only.
+    """
+    _check(kernel, shape)
+    return _register(kernel, shape)
+
+
+@functools.cache
+def _register(kernel: Microkernel, shape: UpdateShape) -> str:
+    strides = f"s{shape.sh}_{shape.sw}_d{shape.dw}"
+    name = (
+        f"blislike_{kernel.name}_{shape.mh}x{shape.mw}_k{shape.kr}u{shape.unroll}"
+        f"_{shape.view}_{strides}{'_m' if shape.in_memory else ''}{shape.sums}"
+        f"{'_o' if shape.in_order else ''}"
+    )
+    desc = _build(kernel, shape, symbolic=False, body=_plain)
+    impl = _build(kernel, shape, symbolic=True, body=vector_code)
+    TensorIntrin.register(name, desc, impl, override=True)
+    return name
+
+
+def shape_named(intrin: str) -> tuple[str, UpdateShape] | None:
+    """Return the micro-kernel's name and its use that the name of an intrinsic stands for.
+
+    None for an intrinsic that is none of ours.
+    """
+    found = _INTRIN_NAME.fullmatch(intrin)
+    if found is None:
+        return None
+    fields = found.groupdict()
+    flags = {"in_memory": bool(fields.pop("m")), "in_order": bool(fields.pop("o"))}
+    kernel, view = fields.pop("kernel"), fields.pop("view")
+    return kernel, UpdateShape(**{k: int(v) for k, v in fields.items()}, view=view, **flags)
+
+
+def standalone(kernel: Microkernel, shape: UpdateShape) -> PrimFunc:
+    """Return a micro-kernel as a function of its own, (A, B, C) in memory.
+
+    Raises
+    ------
+    ValueError
+        As for `update_intrin`.
+    """
+    _check(kernel, shape)
+    return _build(kernel, replace(shape, in_memory=True), symbolic=False, body=vector_code)
+
+
+def _check(kernel: Microkernel, shape: UpdateShape) -> None:
+    if kernel.panels_only and shape.view != "panel":
+        raise ValueError(f"{kernel.name} has no register for A in place; use the view panel")
+    if shape.mh * shape.mw != kernel.mr:
+        raise ValueError(f"{kernel.name} has {kernel.mr} rows, not {shape.mh} x {shape.mw}")
+
+
+def _build(
+    kernel: Microkernel,
+    shape: UpdateShape,
+    symbolic: bool,
+    body: Callable[[Update], None],
+) -> PrimFunc:
+    with IRBuilder() as builder:
+        with T.prim_func(s_tir=True):
+            T.func_name("main")
+            a = Operand(shape.a_shape, kernel.dtype, contiguous=not symbolic)
+            b = Operand((shape.kr, kernel.nr), kernel.dtype, contiguous=True)
+            c = Operand((shape.mh, shape.mw, kernel.nr), shape.sums or kernel.dtype, True)
+            with T.sblock("root"):
+                T.reads(c.region(), a.region(), b.region())
+                T.writes(c.region())
+                body(Update(kernel, shape, a, b, c))
+    return builder.get()
+
+
+def _plain(update: Update) -> None:
+    """Emit the plain semantics: one scalar multiply-add, block axes ordered (mh, mw, nr, k)."""
+    kernel, shape, a, b, c = update.kernel, update.shape, update.a, update.b, update.c
+    extents = (shape.mh, shape.mw, kernel.nr, shape.kr)
+    # k outermost: the order in which the schedules hand the loops to tensorize.
+    order = (3, 0, 1, 2)
+    kept = [axis for axis in order if extents[axis] != 1]
+    with T.grid(*(extents[axis] for axis in kept)) as loops:
+        loops = [loops] if len(kept) == 1 else list(loops)
+        var = dict(zip(kept, loops, strict=True))
+        with T.sblock("update"):
+            v: list[Any] = [0, 0, 0, 0]
+            for axis in sorted(kept):
+                make = T.axis.reduce if axis == 3 else T.axis.spatial
+                v[axis] = make(extents[axis], var[axis])
+            ih, iw, j, k = v
+            at_c, at_a = c.at(ih, iw, j), a.at(*shape.a_index(ih, iw, k))
+            left, right = a.buffer[at_a], b.buffer[b.at(k, j)]
+            if shape.sums:
+                left, right = tirx.Cast(shape.sums, left), tirx.Cast(shape.sums, right)
+            T.buffer_store(c.buffer, c.buffer[at_c] + left * right, at_c)

@@ -1,0 +1,80 @@
+"""What a micro-kernel computes, and how one use of it walks through A and k.
+
+A micro-kernel updates one block of C that stays in vector registers:
+
+    C[i, j] += sum_k A(i, k) * B[k, j]        0 <= i < mr, 0 <= j < nr, 0 <= k < kr
+
+B is a packed panel (kr, nr), read with unit stride. A is read where it lies, through one of
+three views, because a broadcast (x86) or a short vector load (NEON) takes any address:
+
+    panel    A[k, i]                          packed micro-panel of BLIS (GEMM paper, figure 3)
+    rows     A[ih * sh, iw * sw, k]           pixels of an NCHWc image, or rows of a matrix (mh = 1)
+    window   A[ih * sh, iw * sw + k * dw]     overlapping windows of an NCHW image row (first layer)
+
+The rows of the block are mh x mw (mr = mh * mw), so that narrow images fill a whole block too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class UpdateShape:
+    """How one use of a micro-kernel walks through A and k.
+
+    Parameters
+    ----------
+    mh, mw : int
+        Rows of the block as image rows and columns; mh * mw is the kernel's mr.
+    kr : int
+        k steps of one call.
+    unroll : int
+        k steps per iteration of the emitted loop.
+    view : str
+        "rows", "window" or "panel".
+    sh, sw, dw : int
+        Strides of the image rows and columns and step of k (`window`), in elements.
+    in_memory : bool
+        C lies in memory rather than in a register buffer: the call sums in registers and adds
+        the sums to C at its end (LLVM would load and store C at every step of k).
+    sums : str
+        Data type of C where it lies in memory; "" for that of the kernel. fp16 blocks, summed in
+        fp16 registers, are widened when they are added to C in fp32.
+    in_order : bool
+        The core issues in order: k loops on panels come in the order that such a core needs,
+        where there is one (`neon_in_order`).
+    """
+
+    mh: int
+    mw: int
+    kr: int
+    unroll: int = 4
+    view: str = "rows"
+    sh: int = 1
+    sw: int = 1
+    dw: int = 1
+    in_memory: bool = False
+    sums: str = ""
+    in_order: bool = False
+
+    @property
+    def a_shape(self) -> tuple[int, ...]:
+        """Extent of A that one call reads; rows of a single k step have no axis for it."""
+        if self.view == "panel":
+            return (self.kr, self.mh * self.mw)
+        rows = (self.mh - 1) * self.sh + 1
+        cols = (self.mw - 1) * self.sw + 1
+        if self.view == "window":
+            return (rows, cols + (self.kr - 1) * self.dw)
+        return (rows, cols) if self.kr == 1 else (rows, cols, self.kr)
+
+    def a_index(self, ih: Any, iw: Any, k: Any) -> tuple[Any, ...]:
+        """Index of A(i, k) in `a_shape`."""
+        if self.view == "panel":
+            return (k, ih * self.mw + iw)
+        if self.view == "window":
+            return (ih * self.sh, iw * self.sw + k * self.dw)
+        at = (ih * self.sh, iw * self.sw)
+        return at if self.kr == 1 else (*at, k)

@@ -1,0 +1,177 @@
+"""The vector code of a micro-kernel: C stays in registers while k loops over A and B."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tvm_blislike import notes
+from tvm_blislike.microkernels.kernel import vector_loads
+from tvm_blislike.microkernels.operands import Operand, Update
+from tvm_blislike.microkernels.update_shape import UpdateShape
+
+# Loop annotation: the block axis that a loop runs over, so that the edge of a tile can be
+# cut off after scheduling (schedules/lowering.py). Values: "mh", "mw", "nr" (in vectors).
+AXIS = "blislike.axis"
+# Loop of one iteration around a k loop that is a function of LLVM (`neon_panels`): its call, yet
+# without a name, and the plain loops, which show where the block has been cut. Holds the extents
+# of the whole block as {"mw": ..., "nr": ..., "in_order": ...}.
+PANELS = "blislike.panels"
+# NEON, `panel` view: with more LLVM 22 spills on Cortex-A53 and A55 (4x24), and everywhere with 36.
+_MOST_OF_A_LOOP_BY_LLVM = 30
+# The same on cores that issue in order, for which LLVM spreads loads and so runs out of registers
+# in cut blocks (3x24 cut to 3x4).
+_MOST_VECTORS_IN_ORDER = 2
+
+
+def vector_code(update: Update) -> None:
+    """Emit the code of a use, with C in registers."""
+    kernel, shape, c = update.kernel, update.shape, update.c
+    if not shape.in_memory:
+        _k_loop(update)
+        return
+    sums = Operand.local((shape.mh, shape.mw, kernel.nr), kernel.dtype)
+    zero = T.broadcast(tirx.const(0.0, kernel.dtype), kernel.lanes)
+    for at in _block(update):
+        T.buffer_store(sums.buffer, zero, sums.at(*at))
+    _k_loop(replace(update, c=sums))
+    for at in _block(update):
+        block = sums.buffer[sums.at(*at)]
+        if shape.sums:
+            block = tirx.Cast(f"{shape.sums}x{kernel.lanes}", block)
+        T.buffer_store(c.buffer, c.buffer[c.at(*at)] + block, c.at(*at))
+
+
+def _rows(shape: UpdateShape) -> Iterator[tuple[Any, Any]]:
+    """Unrolled loops over the rows of a block, as image rows and columns."""
+    with T.unroll(0, shape.mh, annotations={AXIS: "mh"}) as ih:
+        with T.unroll(0, shape.mw, annotations={AXIS: "mw"}) as iw:
+            yield ih, iw
+
+
+def _block(update: Update) -> Iterator[tuple[Any, Any, Any]]:
+    """Unrolled loops over the registers of a block: (row, column, elements)."""
+    lanes = update.kernel.lanes
+    for ih, iw in _rows(update.shape):
+        with T.unroll(0, update.kernel.vectors, annotations={AXIS: "nr"}) as jv:
+            yield ih, iw, T.ramp(jv * lanes, 1, lanes)
+
+
+# --- the loop over k -------------------------------------------------------------------------
+
+
+def _k_loop(update: Update) -> None:
+    """The loop over k, in both its forms where there are two."""
+    if not (_is_in_order(update) or _is_streamed(update)):
+        _plain_k_loop(update)
+        return
+    kernel, shape, c = update.kernel, update.shape, update.c
+    extents = {"mw": kernel.mr, "nr": kernel.vectors, "in_order": int(shape.in_order)}
+    with T.serial(0, 1, annotations={PANELS: notes.write(extents)}):
+        rows = [T.address_of(c.buffer[c.at(0, row, 0)]) for row in range(kernel.mr)]
+        panels = [T.address_of(p.buffer[p.at(0, 0)]) for p in (update.a, update.b)]
+        T.evaluate(T.call_extern("void", "", *panels, T.int64(shape.kr), *rows))
+        _plain_k_loop(update)
+
+
+def _is_in_order(update: Update) -> bool:
+    shape = update.shape
+    return shape.in_order and shape.view == "panel" and update.kernel.has_ordered_loop
+
+
+def _is_streamed(update: Update) -> bool:
+    kernel, shape = update.kernel, update.shape
+    most = _MOST_VECTORS_IN_ORDER if shape.in_order else kernel.vectors
+    tight = kernel.registers > _MOST_OF_A_LOOP_BY_LLVM or kernel.vectors > most
+    single = kernel.isa == "neon" and kernel.dtype == "float32"
+    return shape.view == "panel" and single and tight
+
+
+def _plain_k_loop(update: Update) -> None:
+    """A k loop of `unroll` steps, everything inside unrolled, then its tail."""
+    unroll = _unroll(update)
+    steps, tail = divmod(update.shape.kr, unroll)
+    if steps:
+        with T.serial(0, steps, annotations={AXIS: "k"}) as ko:
+            _k_steps(update, ko * unroll, unroll)
+    if tail:
+        _k_steps(update, steps * unroll, tail)
+
+
+def _unroll(update: Update) -> int:
+    """Steps of k in one iteration: 1 where no register is left for operands of further ones."""
+    kernel, shape = update.kernel, update.shape
+    by_element = kernel.a_by_lane and shape.view == "rows" and not kernel.loads_a_vectors
+    return 1 if by_element else shape.unroll
+
+
+# --- steps of k, by how A arrives ------------------------------------------------------------
+
+
+def _k_steps(update: Update, k0: Any, count: int) -> None:
+    """Emit `count` steps of k from step k0 on."""
+    kernel, shape = update.kernel, update.shape
+    if not kernel.a_by_lane:
+        _by_element(update, k0, count, {AXIS: "ki"})
+    elif shape.view == "panel":
+        _by_panel_vectors(update, k0, count)
+    elif shape.view == "rows" and count > 1 and kernel.loads_a_vectors:
+        _by_row_vectors(update, k0, count)
+    else:
+        # NEON without room for vectors of A.
+        _by_element(update, k0, count, None)
+
+
+def _by_element(update: Update, k0: Any, count: int, annotations: dict[str, str] | None) -> None:
+    """Each element of A is a load or broadcast of its own."""
+    a, shape = update.a, update.shape
+    with T.unroll(0, count, annotations=annotations) as ki:
+        for ih, iw in _rows(shape):
+            value = a.buffer[a.at(*shape.a_index(ih, iw, k0 + ki))]
+            _row_update(update, k0 + ki, ih, iw, value)
+
+
+def _by_panel_vectors(update: Update, k0: Any, count: int) -> None:
+    """NEON: A passes through registers as vectors of a panel's rows, and multiplies by element."""
+    kernel, a, mw = update.kernel, update.a, update.shape.mw
+    column = T.alloc_buffer((count, kernel.mr), kernel.dtype)
+    for ki in range(count):
+        for start, width in vector_loads(kernel.mr, kernel.lanes):
+            _load(column, ki, start, width, lambda s, k=ki: a.buffer[a.at(k0 + k, s)])
+        for ih, iw in _rows(update.shape):
+            _row_update(update, k0 + ki, ih, iw, column[ki, ih * mw + iw])
+
+
+def _by_row_vectors(update: Update, k0: Any, count: int) -> None:
+    """NEON: one vector of k steps per row of the block; unit stride in k makes it a plain load."""
+    kernel, shape, a = update.kernel, update.shape, update.a
+    values = T.alloc_buffer((kernel.mr, count), kernel.dtype)
+    for ih, iw in _rows(shape):
+
+        def steps(s: Any, ih: Any = ih, iw: Any = iw) -> Any:
+            return a.buffer[a.at(*shape.a_index(ih, iw, k0 + s))]
+
+        for start, width in vector_loads(count, kernel.lanes):
+            _load(values, ih * shape.mw + iw, start, width, steps)
+    with T.unroll(0, count) as ki:
+        for ih, iw in _rows(shape):
+            _row_update(update, k0 + ki, ih, iw, values[ih * shape.mw + iw, ki])
+
+
+def _load(local: Any, row: Any, start: int, width: int, value: Callable[[Any], Any]) -> None:
+    span = T.ramp(start, 1, width) if width > 1 else start
+    T.buffer_store(local, value(span), [row, span])
+
+
+def _row_update(update: Update, k: Any, ih: Any, iw: Any, value: Any) -> None:
+    """Add an element of A times a row of B to a row of the block."""
+    lanes, b, c = update.kernel.lanes, update.b, update.c
+    with T.unroll(0, update.kernel.vectors, annotations={AXIS: "nr"}) as jv:
+        columns = T.ramp(jv * lanes, 1, lanes)
+        at_c = c.at(ih, iw, columns)
+        product = T.broadcast(value, lanes) * b.buffer[b.at(k, columns)]
+        T.buffer_store(c.buffer, c.buffer[at_c] + product, at_c)
