@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import onnx
 import pytest
@@ -22,20 +21,16 @@ from onnx import helper, numpy_helper
 from typer.testing import CliRunner
 
 import tvm_blislike
-from tvm_blislike import register_implementation
 from tvm_blislike.cli.app import app
 from tvm_blislike.config import Config
 from tvm_blislike.constraints import Constraints
 from tvm_blislike.errors import TargetError, UsageError
 from tvm_blislike.hardware import Core
 from tvm_blislike.plugin import SCHEDULED, root_annotations
-from tvm_blislike.registry import get_implementation, unregister_implementation
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning import database, files, finals
 from tvm_blislike.tuning import tune as tuning
 from tvm_blislike.tuning.book import RecordBook
-from tvm_blislike.tuning.entrants import Subject
-from tvm_blislike.tuning.finals import Contest, decide
 from tvm_blislike.tuning.record import Record, now
 from tvm_blislike.tuning.search import model_search
 from tvm_blislike.tuning.tune import tune
@@ -293,80 +288,6 @@ def _native(workload: Workload, config: Config) -> Record:
     return Record(workload, config, NATIVE.name, facts, target, 1, (1e-9,), 1e-6, 0.0)
 
 
-@pytest.fixture(scope="module")
-def product() -> tuple[onnx.ModelProto, GemmWorkload, Config, Config]:
-    """One matrix product, its workload, the model's choice, and blocks of one row: far slower."""
-    rng = np.random.default_rng(0)
-    matrix = numpy_helper.from_array(rng.standard_normal((256, 256)).astype("float32"), "matrix")
-    values = [
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [128, 256]) for name in "xy"
-    ]
-    node = helper.make_node("MatMul", ["x", "matrix"], ["y"])
-    graph = helper.make_graph([node], "one", values[:1], values[1:], [matrix])
-    opset = [helper.make_opsetid("", 17)]
-    made = helper.make_model(graph, opset_imports=opset, ir_version=8)
-    w = GemmWorkload(128, 256, 256)
-    strategy = Strategy(NATIVE, 1)
-    slow = min((c for c, _ in strategy.offers(w) if c.mr == 1), key=lambda c: c.nr)
-    return made, w, strategy.choose(w).config, slow
-
-
-def _contest(product: tuple[Any, ...], *candidates: Config) -> Contest:
-    model, w, _, _ = product
-    return Contest(Subject(model, None, NATIVE, 1), {w: candidates}, seconds=0.5)
-
-
-def test_a_slower_candidate_loses_the_finals(product: tuple[Any, ...]) -> None:
-    _, w, choice, slow = product
-    verdict = decide(_contest(product, choice, slow))
-    assert set(verdict.layers) == {(w, choice), (w, slow)}
-    assert np.median(verdict.layers[w, choice]) < np.median(verdict.layers[w, slow])
-    # What is left is the untuned model.
-    assert verdict.gain == 1 and not verdict.rejected and verdict.untuned_ms > 0
-
-
-def test_without_time_for_layers_the_models_meet(product: tuple[Any, ...]) -> None:
-    _, w, choice, slow = product
-    hurried = replace(_contest(product, choice, slow), end=time.monotonic())
-    verdict = decide(replace(hurried, favourites={w: slow}))
-    assert not verdict.layers
-    assert verdict.tuned_ms > verdict.untuned_ms and verdict.rejected
-    # What the records follow is the model's choice: nothing to compare it with.
-    same = decide(replace(hurried, favourites={w: choice}))
-    assert same.tuned_ms == same.untuned_ms > 0 and not same.rejected
-
-
-def _crash(*_: object) -> None:
-    os.abort()
-
-
-def test_a_model_that_crashes_leaves_the_untuned_one(product: tuple[Any, ...]) -> None:
-    _, _, choice, _ = product
-    # Workers cannot import this file.
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    gemm = get_implementation("gemm")
-    register_implementation(replace(gemm, name="gemm_crash", schedule=_crash))
-    try:
-        crashing = replace(choice, implementation="gemm_crash")
-        verdict = decide(_contest(product, choice, crashing))
-    finally:
-        unregister_implementation("gemm_crash")
-        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-    assert verdict.rejected == "the tuned model cannot be run: ChildProcessError"
-    assert verdict.gain == 1 and not verdict.layers
-
-
-def test_a_slower_model_is_not_kept(
-    product: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, w, choice, slow = product
-    # Layers' times that are wrong about the whole: the slow one seems to be faster.
-    monkeypatch.setattr(finals, "_layers", lambda *_: {(w, choice): [2.0], (w, slow): [1.0]})
-    verdict = decide(_contest(product, choice, slow))
-    assert verdict.tuned_ms > verdict.untuned_ms
-    assert verdict.rejected.startswith("the tuned model took") and verdict.gain == 1
-
-
 def test_what_was_not_kept_is_out_of_use(
     tuned: tuple[Path, Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,12 +314,12 @@ def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:
         tune(model, target=foreign)
 
 
-def _start(model: Path, records: Path) -> subprocess.Popen[str]:
+def _start(model: Path, records: Path, search: str) -> subprocess.Popen[str]:
     """Start a sweep whose temporary files are in `tmp` beside its records."""
     temporary = records.with_name("tmp")
     temporary.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "tvm_blislike", "tune", str(model), "--threads", "1"]
-    command += ["--records", str(records), "--search", "exhaustive"]
+    command += ["--records", str(records), "--search", search]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -417,13 +338,13 @@ def _wait_for(path: Path, count: int, process: subprocess.Popen[str]) -> None:
 
 def test_interrupted_and_killed_sweeps_keep_what_they_measured(tmp_path: Path) -> None:
     model, records = _model(tmp_path / "small.onnx"), tmp_path / "records.jsonl"
-    victim = _start(model, records)
+    victim = _start(model, records, "exhaustive")
     _wait_for(records, 1, victim)
     victim.kill()
     victim.wait()
     killed = len(files.read(records)[0])
     assert killed
-    stopped = _start(model, records)
+    stopped = _start(model, records, "exhaustive")
     _wait_for(records, killed + 1, stopped)
     # As a terminal does: to the whole group, workers included.
     os.killpg(stopped.pid, signal.SIGINT)
@@ -436,11 +357,34 @@ def test_interrupted_and_killed_sweeps_keep_what_they_measured(tmp_path: Path) -
     # Neither its own temporary files are left nor those of the killed one.
     assert not list((tmp_path / "tmp").iterdir())
     for _ in range(EFFORT - 1):
-        again = _start(model, records)
+        again = _start(model, records, "exhaustive")
         time.sleep(np.random.default_rng().uniform(1, 20))
         again.kill()
         again.wait()
     assert len(files.read(records)[0]) >= len(good)
+
+
+def test_an_interrupt_ends_the_finals_too(
+    tuned: tuple[Path, Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    model, records = tuned[0], tmp_path / "records.jsonl"
+    records.write_bytes(tuned[1].read_bytes())
+    stopped = _start(model, records, "model")
+    while "comparing the tuned model" not in stopped.stderr.readline():
+        assert stopped.poll() is None
+    # As a terminal does: to the whole group, workers that are about to start included.
+    os.killpg(stopped.pid, signal.SIGINT)
+    stdout, stderr = stopped.communicate(timeout=120)
+    assert stopped.returncode == 0, stderr
+    assert "interrupted" in stdout and "whole model" not in stdout
+    assert "Traceback" not in stderr and "stopping" in stderr
+    with pytest.raises(ProcessLookupError):
+        os.killpg(stopped.pid, 0)
+    assert not list((tmp_path / "tmp").iterdir())
+    # A verdict needs all of the finals.
+    assert records.read_bytes() == tuned[1].read_bytes()
+    again = tune(model, threads=1, records=records)
+    assert again.measured == 0 and again.verdict is not None and not again.interrupted
 
 
 def test_made_records_are_of_their_core() -> None:
@@ -461,11 +405,3 @@ def test_a_record_that_agrees_with_the_model_leaves_the_layouts_open() -> None:
     following = Strategy(NATIVE, 1, records=RecordBook([_native(w, other)]))
     assert [c.config for c in following.options(w)] == [other]
     assert following.choose(w).seconds == 1e-9
-
-
-def test_layers_whose_layouts_the_neighbours_decide_take_no_part(product: tuple[Any, ...]) -> None:
-    _, w, choice, slow = product
-    # The untuned model does not use this first candidate.
-    verdict = decide(_contest(product, slow, choice))
-    assert verdict.unsettled == (w,)
-    assert not verdict.layers and verdict.gain == 1

@@ -95,7 +95,8 @@ def tune(
 ) -> None:
     """Measure a few configurations of each layer; later commands follow the records.
 
-    Ctrl-C ends it after the present measurement; the next run goes on from there.
+    Ctrl-C ends it after the present measurement, or amid the comparison of the models; the next
+    run goes on from there.
     """
     from tvm_blislike.tuning.progress import Progress
     from tvm_blislike.tuning.searches import IN_WHOLE_SPACE

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,13 +10,12 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from tvm.support.popen_pool import PopenWorker
-
 from tvm_blislike.export import runtime_wheel
 from tvm_blislike.export.link import find_builder, run_tool
 from tvm_blislike.tuning import kernels
 from tvm_blislike.tuning.farm import Farm
 from tvm_blislike.tuning.kernels import Bundle, Plan
+from tvm_blislike.tuning.worker import Worker
 
 _SOURCE = Path(__file__).with_name("board_side.c")
 # TVM's AffinityMode that takes the fastest cores first.
@@ -86,9 +82,7 @@ class BoardUser:
     def __init__(self, farm: Farm, run_seconds: float, start: Callable[[], None]) -> None:
         self._farm = farm
         self._run_seconds = run_seconds
-        self._process = PopenWorker(start)
-        self._pid = 0
-        self._ended = False
+        self._worker = Worker(start)
         self.connected = False
 
     def measure(self, bundle: Bundle, plan: Plan, library: str) -> Reply:
@@ -102,16 +96,14 @@ class BoardUser:
     def _use(self, library: str, *bundle_and_plan: Any) -> Reply:
         self.connected = False
         try:
-            self._pid = self._ask(os.getpid)
-            if self._ended:
-                self.end()
-            self._ask(_connect, self._farm, ceil(self._run_seconds), timeout=_CONNECT_SECONDS)
+            session_seconds = ceil(self._run_seconds)
+            self._worker.ask(_connect, self._farm, session_seconds, timeout=_CONNECT_SECONDS)
         except Exception as error:  # TVM raises many kinds
             return Reply("unreachable", message=str(error) or type(error).__name__)
         self.connected = True
         try:
             limits = {"timeout": self._run_seconds + _GRACE_SECONDS}
-            return self._ask(_serve, self._run_seconds, library, *bundle_and_plan, **limits)
+            return self._worker.ask(_serve, self._run_seconds, library, *bundle_and_plan, **limits)
         except TimeoutError:
             return Reply("lost", message="the board does not answer")
         except ChildProcessError:
@@ -121,19 +113,7 @@ class BoardUser:
 
     def end(self) -> None:
         """End the process; what `measure` waits for in another thread is then unreachable."""
-        self._ended = True
-        if self._pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-
-    def _ask(self, function: Any, *arguments: Any, timeout: float | None = None) -> Any:
-        self._process.send(function, arguments, timeout=timeout)
-        try:
-            return self._process.recv()
-        except (TimeoutError, ChildProcessError):
-            # It was ended; a later one gets its number.
-            self._pid = 0
-            raise
+        self._worker.end()
 
 
 # In the process of a `BoardUser`: the session that is open.

@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from tvm.support.popen_pool import PopenPoolExecutor
 
 from tvm_blislike.config import Config
 from tvm_blislike.constraints import Constraints
@@ -24,13 +24,20 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.inputs import random_inputs
 from tvm_blislike.tuning import kernels
 from tvm_blislike.tuning.book import RecordBook
+from tvm_blislike.tuning.interrupt import uninterrupted
+from tvm_blislike.tuning.measure import GivenUpError
+from tvm_blislike.tuning.worker import Worker
 from tvm_blislike.workload import Workload
 
 if TYPE_CHECKING:
     from tvm_blislike.compiled import CompiledModel
 
+T = TypeVar("T")
+
 # For each of its steps, compiling above all.
 _TIMEOUT_SECONDS = 1200.0
+# How soon a stop is noticed.
+_TICK_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,9 @@ class Made:
 class Entrant:
     """A model with its own process; a context that ends it.
 
+    All methods raise ChildProcessError or TimeoutError when the process died or hung, and
+    GivenUpError as soon as `stopped`, whatever the process is doing.
+
     Parameters
     ----------
     subject : Subject
@@ -73,6 +83,8 @@ class Entrant:
         Those that differ from the strategy's choice.
     folder : Path
         For temporary files.
+    stopped : callable
+        Whether the user wants to stop.
     """
 
     def __init__(
@@ -81,38 +93,49 @@ class Entrant:
         configs: Mapping[Workload, Config],
         changes: Mapping[Workload, Config],
         folder: Path,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self.configs = configs
-        self._pool = PopenPoolExecutor(1, _TIMEOUT_SECONDS, kernels.worker_start(folder))
-        self._made = self._pool.submit(_compile, subject, dict(changes))
+        self._stopped = stopped
+        self._worker = Worker(kernels.worker_start(folder))
+        self._thread = ThreadPoolExecutor(1)
+        with uninterrupted():
+            self._made = self._submit(_compile, subject, dict(changes))
 
     def __enter__(self) -> Entrant:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._pool.shutdown()
+        self._worker.end()
+        self._thread.shutdown()
+        self._worker.close()
 
     def made(self) -> Made:
-        """Wait until it is compiled.
-
-        Raises
-        ------
-        ChildProcessError, TimeoutError
-            When its process died or hung; so do all other methods.
-        """
-        return self._made.result()
+        """Wait until it is compiled."""
+        return self._result(self._made)
 
     def profile(self, runs: int) -> list[dict[str, float]]:
         """Return the mean seconds of a layer by workload ("" for all else), for each run."""
-        return self._pool.submit(_profile, runs).result()
+        return self._result(self._submit(_profile, runs))
 
     def run_for(self, seconds: float) -> list[float]:
         """Return the milliseconds of each run of a turn; its first one is not counted."""
-        return self._pool.submit(_run_for, seconds).result()
+        return self._result(self._submit(_run_for, seconds))
 
     def outputs(self) -> dict[str, np.ndarray]:
         """Return the outputs for seeded random inputs."""
-        return self._pool.submit(_outputs).result()
+        return self._result(self._submit(_outputs))
+
+    def _submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        return self._thread.submit(self._worker.ask, function, *arguments, timeout=_TIMEOUT_SECONDS)
+
+    def _result(self, future: Future[T]) -> T:
+        while not (self._stopped() or future.done()):
+            wait([future], _TICK_SECONDS)
+        # A process that a stop has ended did not fail.
+        if self._stopped():
+            raise GivenUpError
+        return future.result()
 
 
 # Of the worker process.

@@ -25,6 +25,7 @@ from tvm_blislike.passes.reporting import shown_fields
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning.book import favourite
 from tvm_blislike.tuning.entrants import Entrant, Made, Subject
+from tvm_blislike.tuning.measure import GivenUpError
 from tvm_blislike.tuning.scratch import Scratch
 from tvm_blislike.workload import Workload
 
@@ -57,6 +58,8 @@ class Contest:
         Time to let the tuned and the untuned model take turns.
     end : float
         The `time.monotonic()` to be done at, if possible.
+    stopped : callable
+        Whether the user wants to stop.
     """
 
     subject: Subject
@@ -64,6 +67,7 @@ class Contest:
     favourites: Mapping[Workload, Config] = field(default_factory=dict)
     seconds: float = 3.0
     end: float = inf
+    stopped: Callable[[], bool] = lambda: False
 
     def left(self) -> float:
         """Return the seconds until its end."""
@@ -110,8 +114,14 @@ class Verdict:
 Enter = Callable[[Mapping[Workload, Config]], Entrant]
 
 
-def decide(contest: Contest) -> Verdict:
-    """Hold the finals; a model whose process dies or hangs makes the untuned one stay."""
+def decide(contest: Contest) -> Verdict | None:
+    """Hold the finals; a model whose process dies or hangs makes the untuned one stay.
+
+    Returns
+    -------
+    Verdict or None
+        None when the user stopped it: what it measures counts only as a whole.
+    """
     scratch, untuned = Scratch(), contest.untuned()
     with contextlib.ExitStack() as stack:
         stack.callback(scratch.close)
@@ -119,11 +129,13 @@ def decide(contest: Contest) -> Verdict:
         def enter(configs: Mapping[Workload, Config]) -> Entrant:
             # What does not change is left to the strategy, as a compilation with records does.
             changes = {w: c for w, c in configs.items() if c != untuned[w]}
-            entrant = Entrant(contest.subject, configs, changes, scratch.path)
+            entrant = Entrant(contest.subject, configs, changes, scratch.path, contest.stopped)
             return stack.enter_context(entrant)
 
         try:
             return _decide(contest, enter)
+        except GivenUpError:
+            return None
         except (ChildProcessError, TimeoutError) as error:
             return Verdict(nan, nan, {}, f"the tuned model cannot be run: {type(error).__name__}")
 

@@ -1,10 +1,11 @@
-"""Ctrl-C ends a sweep after the present measurement; a second one ends it at once."""
+"""The first Ctrl-C asks for an end, which comes in order; a second one ends all at once."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
 
@@ -46,3 +47,19 @@ class Interrupt:
             raise KeyboardInterrupt
         self._asked = True
         self._notify()
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Keep SIGINT, which a terminal sends to all, from threads and processes started in here.
+
+    Until a new process has set its own handlers, it would die with a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -65,7 +65,7 @@ Wait = Callable[[str], bool]
 
 
 class GivenUpError(Exception):
-    """Measuring ended because a `Wait` said so."""
+    """Measuring ended because the user wants to stop, or because a `Wait` said so."""
 
 
 def patiently(_what: str) -> bool:

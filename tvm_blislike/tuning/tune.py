@@ -302,11 +302,14 @@ def _sweep(
         if subject is None or interrupt.asked():
             return None, interrupt.asked()
         watcher.working("comparing the tuned model with the untuned one")
-        return _judge(sweep, tasks, subject, end), False
+        verdict = _judge(sweep, tasks, subject, end)
+        return verdict, verdict is None
 
 
-def _judge(sweep: Sweep, tasks: Sequence[Task], subject: Subject, end: float | None) -> Verdict:
-    """Hold the finals and write down what they found."""
+def _judge(
+    sweep: Sweep, tasks: Sequence[Task], subject: Subject, end: float | None
+) -> Verdict | None:
+    """Hold the finals and write down what they found; None when the user stopped them."""
     s = sweep.strategy
     followed = s.following(sweep.book)
     contest = Contest(
@@ -317,8 +320,11 @@ def _judge(sweep: Sweep, tasks: Sequence[Task], subject: Subject, end: float | N
             for task in tasks
         },
         end=inf if end is None else end,
+        stopped=sweep.stopped,
     )
     verdict = decide(contest)
+    if verdict is None:
+        return None
     of = {task.workload: task for task in tasks}
     records = [
         _in_model(sweep, of[workload], config, tuple(seconds))
