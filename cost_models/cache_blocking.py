@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tvm_blislike.hardware import Cache, Core, dtype_bits
+from tvm_blislike.hardware import LINE_BYTES, Cache, Core, dtype_bits
 
 LOOP_ORDERS = ("B3A2C0", "A3B2C0", "C3B2A0", "C3A2B0", "B3C2A0", "A3C2B0")
 
@@ -32,7 +32,7 @@ LOOP_ORDERS = ("B3A2C0", "A3B2C0", "C3B2A0", "C3A2B0", "B3C2A0", "A3C2B0")
 ABSENT_CACHE_BYTES = 4 * 2**20
 
 # Stands in where a core lists no cache at all: the smallest L1 among the described cores.
-_ASSUMED_L1 = Cache(level=1, bytes=32768, ways=4, line_bytes=64)
+_ASSUMED_L1 = Cache(level=1, bytes=32768, ways=4, line_bytes=LINE_BYTES)
 
 _DIMENSIONS = {"A": "mk", "B": "kn", "C": "mn"}
 

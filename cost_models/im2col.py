@@ -38,10 +38,7 @@ from tvm_blislike.cost_models.roofline import (
     share_bytes,
     step_cycles,
 )
-from tvm_blislike.cost_models.slicing import (
-    INPUT_STATIONARY,
-    line_bytes,
-)
+from tvm_blislike.cost_models.slicing import INPUT_STATIONARY
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name
 from tvm_blislike.workload import Conv2dWorkload
@@ -185,7 +182,7 @@ def _l2_bytes(geo: Im2colGeometry, core: Core, filters: int, windows: int) -> fl
     steps = geo.channels * geo.taps
     if geo.in_place:
         # Lines that a row of the image's pixels touches, where it starts anywhere in one.
-        line = line_bytes(core) // ITEM_BYTES
+        line = core.line_bytes // ITEM_BYTES
         windows += (line - 1) * (geo.windows % line > 0)
     is_kept = geo.config.loop_order == INPUT_STATIONARY
     passes, stays = (filters, windows) if is_kept else (windows, filters)
@@ -246,7 +243,7 @@ def _copying_cycles(geo: Im2colGeometry, core: Core, threads: int) -> float:
     if geo.in_place:
         return geo.pixel_tiles * geo.k * _row_cycles(geo, core, threads, w.h * w.w, ROW_CYCLES)
     kernel = get_kernel(kernel_name(core.isa, c.mr, c.nr, w.dtype))
-    lines = geo.panels_bytes * geo.sets / line_bytes(core)
+    lines = geo.panels_bytes * geo.sets / core.line_bytes
     beyond = geo.panels_bytes > L2_PLANNED * l2_bytes(core, threads)
     vectors = geo.k * geo.copies(kernel.lanes)
     per_line = 4 * LINE_CYCLES if beyond else LINE_CYCLES
@@ -281,7 +278,7 @@ def _copy_cycles(geo: Im2colGeometry, kernel: Microkernel, core: Core) -> float:
     if not geo.shifts:
         return COPY_CYCLES
     bytes_ = ITEM_BYTES * kernel.lanes
-    loads = (1 + bytes_ / line_bytes(core)) / core.loads_per_cycle
+    loads = (1 + bytes_ / core.line_bytes) / core.loads_per_cycle
     stores = 1 / core.stores_per_cycle
     # Shifts of 32-byte vectors are two instructions; one of the x86 ports has them.
     pipes = core.fma_per_cycle if core.isa == "neon" else 1 if bytes_ == 64 else 0.5

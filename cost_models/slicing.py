@@ -44,8 +44,6 @@ WEIGHT_STATIONARY = "WS"
 # alpha, beta, gamma: what tiles may take of L1, L2 and L3 (section 7.1 of the paper). The rest is
 # for packing and prefetching.
 CACHE_FRACTIONS = (0.9, 0.9, 0.9)
-# Stands in where a core lists no cache.
-_LINE_BYTES = 64
 
 
 class Tiles(NamedTuple):
@@ -211,7 +209,7 @@ def _scheduled(
     k2 = _largest_even(passed.count, fits_l2)
     k3 = _largest_even(kept.count, fits_l3)
     lines = tuple(
-        math.ceil(tiles["repeats"] * tiles["channel_sets"] * size / line_bytes(core))
+        math.ceil(tiles["repeats"] * tiles["channel_sets"] * size / core.line_bytes)
         for size in _loaded_bytes(kept, passed, k2, k3)
     )
     cycles = sum(n * line_cycles(core, at) for n, at in zip(lines, (0, 3, 2), strict=True))  # (6)
@@ -259,12 +257,7 @@ def _largest_even(limit: int, fits: Callable[[int], bool]) -> int:
 def line_cycles(core: Core, level: int) -> float:
     """Return the cycles that a line from a cache level (0: memory) takes to arrive in L1."""
     cache = _nearest(core, level) if level else None
-    return line_bytes(core) / bytes_per_cycle(core, cache.level if cache else 0)
-
-
-def line_bytes(core: Core) -> int:
-    """Return the bytes of a line of the nearest cache."""
-    return core.caches[0].line_bytes if core.caches else _LINE_BYTES
+    return core.line_bytes / bytes_per_cycle(core, cache.level if cache else 0)
 
 
 def _nearest(core: Core, level: int) -> Cache | None:

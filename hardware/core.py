@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 CACHE_POLICIES = ("inclusive", "non-inclusive", "exclusive", "victim")
+# Size of a cache line of nearly all cores: for code that does not know its core, and for cores
+# without a described cache.
+LINE_BYTES = 64
 ISAS = ("avx512", "avx2", "neon")
 _FOLDER = Path(__file__).parent
 
@@ -141,6 +144,11 @@ class Core:
     def cache(self, level: int) -> Cache | None:
         """Return the cache of that level, None where the core has none."""
         return next((c for c in self.caches if c.level == level), None)
+
+    @property
+    def line_bytes(self) -> int:
+        """Size of a line of the nearest cache."""
+        return self.caches[0].line_bytes if self.caches else LINE_BYTES
 
     def target_config(self, threads: int | None = None) -> dict[str, Any]:
         """Return the dictionary that `tvm.target.Target` takes.

@@ -16,6 +16,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from tvm_blislike.schedules.rewrite import collect, constant
+
 # What TVM leaves on the stack is smaller than this.
 _STACK_BYTES = 1024
 
@@ -63,26 +65,12 @@ def split_rows(func: tirx.PrimFunc, limit: int) -> tirx.PrimFunc:
 
 
 def _candidates(body: tirx.Stmt, limit: int) -> set[tirx.Buffer]:
-    found: set[tirx.Buffer] = set()
-    refused: set[tirx.Buffer] = set()
-
-    def allocated(alloc: tirx.AllocBuffer) -> None:
-        if _STACK_BYTES <= _bytes(alloc.buffer) <= limit:
-            found.add(alloc.buffer)
-
-    def accessed(buffer: tirx.Buffer, indices: Any) -> None:
-        if not all(isinstance(index, tirx.IntImm) for index in indices[:-1]):
-            refused.add(buffer)
-
-    tvm_ffi.structural_walk(
-        body,
-        [
-            (tirx.AllocBuffer, allocated),
-            (tvm.ir.TensorLoad, lambda access: accessed(access.source, access.indices)),
-            (tirx.BufferStore, lambda access: accessed(access.buffer, access.indices)),
-        ],
-    )
-    return found - refused
+    allocated = [alloc.buffer for alloc in collect(body, tirx.AllocBuffer)]
+    loads, stores = (collect(body, kind) for kind in (tvm.ir.TensorLoad, tirx.BufferStore))
+    accesses = [(load.source, load.indices) for load in loads]
+    accesses += [(store.buffer, store.indices) for store in stores]
+    unknown = {buffer for buffer, indices in accesses if None in map(constant, indices[:-1])}
+    return {b for b in allocated if _STACK_BYTES <= _bytes(b) <= limit} - unknown
 
 
 def _bytes(buffer: tirx.Buffer) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
-IF_THEN_ELSE = ir.Op.get("prim.if_then_else")
+from tvm_blislike.schedules.rewrite import collect, constant, decided, substitute
 
 # Calls that LLVM turns into dozens of instructions or into a library call.
 _EXPENSIVE = frozenset(
@@ -21,56 +21,22 @@ _EXPENSIVE = frozenset(
 )
 
 
-def substitute(node: Any, values: dict[tirx.Var, tirx.Expr]) -> Any:
-    """Return `node` (expression or statement) with variables replaced by `values`."""
-    if not values:
-        return node
-    return tvm_ffi.structural_map(node, (tirx.Var, lambda v: values.get(v, v)), order="post")
-
-
-def collect(node: Any, kind: type | tuple[type, ...]) -> list[Any]:
-    """Return every sub-node of `node` that is of `kind`, in visiting order."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(node, (kind, lambda n: found.append(n) or 0), order="pre")
-    return found
-
-
-def uses_any(node: Any, variables: list[tirx.Var]) -> bool:
-    """Tell whether `node` mentions one of `variables`."""
-    return any(v.same_as(w) for v in collect(node, tirx.Var) for w in variables)
-
-
 def is_expensive(node: Any) -> bool:
     """Tell whether `node` calls a transcendental function."""
     calls = collect(node, ir.Call)
     return any(isinstance(c.op, ir.Op) and c.op.name in _EXPENSIVE for c in calls)
 
 
-def constant(expr: Any) -> int | None:
-    """Return the value of an integer constant, None for anything else."""
-    if isinstance(expr, int):
-        return expr
-    return int(expr.value) if isinstance(expr, tirx.IntImm) else None
-
-
 def simplify(node: Any, analyzer: sym.Analyzer) -> Any:
     """Drop what the ranges known to `analyzer` decide: conditions, integer minima and maxima."""
-
-    def decide(call: ir.Call) -> tirx.Expr:
-        if not call.op.same_as(IF_THEN_ELSE):
-            return call
-        condition = analyzer.simplify(call.args[0])
-        value = constant(condition)
-        if value is not None:
-            return call.args[1] if value else call.args[2]
-        return tirx.if_then_else(condition, call.args[1], call.args[2])
 
     def cast(node: tirx.Cast) -> tirx.Expr:
         if not str(node.value.ty).startswith("int"):
             return node
         return tirx.Cast(str(node.ty), analyzer.simplify(node.value))
 
-    return tvm_ffi.structural_map(node, [(ir.Call, decide), (tirx.Cast, cast)], order="post")
+    changes = [(ir.Call, lambda call: decided(call, analyzer)), (tirx.Cast, cast)]
+    return tvm_ffi.structural_map(node, changes)
 
 
 def flat_index(buffer: tirx.Buffer, indices: list[tirx.Expr]) -> tirx.Expr:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from tvm import ir, sym, tirx
 
-from .default_access import collect, constant
-from .default_nest import Stmts
+from tvm_blislike.schedules.default_nest import Stmts
+from tvm_blislike.schedules.rewrite import collect, constant
 
 # A border is split off at most this many times, so code cannot grow without bound.
 _MAX_SEGMENTS = 5

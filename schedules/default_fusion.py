@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from tvm import ir, sym, tirx
 
-from .default_access import collect, constant, loop_analyzer, substitute
-from .default_nest import Stmts, sequence
+from tvm_blislike.schedules.default_access import loop_analyzer
+from tvm_blislike.schedules.default_nest import Stmts, sequence
+from tvm_blislike.schedules.rewrite import collect, constant, substitute
 
 
 def share_parallel_loops(stages: list[Stmts], internal: list[tirx.Buffer]) -> list[Stmts]:

@@ -14,9 +14,10 @@ from collections.abc import Callable
 import tvm_ffi
 from tvm import ir, tirx
 
-from .default_access import IF_THEN_ELSE, simplify, substitute, uses_any
-from .default_borders import breakpoints
-from .default_nest import Nest, Reduction, Stmts
+from tvm_blislike.schedules.default_access import simplify
+from tvm_blislike.schedules.default_borders import breakpoints
+from tvm_blislike.schedules.default_nest import Nest, Reduction, Stmts
+from tvm_blislike.schedules.rewrite import is_if, substitute, uses_any
 
 # Windows up to this many steps (5 x 5) are written out; longer ones stay loops.
 _UNROLL_STEPS = 25
@@ -163,7 +164,7 @@ def _guarded(stmts: Stmts, reduction: Reduction) -> Stmts:
     if not isinstance(value, tirx.Add | tirx.Max | tirx.Min):
         return stmts
     choice = value.b
-    if not (isinstance(choice, ir.Call) and choice.op.same_as(IF_THEN_ELSE)):
+    if not is_if(choice):
         return stmts
     condition, taken, otherwise = choice.args
     lane = [stmt.loop_var] if is_loop else []

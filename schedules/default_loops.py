@@ -9,16 +9,10 @@ from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.target import Target
 from tvm.target.codegen import llvm_get_vector_width, target_has_features
 
-from .default_access import (
-    NestAccesses,
-    analyze_nest,
-    collect,
-    constant,
-    is_expensive,
-    realizes,
-)
-from .default_stages import BlockRV, Stage, Unscheduled, iterations
-from .default_transpose import reading_loop, tile_size
+from tvm_blislike.schedules.default_access import NestAccesses, analyze_nest, is_expensive, realizes
+from tvm_blislike.schedules.default_stages import BlockRV, Stage, Unscheduled, iterations
+from tvm_blislike.schedules.default_transpose import reading_loop, tile_size
+from tvm_blislike.schedules.rewrite import collect, constant
 
 # TVM's fork and join costs 5-10 us; two cores must save more than that.
 PARALLEL_NANOSECONDS = 15_000

@@ -13,12 +13,12 @@ from tvm.s_tir.dlight import ScheduleRule
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.target import Target
 
-from .default_access import collect, loop_analyzer, substitute, uses_any
-from .default_fusion import share_parallel_loops
-from .default_lanes import emit
-from .default_loops import Machine, shape_stages
-from .default_nest import Nest, Reduction, Stmts, sequence
-from .default_stages import (
+from tvm_blislike.schedules.default_access import loop_analyzer
+from tvm_blislike.schedules.default_fusion import share_parallel_loops
+from tvm_blislike.schedules.default_lanes import emit
+from tvm_blislike.schedules.default_loops import Machine, shape_stages
+from tvm_blislike.schedules.default_nest import Nest, Reduction, Stmts, sequence
+from tvm_blislike.schedules.default_stages import (
     BlockRV,
     Stage,
     Unscheduled,
@@ -28,9 +28,10 @@ from .default_stages import (
     pair_stages,
     unread_blocks,
 )
-from .default_transpose import emit_transposed
-from .default_views import FlatViews
-from .vector_math import vectorize_math
+from tvm_blislike.schedules.default_transpose import emit_transposed
+from tvm_blislike.schedules.default_views import FlatViews
+from tvm_blislike.schedules.rewrite import collect, substitute, uses_any
+from tvm_blislike.schedules.vector_math import vectorize_math
 
 ATTRIBUTE = "blislike.default_rule"
 

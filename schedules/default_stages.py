@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 
-from .default_access import collect, constant, is_expensive
+from tvm_blislike.schedules.default_access import is_expensive
+from tvm_blislike.schedules.rewrite import collect, constant
 
 BlockRV = s_tir.schedule.SBlockRV
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from .default_access import NestAccesses, constant, simplify, substitute
-from .default_nest import Nest, Stmts
+from tvm_blislike.schedules.default_access import NestAccesses, simplify
+from tvm_blislike.schedules.default_nest import Nest, Stmts
+from tvm_blislike.schedules.rewrite import constant, substitute
 
 _SMALLEST_TILE = 4
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from .default_access import collect, flat_index, simplify
+from tvm_blislike.schedules.default_access import flat_index, simplify
+from tvm_blislike.schedules.rewrite import collect
 
 
 class FlatViews:

@@ -13,7 +13,10 @@ Without registers it keeps pieces of code apart (`apart`): LLVM moves no load of
 from __future__ import annotations
 
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import tirx
+
+from tvm_blislike.schedules import imported
+from tvm_blislike.schedules.rewrite import annotation, without
 
 # Loop: the instruction set whose vector registers every iteration finds empty.
 FRESH = "blislike.fresh_registers"
@@ -21,7 +24,6 @@ FRESH = "blislike.fresh_registers"
 _REGISTERS = {"avx2": ("xmm", 16), "avx512": ("xmm", 32), "neon": ("v", 32)}
 _APART = "apart"
 _PREFIX = "blislike_fresh_registers_"
-_IMPORT = "pragma_import_llvm"
 
 
 def source(isa: str) -> str:
@@ -58,23 +60,12 @@ def insert(body: tirx.Stmt) -> tirx.Stmt:
 
 def with_sources(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Attach the LLVM source of the calls that `insert` made."""
-    found: set[str] = set()
-
-    def called(call: ir.Call) -> None:
-        name = str(call.args[0].value) if _calls_by_name(call) else ""
-        if name.startswith(_PREFIX):
-            found.add(name.removeprefix(_PREFIX))
-
-    tvm_ffi.structural_walk(func.body, [(ir.Call, called)])
-    body = func.body
-    for name in sorted(found):
-        text = ir.StringImm(_assembly(name, "~{memory}") if name == _APART else source(name))
-        body = tirx.AttrStmt(tirx.IntImm("int32", 0), _IMPORT, text, body)
-    return func.with_body(body) if found else func
+    ours = (name for name in imported.names_called(func) if name.startswith(_PREFIX))
+    return imported.with_sources(func, (_source(name.removeprefix(_PREFIX)) for name in ours))
 
 
-def _calls_by_name(call: ir.Call) -> bool:
-    return bool(call.args) and isinstance(call.args[0], ir.StringImm)
+def _source(name: str) -> str:
+    return _assembly(name, "~{memory}") if name == _APART else source(name)
 
 
 def _call(name: str) -> tirx.Stmt:
@@ -82,16 +73,7 @@ def _call(name: str) -> tirx.Stmt:
 
 
 def _started(loop: tirx.For) -> tirx.For:
-    isa = loop.annotations.get(FRESH) if loop.annotations else None
+    isa = annotation(loop, FRESH)
     if isa is None:
         return loop
-    kept = {key: note for key, note in loop.annotations.items() if key != FRESH}
-    return tirx.For(
-        loop.loop_var,
-        loop.min,
-        loop.extent,
-        loop.kind,
-        tirx.SeqStmt([_call(str(isa)), loop.body]),
-        loop.thread_binding,
-        kept,
-    )
+    return without(loop, FRESH, body=tirx.SeqStmt([_call(str(isa)), loop.body]))

@@ -12,6 +12,8 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, sym, tirx
 
+from tvm_blislike.schedules.rewrite import annotation, collect, substitute
+
 # Outermost loop of a copy to leave out.
 IN_PLACE = "blislike.in_place"
 
@@ -21,9 +23,9 @@ def read(body: tirx.Stmt) -> tirx.Stmt:
     copies: dict[tirx.Buffer, tirx.BufferStore] = {}
 
     def left_out(loop: tirx.For) -> tirx.Stmt:
-        if not (loop.annotations and IN_PLACE in loop.annotations):
+        if annotation(loop, IN_PLACE) is None:
             return loop
-        tvm_ffi.structural_walk(loop, [(tirx.BufferStore, lambda s: copies.update({s.buffer: s}))])
+        copies.update({store.buffer: store for store in collect(loop, tirx.BufferStore)})
         return _nothing()
 
     body = tvm_ffi.structural_map(body, [(tirx.For, left_out)])
@@ -49,17 +51,12 @@ def _source(copy: tirx.BufferStore, indices: Any) -> tirx.BufferLoad:
     """Return the element, or vector, that a copy put at some place of its target."""
     values = {at: value for at, value in zip(copy.indices, indices, strict=True)}
     original = _original(copy.value)
-
-    def value(var: tirx.Var) -> Any:
-        return next((new for at, new in values.items() if var.same_as(at)), var)
-
     analyzer = sym.Analyzer()
     *outer, last = original.indices
     lanes = indices[-1] if isinstance(indices[-1], tirx.Ramp) else None
     if lanes is not None:
         values[copy.indices[-1]] = lanes.base
-    at = [tvm_ffi.structural_map(index, [(tirx.Var, value)]) for index in (*outer, last)]
-    at = [analyzer.simplify(index) for index in at]
+    at = [analyzer.simplify(substitute(index, values)) for index in (*outer, last)]
     if lanes is not None:
         at[-1] = tirx.Ramp(at[-1], lanes.stride, lanes.lanes)
     return tirx.BufferLoad(original.source, at)

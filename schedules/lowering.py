@@ -46,7 +46,7 @@ from tvm_blislike.schedules import (
 )
 from tvm_blislike.schedules.accumulators import split_rows
 from tvm_blislike.schedules.gathers import shuffle_gathers
-from tvm_blislike.schedules.rewrite import bind, remade
+from tvm_blislike.schedules.rewrite import annotation, remade, substitute
 from tvm_blislike.schedules.unswitch import hoist, unrolled
 from tvm_blislike.schedules.vector_math import vectorize_math
 
@@ -156,16 +156,12 @@ def _int(value: int) -> tirx.IntImm:
     return tirx.IntImm("int32", value)
 
 
-def _annotation(loop: tirx.For, key: str) -> Any:
-    return loop.annotations[key] if loop.annotations and key in loop.annotations else None
-
-
 def _sequence(parts: list[tirx.Stmt]) -> tirx.Stmt:
     return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
 
 
 def _split_tiles(loop: tirx.For) -> tirx.Stmt:
-    edge, border = _annotation(loop, EDGE), _annotation(loop, BORDER)
+    edge, border = annotation(loop, EDGE), annotation(loop, BORDER)
     if edge is None and border is None:
         return loop
     extents = notes.read(edge) if edge is not None else {}
@@ -183,13 +179,13 @@ def _peel(loop: tirx.For, first: int, last: int, extents: dict[str, int]) -> tir
     plain = {k: v for k, v in loop.annotations.items() if k not in (EDGE, BORDER)}
     if loop.kind == tirx.ForKind.PARALLEL and count > 1:
         return remade(loop, annotations=plain, body=_branches(loop, first, last, extents))
-    parts = [bind(loop.body, (loop.loop_var, i)) for i in range(first)]
+    parts = [substitute(loop.body, {loop.loop_var: i}) for i in range(first)]
     if count > first + last:
         middle = count - first - last
         parts.append(remade(loop, min=_int(first), extent=_int(middle), annotations=plain))
-    parts += [bind(loop.body, (loop.loop_var, i)) for i in range(count - last, count)]
+    parts += [substitute(loop.body, {loop.loop_var: i}) for i in range(count - last, count)]
     parts[-1] = _cut(parts[-1], extents)
-    if _annotation(loop, APART) is not None and len(parts) > 1:
+    if annotation(loop, APART) is not None and len(parts) > 1:
         parts = [tirx.SeqStmt([fresh_registers.apart(), part]) for part in parts]
     return _sequence(parts)
 
@@ -198,7 +194,7 @@ def _branches(loop: tirx.For, first: int, last: int, extents: dict[str, int]) ->
     """Body of a parallel loop: peeled iterations would run on one thread alone."""
     count = int(loop.extent)
     split = {*range(first), *range(count - last, count)}
-    bound = {i: bind(loop.body, (loop.loop_var, i)) for i in split}
+    bound = {i: substitute(loop.body, {loop.loop_var: i}) for i in split}
     if extents:
         bound[count - 1] = _cut(bound[count - 1], extents)
     cases = [(i + 1, bound[i]) for i in sorted(bound)]
@@ -234,7 +230,7 @@ def _with_bounds(stmt: tirx.Stmt, bounds: dict[str, tuple[int, int]]) -> tirx.St
 
 
 def _rebound(loop: tirx.For, bounds: dict[str, tuple[int, int]]) -> tirx.For:
-    axis = _annotation(loop, AXIS)
+    axis = annotation(loop, AXIS)
     if axis is None or str(axis) not in bounds:
         return loop
     start, extent = bounds[str(axis)]
@@ -247,14 +243,14 @@ def _unroll_by_input(loop: tirx.For) -> tirx.Stmt:
 
     The order of the sum into each output stays that of the kernel, so results do not change.
     """
-    steps = _annotation(loop, BY_INPUT)
+    steps = annotation(loop, BY_INPUT)
     if steps is None:
         return loop
     sh, sw, dh, dw = (int(step) for step in steps)
     loops = {}
     body: tirx.Stmt = loop
-    while isinstance(body, tirx.For) and str(_annotation(body, AXIS)) in ("ry", "rx", "mh", "mw"):
-        loops[str(_annotation(body, AXIS))] = body
+    while isinstance(body, tirx.For) and str(annotation(body, AXIS)) in ("ry", "rx", "mh", "mw"):
+        loops[str(annotation(body, AXIS))] = body
         body = body.body
     nest = [loops[axis] for axis in ("mh", "mw", "ry", "rx")]
 
@@ -264,23 +260,23 @@ def _unroll_by_input(loop: tirx.For) -> tirx.Stmt:
 
     order = sorted(itertools.product(*(range(int(f.extent)) for f in nest)), key=pixel)
     variables = [f.loop_var for f in nest]
-    return _sequence([bind(body, *zip(variables, at, strict=True)) for at in order])
+    return _sequence([substitute(body, dict(zip(variables, at, strict=True))) for at in order])
 
 
 def _split_pieces(loop: tirx.For) -> tirx.Stmt:
-    return loop if _annotation(loop, pieces.PIECES) is None else pieces.split(loop)
+    return loop if annotation(loop, pieces.PIECES) is None else pieces.split(loop)
 
 
 def _write_out(loop: tirx.For) -> tirx.Stmt:
-    return loop if _annotation(loop, UNROLL) is None else unrolled(loop)
+    return loop if annotation(loop, UNROLL) is None else unrolled(loop)
 
 
 def _unswitch(loop: tirx.For) -> tirx.Stmt:
-    return loop if _annotation(loop, UNSWITCH) is None else hoist(loop)
+    return loop if annotation(loop, UNSWITCH) is None else hoist(loop)
 
 
 def _vectorize(loop: tirx.For) -> tirx.Stmt:
-    width = _annotation(loop, VECTOR)
+    width = annotation(loop, VECTOR)
     if width is None:
         return loop
     parts = []
@@ -296,9 +292,7 @@ def _vectorize(loop: tirx.For) -> tirx.Stmt:
 def _vector_part(loop: tirx.For, start: int, count: int, width: int) -> tirx.Stmt:
     outer, inner = tirx.Var("jv", "int32"), tirx.Var("lane", "int32")
     index = _int(start) + outer * _int(width) + inner
-    body = tvm_ffi.structural_map(
-        loop.body, [(tirx.Var, lambda v: index if v.same_as(loop.loop_var) else v)]
-    )
+    body = substitute(loop.body, {loop.loop_var: index})
     kind = tirx.ForKind.VECTORIZED if width > 1 else tirx.ForKind.SERIAL
     vector = tirx.For(inner, _int(0), _int(width), kind, body)
     outer_kind = tirx.ForKind.UNROLLED if count <= _MOST_UNROLLED else tirx.ForKind.SERIAL

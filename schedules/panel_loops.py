@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import tirx
 
 from tvm_blislike import notes
 from tvm_blislike.microkernels import AXIS, PANELS, neon_panels
-
-_IMPORT = "pragma_import_llvm"
+from tvm_blislike.schedules import imported
+from tvm_blislike.schedules.rewrite import annotation, collect
 
 
 def choose(body: tirx.Stmt) -> tirx.Stmt:
@@ -25,22 +24,12 @@ def choose(body: tirx.Stmt) -> tirx.Stmt:
 
 def with_sources(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Attach the LLVM source of the functions that `func` calls."""
-    names: set[str] = set()
-
-    def called(call: Any) -> None:
-        if call.args and isinstance(call.args[0], tvm.ir.StringImm):
-            names.add(str(call.args[0].value))
-
-    tvm_ffi.structural_walk(func.body, [(tvm.ir.Call, called)])
-    sources = [source for source in map(neon_panels.source_of, sorted(names)) if source]
-    body = func.body
-    for source in sources:
-        body = tirx.AttrStmt(tirx.IntImm("int32", 0), _IMPORT, tvm.ir.StringImm(source), body)
-    return func.with_body(body) if sources else func
+    sources = map(neon_panels.source_of, imported.names_called(func))
+    return imported.with_sources(func, filter(None, sources))
 
 
 def _chosen(loop: tirx.For) -> tirx.Stmt:
-    note = loop.annotations.get(PANELS) if loop.annotations else None
+    note = annotation(loop, PANELS)
     if note is None:
         return loop
     call, *plain = loop.body.seq
@@ -68,11 +57,8 @@ def _of_whole_buffer(address: Any) -> Any:
 def _extents(body: tirx.Stmt) -> dict[str, int]:
     """Extents of the loops over the axes of the block; an axis without a loop has one."""
     found = {"mh": 1, "mw": 1, "nr": 1}
-
-    def visit(loop: tirx.For) -> None:
-        axis = str(loop.annotations.get(AXIS)) if loop.annotations else ""
+    for loop in collect(body, tirx.For):
+        axis = str(annotation(loop, AXIS))
         if axis in found:
             found[axis] = int(loop.extent)
-
-    tvm_ffi.structural_walk(body, [(tirx.For, visit)])
     return found

@@ -29,16 +29,15 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_blislike import notes
+from tvm_blislike.hardware import LINE_BYTES
 from tvm_blislike.microkernels import AXIS
-from tvm_blislike.schedules.rewrite import remade
+from tvm_blislike.schedules.rewrite import annotation, collect, remade, substitute
 
 # On the loop over the calls that share a panel: {"operand": 0 for A or 1 for B, "axis": the index
 # that counts panels, "step": what to add to it, "calls": iterations, "elements": of one panel}.
 NEXT = "blislike.next_panel"
 # On any loop around calls: {"operand", "steps": how far ahead, "elements": of a step}.
 AHEAD = "blislike.ahead"
-# Bytes of a cache line.
-LINE_BYTES = 64
 # Parts of a panel to ask for side by side. Two gain as much as four; eight lose 5 to 10 %.
 _PARTS = 4
 # Keep in the second-level cache: a panel is larger than the first, or not needed so soon.
@@ -51,20 +50,20 @@ def insert(stmt: tirx.Stmt) -> tirx.Stmt:
 
 
 def _at_calls(calls: tirx.For) -> tirx.For:
-    found = calls.annotations
     body = calls.body
-    if NEXT in found:
-        spec = notes.read(found[NEXT])
+    following, ahead = annotation(calls, NEXT), annotation(calls, AHEAD)
+    if following is not None:
+        spec = notes.read(following)
         body = _in_k_loops(body, lambda loop: _next_panel(loop, calls.loop_var, spec))
-    if AHEAD in found:
-        spec = notes.read(found[AHEAD])
-        body = _in_k_loops(body, lambda loop: _ahead(loop, spec))
+    if ahead is not None:
+        steps = notes.read(ahead)
+        body = _in_k_loops(body, lambda loop: _ahead(loop, steps))
     return calls if body is calls.body else remade(calls, body=body)
 
 
 def _in_k_loops(stmt: tirx.Stmt, change: Any) -> tirx.Stmt:
     def visit(loop: tirx.For) -> tirx.For:
-        return change(loop) if str(loop.annotations.get(AXIS, "")) == "k" else loop
+        return change(loop) if str(annotation(loop, AXIS)) == "k" else loop
 
     return tvm_ffi.structural_map(stmt, [(tirx.For, visit)])
 
@@ -107,7 +106,7 @@ def parts(lines: int, step: Any, steps: int) -> list[Any]:
 
 def _ahead(loop: tirx.For, spec: dict[str, int]) -> tirx.For:
     def each_step(step: tirx.For) -> tirx.For:
-        if str(step.annotations.get(AXIS, "")) != "ki":
+        if str(annotation(step, AXIS)) != "ki":
             return step
         load = operand_of(step.body, spec["operand"])
         at = [*_at_start(load, step, keep=step.loop_var)]
@@ -132,22 +131,13 @@ def line_of(load: Any, indices: list[Any]) -> tirx.Stmt:
 
 def operand_of(body: tirx.Stmt, operand: int) -> Any:
     """Return the load of A (0), a broadcast, or of B (1), the vector it is multiplied with."""
-    found: list[Any] = []
-
-    def look(product: tirx.Mul) -> None:
-        if isinstance(product.a, tirx.Broadcast):
-            found.append(product.b if operand else product.a.value)
-
-    tvm_ffi.structural_walk(body, [(tirx.Mul, look)])
-    return found[0]
+    products = collect(body, tirx.Mul)
+    product = next(each for each in products if isinstance(each.a, tirx.Broadcast))
+    return product.b if operand else product.a.value
 
 
 def _at_start(load: Any, loop: tirx.For, keep: Any = None) -> list[Any]:
     """Return the indices of a load with the micro-kernel's own loops at zero."""
-    zero = tirx.const(0, "int32")
-    inside: set[tirx.Var] = {loop.loop_var}
-    tvm_ffi.structural_walk(loop.body, [(tirx.For, lambda f: inside.add(f.loop_var))])
-    inside.discard(keep)
+    inside = {each.loop_var for each in (loop, *collect(loop.body, tirx.For))} - {keep}
     indices = [i.base if isinstance(i, tirx.Ramp) else i for i in load.indices]
-    at_zero = [(tirx.Var, lambda var: zero if var in inside else var)]
-    return [tvm_ffi.structural_map(index, at_zero) for index in indices]
+    return [substitute(index, dict.fromkeys(inside, 0)) for index in indices]

@@ -23,7 +23,7 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from tvm_blislike import notes
-from tvm_blislike.schedules.rewrite import bind
+from tvm_blislike.schedules.rewrite import annotation, collect, decided, remade, substitute
 
 # Loop over elements to copy: {"width": lanes of a vector, "cuts": places where a piece ends}. With
 # "shifts", its body is a loop over copies that read as many elements further each.
@@ -31,7 +31,6 @@ PIECES = "blislike.pieces"
 # Loop over the pixels of images of a size: [height, width]. NCHW images of that size are addressed
 # as [n, c, y * width + x], which is contiguous where y and x are quotient and rest of a pixel.
 IMAGE = "blislike.image"
-_IF = "prim.if_then_else"
 
 
 def split(loop: tirx.For) -> tirx.Stmt:
@@ -60,12 +59,10 @@ def vectors(start: int, end: int, width: int) -> Iterator[tuple[int, int]]:
 def _vector(loop: tirx.For, first: int, lanes: int) -> tirx.Stmt:
     lane = tirx.Var("lane", "int32")
     index = lane + tirx.IntImm("int32", first)
-    body = tvm_ffi.structural_map(
-        loop.body, [(tirx.Var, lambda v: index if v.same_as(loop.loop_var) else v)]
-    )
+    body = substitute(loop.body, {loop.loop_var: index})
     analyzer = sym.Analyzer()
     analyzer.bind(lane, ir.Range(0, lanes))
-    body = tvm_ffi.structural_map(body, [(ir.Call, lambda call: _decided(call, analyzer))])
+    body = tvm_ffi.structural_map(body, [(ir.Call, lambda call: decided(call, analyzer))])
     kind = tirx.ForKind.VECTORIZED if lanes > 1 else tirx.ForKind.SERIAL
     return tirx.For(lane, tirx.IntImm("int32", 0), tirx.IntImm("int32", lanes), kind, body)
 
@@ -75,7 +72,7 @@ def _shifted(loop: tirx.For, first: int, lanes: int) -> tirx.Stmt:
     steps = loop.body
     copies = []
     for step in range(int(steps.extent)):
-        at = _remade(loop, bind(steps.body, (steps.loop_var, step)))
+        at = remade(loop, body=substitute(steps.body, {steps.loop_var: step}))
         # LLVM takes shifts of less than a register apart, into loads of one element.
         is_whole = lanes == notes.read(loop.annotations[PIECES])["width"]
         shifted = _shift(loop, at, first, lanes) if is_whole else None
@@ -85,8 +82,9 @@ def _shifted(loop: tirx.For, first: int, lanes: int) -> tirx.Stmt:
 
 def _shift(loop: tirx.For, step: tirx.For, first: int, lanes: int) -> tirx.Stmt | None:
     """Return one of the copies, None where it does not copy a whole vector."""
-    at_start = bind(loop.body.body, (loop.body.loop_var, 0), (loop.loop_var, first))
-    store, origin = (_element(stmt) for stmt in (bind(step.body, (step.loop_var, first)), at_start))
+    at_start = substitute(loop.body.body, {loop.body.loop_var: 0, loop.loop_var: first})
+    at_step = substitute(step.body, {step.loop_var: first})
+    store, origin = (_element(stmt) for stmt in (at_step, at_start))
     if store is None or origin is None:
         return None
     *outer, x = origin.value.indices
@@ -108,27 +106,13 @@ def _shift(loop: tirx.For, step: tirx.For, first: int, lanes: int) -> tirx.Stmt 
 def _element(stmt: tirx.Stmt) -> tirx.BufferStore | None:
     """Return the copy of one element with conditions and indices worked out."""
     analyzer = sym.Analyzer()
-    stmt = tvm_ffi.structural_map(stmt, [(ir.Call, lambda call: _decided(call, analyzer))])
+    stmt = tvm_ffi.structural_map(stmt, [(ir.Call, lambda call: decided(call, analyzer))])
     if not (isinstance(stmt, tirx.BufferStore) and isinstance(stmt.value, ir.TensorLoad)):
         return None
     load = stmt.value
     at = [analyzer.simplify(index) for index in load.indices]
     to = [analyzer.simplify(index) for index in stmt.indices]
     return tirx.BufferStore(stmt.buffer, tirx.BufferLoad(load.source, at), to)
-
-
-def _remade(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
-    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
-
-
-def _decided(call: ir.Call, analyzer: sym.Analyzer) -> Any:
-    """Resolve a condition as far as it is the same for all lanes."""
-    if getattr(call.op, "name", "") != _IF:
-        return call
-    condition = analyzer.simplify(call.args[0])
-    if isinstance(condition, tirx.IntImm):
-        return call.args[1] if int(condition) else call.args[2]
-    return tirx.if_then_else(condition, *call.args[1:])
 
 
 def address_by_pixel(func: tirx.PrimFunc) -> tirx.Stmt:
@@ -174,12 +158,9 @@ def address_by_pixel(func: tirx.PrimFunc) -> tirx.Stmt:
 
 def _sizes(body: tirx.Stmt) -> set[tuple[int, ...]]:
     found: set[tuple[int, ...]] = set()
-
-    def look(loop: tirx.For) -> None:
-        if IMAGE in loop.annotations:
-            height, width = (int(e) for e in loop.annotations[IMAGE])
+    for size in (annotation(loop, IMAGE) for loop in collect(body, tirx.For)):
+        if size is not None:
+            height, width = (int(e) for e in size)
             # Constants of an epilogue may be the same along a row.
             found.update({(height, width), (height, 1)})
-
-    tvm_ffi.structural_walk(body, [(tirx.For, look)])
     return found

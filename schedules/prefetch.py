@@ -20,9 +20,8 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_blislike import notes
-from tvm_blislike.schedules.default_access import collect, uses_any
 from tvm_blislike.schedules.panels import elements_per_line, line_of, operand_of, parts
-from tvm_blislike.schedules.rewrite import remade
+from tvm_blislike.schedules.rewrite import annotation, collect, remade, uses_any
 
 # On the loop over block rows of a slab: {"columns": blocks per row, "blocks": of a slab}.
 PREFETCH = "blislike.prefetch"
@@ -36,14 +35,15 @@ def insert(stmt: tirx.Stmt) -> tirx.Stmt:
 
 
 def _at_rows(rows: tirx.For) -> tirx.For:
-    if PREFETCH not in rows.annotations:
+    wanted = annotation(rows, PREFETCH)
+    if wanted is None:
         return rows
-    spec = notes.read(rows.annotations[PREFETCH])
+    spec = notes.read(wanted)
     column = _column(rows.body)
     block = rows.loop_var * spec["columns"] + column.loop_var
 
     def at_call(loop: tirx.For) -> tirx.For:
-        if str(loop.annotations.get(ROLE, "")) != "call":
+        if str(annotation(loop, ROLE)) != "call":
             return loop
         return _next_panel(loop, block, spec["blocks"])
 
@@ -51,7 +51,7 @@ def _at_rows(rows: tirx.For) -> tirx.For:
 
 
 def _column(stmt: tirx.Stmt) -> tirx.For:
-    return next(x for x in collect(stmt, tirx.For) if str(x.annotations.get(ROLE, "")) == "column")
+    return next(x for x in collect(stmt, tirx.For) if str(annotation(x, ROLE)) == "column")
 
 
 def _next_panel(calls: tirx.For, block: Any, blocks: int) -> tirx.Stmt:

@@ -1,11 +1,65 @@
-"""Small rewrites of loops that the passes behind the templates share."""
+"""Small looks at loops, and small rewrites of them, that all passes over lowered code share."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tvm_ffi
-from tvm import tirx
+from tvm import ir, sym, tirx
+
+_IF_THEN_ELSE = ir.Op.get("prim.if_then_else")
+
+
+def collect(node: Any, kind: type | tuple[type, ...]) -> list[Any]:
+    """Return every sub-node of `node` that is of `kind`, outer ones before those inside them."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(node, (kind, found.append), order="pre")
+    return found
+
+
+def uses_any(node: Any, variables: Iterable[tirx.Var]) -> bool:
+    """Whether `node` mentions one of `variables`."""
+    return not set(variables).isdisjoint(collect(node, tirx.Var))
+
+
+def constant(expr: Any) -> int | None:
+    """Return the value of an integer constant, None for anything else."""
+    if isinstance(expr, int):
+        return expr
+    return int(expr.value) if isinstance(expr, tirx.IntImm) else None
+
+
+def annotation(loop: tirx.For, key: str) -> Any:
+    """Return what a loop's annotation says, None where it has none of that key."""
+    return loop.annotations.get(key) if loop.annotations else None
+
+
+def is_if(node: Any) -> bool:
+    """Whether an expression chooses one of two values by a condition."""
+    return isinstance(node, ir.Call) and node.op.same_as(_IF_THEN_ELSE)
+
+
+def substitute(node: Any, values: Mapping[tirx.Var, Any]) -> Any:
+    """Return a statement or an expression with expressions or integers in place of variables."""
+    if not values:
+        return node
+    new = {
+        var: tirx.IntImm(var.ty.dtype, value) if isinstance(value, int) else value
+        for var, value in values.items()
+    }
+    return tvm_ffi.structural_map(node, [(tirx.Var, lambda var: new.get(var, var))])
+
+
+def decided(call: ir.Call, analyzer: sym.Analyzer) -> Any:
+    """Return the value that a call chooses where its condition is known, else the call."""
+    if not is_if(call):
+        return call
+    condition = analyzer.simplify(call.args[0])
+    known = constant(condition)
+    if known is not None:
+        return call.args[1] if known else call.args[2]
+    return tirx.if_then_else(condition, call.args[1], call.args[2])
 
 
 def remade(loop: tirx.For, **changes: Any) -> tirx.For:
@@ -22,11 +76,7 @@ def remade(loop: tirx.For, **changes: Any) -> tirx.For:
     return tirx.For(**{**fields, **changes})
 
 
-def bind(node: Any, *values: tuple[tirx.Var, Any]) -> Any:
-    """Return a statement or an expression with integers or expressions in place of variables."""
-
-    def value(var: tirx.Var) -> Any:
-        new = next((new for known, new in values if var.same_as(known)), var)
-        return tirx.IntImm("int32", new) if isinstance(new, int) else new
-
-    return tvm_ffi.structural_map(node, [(tirx.Var, value)])
+def without(loop: tirx.For, *keys: str, **changes: Any) -> tirx.For:
+    """Return a loop without some of its annotations, and with some of its fields changed."""
+    kept = {key: note for key, note in loop.annotations.items() if key not in keys}
+    return remade(loop, annotations=kept, **changes)

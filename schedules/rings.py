@@ -18,7 +18,7 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_blislike import notes
-from tvm_blislike.schedules.rewrite import remade
+from tvm_blislike.schedules.rewrite import annotation, collect, without
 
 # On the loop over blocks: {"axis": of the rows in the buffer, "rows": of the buffer, "step": rows
 # that a block is below the one above}.
@@ -33,9 +33,10 @@ def insert(stmt: tirx.Stmt) -> tirx.Stmt:
 
 
 def _ring(blocks: tirx.For) -> tirx.Stmt:
-    if not blocks.annotations or RING not in blocks.annotations:
+    spec = annotation(blocks, RING)
+    if spec is None:
         return blocks
-    note = notes.read(blocks.annotations[RING])
+    note = notes.read(spec)
     axis, rows, step = (note[key] for key in ("axis", "rows", "step"))
     buffer, known = _stored(blocks)
     first = blocks.loop_var * step
@@ -61,10 +62,10 @@ def _ring(blocks: tirx.For) -> tirx.Stmt:
         return tirx.BufferStore(buffer, access.value, turned(access.indices))
 
     def only_new(loop: tirx.For) -> tirx.For:
-        if not loop.annotations or RING_ROWS not in loop.annotations:
+        if annotation(loop, RING_ROWS) is None:
             return loop
         new = tirx.any(blocks.loop_var.equal(0), loop.loop_var >= known)
-        return _with_body(loop, tirx.IfThenElse(new, loop.body, None), RING_ROWS)
+        return without(loop, RING_ROWS, body=tirx.IfThenElse(new, loop.body, None))
 
     changes = [
         (tirx.AllocBuffer, moved),
@@ -73,27 +74,14 @@ def _ring(blocks: tirx.For) -> tirx.Stmt:
         (tirx.For, only_new),
     ]
     body = tvm_ffi.structural_map(blocks.body, changes)
-    return tirx.SeqStmt([*allocated, _with_body(blocks, body, RING)])
+    return tirx.SeqStmt([*allocated, without(blocks, RING, body=body)])
 
 
 def _stored(blocks: tirx.For) -> tuple[tirx.Buffer, int]:
     """Return the buffer that the `RING_ROWS` loop fills, and the rows known from above."""
-    inside: list[Any] = []
-    allocated: list[Any] = []
-    tvm_ffi.structural_walk(blocks.body, [(tirx.AllocBuffer, lambda a: allocated.append(a.buffer))])
-
-    def rows(loop: tirx.For) -> None:
-        if loop.annotations and RING_ROWS in loop.annotations:
-            inside.append(loop)
-
-    tvm_ffi.structural_walk(blocks.body, [(tirx.For, rows)])
-    stored: list[tirx.Buffer] = []
-    tvm_ffi.structural_walk(inside[0], [(tirx.BufferStore, lambda s: stored.append(s.buffer))])
-    buffer = next(b for b in stored if any(b.same_as(a) for a in allocated))
-    return buffer, int(inside[0].annotations[RING_ROWS])
-
-
-def _with_body(loop: tirx.For, body: tirx.Stmt, done: str) -> tirx.For:
-    """Return the loop with another body and without the annotation that is dealt with."""
-    kept = {key: note for key, note in loop.annotations.items() if key != done}
-    return remade(loop, body=body, annotations=kept)
+    allocated = {alloc.buffer for alloc in collect(blocks.body, tirx.AllocBuffer)}
+    loops = collect(blocks.body, tirx.For)
+    rows = next(loop for loop in loops if annotation(loop, RING_ROWS) is not None)
+    stored = (store.buffer for store in collect(rows, tirx.BufferStore))
+    buffer = next(buffer for buffer in stored if buffer in allocated)
+    return buffer, int(annotation(rows, RING_ROWS))

@@ -18,7 +18,7 @@ from tvm import ir, tirx
 
 from tvm_blislike.schedules import pieces
 from tvm_blislike.schedules.default_transpose import transpose
-from tvm_blislike.schedules.rewrite import bind
+from tvm_blislike.schedules.rewrite import annotation, collect, substitute
 
 # Loop of an epilogue over the columns of a block of C, around the one over its rows: the lanes of
 # a vector.
@@ -33,22 +33,16 @@ def insert(body: tirx.Stmt) -> tirx.Stmt:
 
 
 def _turned(loop: tirx.For) -> tirx.Stmt:
-    note = loop.annotations.get(TURN) if loop.annotations else None
+    note = annotation(loop, TURN)
     if note is None:
         return loop
-    rows = _rows(loop)
+    rows = collect(loop.body, tirx.For)[0]
     lanes = int(note)
     parts: list[tirx.Stmt] = []
     for column in range(0, int(loop.extent), lanes):
         for row, height in pieces.vectors(0, int(rows.extent), lanes):
             parts += _square(loop, rows, (row, height), (column, lanes))
     return tirx.SeqStmt(parts)
-
-
-def _rows(loop: tirx.For) -> tirx.For:
-    found: list[tirx.For] = []
-    tvm_ffi.structural_walk(loop.body, [(tirx.For, found.append)])
-    return found[0]
 
 
 def _square(
@@ -76,16 +70,15 @@ def _square(
 
 
 def _load_of_block(body: tirx.Stmt) -> Any:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(body, [(ir.TensorLoad, found.append)])
-    return next(load for load in found if load.source.name.startswith(_BLOCK))
+    loads = collect(body, ir.TensorLoad)
+    return next(load for load in loads if load.source.name.startswith(_BLOCK))
 
 
 def _vector(
     load: Any, loop: tirx.For, rows: tirx.For, row: int, column: int, lanes: int
 ) -> tirx.Expr:
     """Return a vector of a row of the block."""
-    *outer, first = bind(load, (loop.loop_var, column), (rows.loop_var, row)).indices
+    *outer, first = substitute(load, {loop.loop_var: column, rows.loop_var: row}).indices
     return tirx.BufferLoad(load.source, [*outer, tirx.Ramp(first, 1, lanes)])
 
 
@@ -99,7 +92,7 @@ def _epilogue(
     """Return the epilogue of one column for some rows, a vector of the result."""
     (column, i), (row, height) = along, across
     lane = tirx.Var("lane", "int32")
-    body = bind(loop.body, (loop.loop_var, column + i))
+    body = substitute(loop.body, {loop.loop_var: column + i})
 
     def load(access: Any) -> Any:
         if not access.source.name.startswith(_BLOCK):
@@ -110,7 +103,7 @@ def _epilogue(
         if not inner.loop_var.same_as(rows.loop_var):
             return inner
         body = tvm_ffi.structural_map(inner.body, [(ir.TensorLoad, load)])
-        body = bind(body, (rows.loop_var, lane + row))
+        body = substitute(body, {rows.loop_var: lane + row})
         kind = tirx.ForKind.VECTORIZED if height > 1 else tirx.ForKind.SERIAL
         return tirx.For(lane, tirx.IntImm("int32", 0), tirx.IntImm("int32", height), kind, body)
 

@@ -14,22 +14,15 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from tvm_blislike.schedules.rewrite import remade
-
-_IF = "prim.if_then_else"
+from tvm_blislike.schedules.rewrite import collect, is_if, remade, substitute
 
 
 def unrolled(loop: tirx.For) -> tirx.Stmt:
     """Return the copies of a loop's body, with the branch that each index selects."""
     first, count = int(loop.min), int(loop.extent)
-    copies = [_resolved(_bound(loop, first + i)) for i in range(count)]
+    indices = range(first, first + count)
+    copies = [_resolved(substitute(loop.body, {loop.loop_var: index})) for index in indices]
     return copies[0] if count == 1 else tirx.SeqStmt(copies)
-
-
-def _bound(loop: tirx.For, index: int) -> tirx.Stmt:
-    value = tirx.IntImm(loop.loop_var.ty.dtype, index)
-    at_index = [(tirx.Var, lambda var: value if var.same_as(loop.loop_var) else var)]
-    return tvm_ffi.structural_map(loop.body, at_index)
 
 
 def _resolved(stmt: tirx.Stmt) -> tirx.Stmt:
@@ -71,7 +64,7 @@ def _conditions(stmt: tirx.Stmt) -> list[Any]:
     found: list[Any] = []
 
     def call(node: ir.Call) -> None:
-        if getattr(node.op, "name", "") == _IF:
+        if is_if(node):
             found.append(node.args[0])
 
     def branch(node: tirx.IfThenElse) -> None:
@@ -83,25 +76,14 @@ def _conditions(stmt: tirx.Stmt) -> list[Any]:
 
 def _variables(stmt: tirx.Stmt) -> set[tirx.Var]:
     """Return the variables that a statement defines."""
-    found: set[tirx.Var] = set()
-    defining = [
-        (tirx.For, lambda loop: found.add(loop.loop_var)),
-        (tirx.Bind, lambda bind: found.add(bind.var)),
-        (tirx.Let, lambda let: found.add(let.var)),
-    ]
-    tvm_ffi.structural_walk(stmt, defining)
-    return found
+    variables = {loop.loop_var for loop in collect(stmt, tirx.For)}
+    return variables | {bound.var for bound in collect(stmt, (tirx.Bind, tirx.Let))}
 
 
 def _depends(term: Any, inner: set[tirx.Var]) -> bool:
     """Whether a condition uses one of the variables, or data, which the body may change."""
-    found: list[Any] = []
-    uses = [
-        (tirx.Var, lambda var: found.append(var) if var in inner else None),
-        (ir.TensorLoad, found.append),
-    ]
-    tvm_ffi.structural_walk(term, uses)
-    return bool(found)
+    used = collect(term, (tirx.Var, ir.TensorLoad))
+    return any(isinstance(node, ir.TensorLoad) or node in inner for node in used)
 
 
 def _terms(condition: Any) -> list[Any]:
@@ -131,7 +113,7 @@ def _assuming(stmt: tirx.Stmt, known: list[Any]) -> tirx.Stmt:
     """Return a statement without the conditions that are known to hold."""
 
     def call(node: ir.Call) -> Any:
-        if getattr(node.op, "name", "") != _IF:
+        if not is_if(node):
             return node
         left = _remaining(node.args[0], known)
         return tirx.if_then_else(tirx.all(*left), *node.args[1:]) if left else node.args[1]
@@ -148,15 +130,14 @@ def _assuming(stmt: tirx.Stmt, known: list[Any]) -> tirx.Stmt:
 def _without(stmt: tirx.Stmt, refuted: list[Any]) -> tirx.Stmt:
     """Return a statement where conditions that need one of `refuted` do not hold."""
 
+    def fails(condition: Any) -> bool:
+        return any(_contains(refuted, term) for term in _terms(condition))
+
     def call(node: ir.Call) -> Any:
-        fails = getattr(node.op, "name", "") == _IF and len(_remaining(node.args[0], refuted))
-        is_if = getattr(node.op, "name", "") == _IF
-        if not is_if or fails == len(_terms(node.args[0])):
-            return node
-        return node.args[2]
+        return node.args[2] if is_if(node) and fails(node.args[0]) else node
 
     def branch(node: tirx.IfThenElse) -> Any:
-        if len(_remaining(node.condition, refuted)) == len(_terms(node.condition)):
+        if not fails(node.condition):
             return node
         return node.else_case if node.else_case is not None else tirx.Evaluate(0)
 

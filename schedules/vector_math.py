@@ -19,6 +19,8 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvm_blislike.schedules.rewrite import collect, is_if
+
 Expr = tirx.Expr
 
 # exp(r) = 1 + r + r^2 P(r) for |r| <= ln(2) / 2, relative error 3.1e-9
@@ -336,14 +338,11 @@ def _is_one(extent: Expr) -> bool:
 
 
 def _has_loop(stmt: tirx.Stmt) -> bool:
-    loops: list[tirx.For] = []
-    tvm_ffi.structural_walk(stmt, [(tirx.For, loops.append)])
-    return bool(loops)
+    return bool(collect(stmt, tirx.For))
 
 
 def _split_store(store: tirx.BufferStore, loop: tirx.For, buffers: list[tirx.Buffer]) -> tirx.Stmt:
-    calls: list[ir.Call] = []
-    tvm_ffi.structural_walk(store.value, [(ir.Call, calls.append)])
+    calls = collect(store.value, ir.Call)
     # What a condition guards must stay behind it; a function of the choice need not.
     guarded = _guarded(calls)
     if sum(_is_replaced(call) and call not in guarded for call in calls) < 2:
@@ -370,12 +369,8 @@ def _split_store(store: tirx.BufferStore, loop: tirx.For, buffers: list[tirx.Buf
 
 def _guarded(calls: list[ir.Call]) -> set[ir.Call]:
     """Return the calls inside a branch of an `if_then_else`."""
-    found: list[ir.Call] = []
-    for call in calls:
-        if isinstance(call.op, ir.Op) and call.op.name == "prim.if_then_else":
-            for branch in call.args[1:]:
-                tvm_ffi.structural_walk(branch, [(ir.Call, found.append)])
-    return set(found)
+    branches = (branch for call in calls if is_if(call) for branch in call.args[1:])
+    return {call for branch in branches for call in collect(branch, ir.Call)}
 
 
 _REWRITES: dict[str, Callable[..., Expr | None]] = {

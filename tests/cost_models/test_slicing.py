@@ -239,7 +239,7 @@ def test_positive_within_bounds_and_complete(workload, core, block):
         assert s.filters.count * s.n_f >= workload.co
         memory, l3, l2 = s.lines
         weights = workload.co * workload.ci * workload.kh * workload.kw * 4
-        line = core.caches[0].line_bytes if core.caches else 64
+        line = core.line_bytes
         assert memory * line >= weights and l3 >= 0 and l2 >= 0 and s.cycles > 0
     assert slicing(workload, core, *block).cycles == min(
         s.cycles for s in slicings(workload, core, *block)

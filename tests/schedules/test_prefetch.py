@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import sym, tirx
 
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import LINE_BYTES, Core
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.registry import get_implementation
-from tvm_blislike.schedules.panels import LINE_BYTES, parts
-from tvm_blislike.schedules.rewrite import bind
+from tvm_blislike.schedules.panels import parts
+from tvm_blislike.schedules.rewrite import substitute
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning import kernels
 from tvm_blislike.workload import Conv2dWorkload
@@ -59,7 +59,7 @@ def lines_asked_for(stmt: Any, known: dict[Any, int]) -> Iterator[int]:
 
 
 def number(value: Any, known: dict[Any, int]) -> int:
-    return int(sym.Analyzer().simplify(bind(value, *known.items())))
+    return int(sym.Analyzer().simplify(substitute(value, known)))
 
 
 CASES = [

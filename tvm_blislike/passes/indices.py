@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 
 import tvm
-import tvm_ffi
 from tvm import tirx
+
+from tvm_blislike.schedules.rewrite import collect
 
 # TVM's pattern kind "opaque": never fused with anything.
 _OPAQUE = 8
@@ -42,10 +43,8 @@ class NarrowIndices:
 
 def _buffers(func: tirx.PrimFunc) -> list[tirx.Buffer]:
     """Return every buffer of a function: parameters, temporaries and views."""
-    variables: list[tirx.Var] = []
-    tvm_ffi.structural_walk(func, [(tirx.Var, variables.append)])
-    # Buffers are variables of a type that has a shape.
-    return [variable for variable in variables if hasattr(variable, "shape")]
+    # They are variables of a type that has a shape.
+    return [variable for variable in collect(func, tirx.Var) if hasattr(variable, "shape")]
 
 
 def _is_narrow(buffer: tirx.Buffer) -> bool:

@@ -14,6 +14,7 @@ from tvm import ir, s_tir, te, tirx
 
 from tvm_blislike.config import Config
 from tvm_blislike.registry import get_implementation
+from tvm_blislike.schedules.rewrite import collect
 from tvm_blislike.workload import GemmWorkload
 
 # Ranks of A and B; a matrix B serves all of a batch.
@@ -47,13 +48,8 @@ def _reduced_axes(block: Any) -> int:
 
 def _multiplies(body: tirx.Stmt) -> bool:
     """Whether values of two tensors are multiplied."""
-    found: list[bool] = []
-
-    def look(product: tirx.Mul) -> None:
-        found.append(all(isinstance(x, ir.TensorLoad) for x in (product.a, product.b)))
-
-    tvm_ffi.structural_walk(body, [(tirx.Mul, look)])
-    return any(found)
+    factors = ((product.a, product.b) for product in collect(body, tirx.Mul))
+    return any(all(isinstance(x, ir.TensorLoad) for x in pair) for pair in factors)
 
 
 def replaced(func: tirx.PrimFunc, workload: GemmWorkload, config: Config) -> tirx.PrimFunc:
