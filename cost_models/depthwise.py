@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 
 from tvm_blislike.config import Config
+from tvm_blislike.cost_models.depthwise_geometry import DepthwiseGeometry
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
     FMA_EFFICIENCY,
@@ -128,20 +129,16 @@ def arithmetic_intensity(workload: Conv2dWorkload, tile_h: int, tile_w: int, cor
     return 2 * fmas / (4 * moved)
 
 
-def estimate(
-    workload: Conv2dWorkload,
-    config: Config,
-    core: Core,
-    threads: int,
-    copied_bytes: int = 0,
-) -> Estimate:
-    """Predict the time of one call.
+def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> int:
+    """Return the bytes of the padded image, 0 where borders are split off instead."""
+    geo = DepthwiseGeometry(workload, config)
+    if not geo.copies:
+        return 0
+    return workload.item_bytes * workload.n * workload.ci * math.prod(geo.padded_size)
 
-    Parameters
-    ----------
-    copied_bytes : int
-        Bytes of the padded copy of the input, where the schedule makes one.
-    """
+
+def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> Estimate:
+    """Predict the time of one call, with its breakdown."""
     vectors = workload.n * math.ceil(workload.co / config.nr)
     chunks = math.ceil(workload.oh / config.tile_h) if config.loop_order == "rows" else vectors
     share = math.ceil(chunks / threads) / chunks
@@ -153,7 +150,8 @@ def estimate(
     cycles["traffic"] = max(0.0, moving - busy) + OVERLAP_LOSS * min(moving, busy)
     if config.data_layout == "NHWC" and workload.ci % core.lanes(workload.dtype) == 0:
         cycles["strides"] = STRIDE_LOSS * max(busy, moving)
-    cycles["packing"] = 2 * copied_bytes * share / bytes_per_cycle(core, 2)
+    copied = workspace_bytes(workload, config, threads)
+    cycles["packing"] = 2 * copied * share / bytes_per_cycle(core, 2)
     cycles["fork"] = FORK_JOIN_CYCLES if threads > 1 else 0.0
     return finish(core, threads, workload, cycles, footprint)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 
 from tvm_blislike.config import Config
+from tvm_blislike.cost_models.direct_geometry import DirectGeometry
 from tvm_blislike.cost_models.direct_operands import (
     beyond_l2,
     block_input_bytes,
@@ -35,7 +36,6 @@ from tvm_blislike.cost_models.roofline import (
     share_bytes,
     step_cycles,
 )
-from tvm_blislike.geometry import DirectGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name
 from tvm_blislike.workload import Conv2dWorkload

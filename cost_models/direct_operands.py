@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tvm_blislike.geometry import DirectGeometry
+from tvm_blislike.cost_models.direct_geometry import DirectGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.workload import Conv2dWorkload
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from tvm_blislike.config import Config
+from tvm_blislike.cost_models.conv_geometry import ConvGeometry
 from tvm_blislike.layouts import block_of
 from tvm_blislike.workload import Conv2dWorkload
 
@@ -31,16 +32,13 @@ def matrices_elements(points: int, tiles: int, channels: int, lanes: int) -> int
 
 
 @dataclass(frozen=True)
-class WinogradGeometry:
+class WinogradGeometry(ConvGeometry):
     """Sizes that follow from a workload and a config.
 
     The image is cut into tiles of `tile_h` x `tile_w` outputs. A block is `oh_block` rows of
     tiles, `mc` tiles altogether; its products are `mc` x `nc` matrices, one for each of the
     `points`. Tiles beyond the image, which make the last block whole, compute on zeros.
     """
-
-    workload: Conv2dWorkload
-    config: Config
 
     @property
     def patch_h(self) -> int:
@@ -56,16 +54,6 @@ class WinogradGeometry:
     def points(self) -> int:
         """Products of a tile for each pair of channels."""
         return self.patch_h * self.patch_w
-
-    @property
-    def tiles_h(self) -> int:
-        """Rows of tiles, the last one perhaps cut by the image."""
-        return math.ceil(self.workload.oh / self.config.tile_h)
-
-    @property
-    def tiles_w(self) -> int:
-        """Tiles in a row, the last one perhaps cut by the image."""
-        return math.ceil(self.workload.ow / self.config.tile_w)
 
     @property
     def block_h(self) -> int:

@@ -1,4 +1,7 @@
-"""One file per algorithm: its TE definition and, below it, its schedule template.
+"""One file per algorithm with its TE definition; its schedule template is there or in `*_schedule`.
+
+The other files are passes: `lowering` and those that it calls finish what the templates scheduled,
+`default_rule` and the other `default_*` schedule what no template does.
 
 `OWN` is the list of the library's implementations; adding one is one file and one entry.
 """

@@ -13,12 +13,12 @@ from tvm import s_tir, te
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import depthwise
+from tvm_blislike.cost_models.depthwise_geometry import CODE_BYTES, DepthwiseGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.layouts import block_of, preferred, shape_in
 from tvm_blislike.registry import Implementation
 from tvm_blislike.schedules import lowering
 from tvm_blislike.schedules.conv2d_depthwise import IMPLEMENTATION
-from tvm_blislike.schedules.depthwise_geometry import CODE_BYTES, DepthwiseGeometry
 from tvm_blislike.workload import Conv2dWorkload, GemmWorkload
 
 NATIVE = Core.native()

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tvm_blislike.config import Config
-from tvm_blislike.geometry import DirectGeometry
+from tvm_blislike.cost_models.direct_geometry import DirectGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import get_kernel, kernel_name
 from tvm_blislike.schedules.conv2d_direct import IMPLEMENTATION

@@ -20,9 +20,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tvm_blislike.config import Config
+from tvm_blislike.cost_models.depthwise_geometry import CODE_BYTES, DepthwiseGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.schedules.conv2d_grouped import IMPLEMENTATION
-from tvm_blislike.schedules.depthwise_geometry import CODE_BYTES, DepthwiseGeometry
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.workload import Conv2dWorkload, GemmWorkload
 

@@ -5,37 +5,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tvm_blislike.config import Config
+from tvm_blislike.cost_models.conv_geometry import ConvGeometry
 from tvm_blislike.cost_models.data_types import most_steps
 from tvm_blislike.layouts import block_of
-from tvm_blislike.workload import Conv2dWorkload
 
 
 @dataclass(frozen=True)
-class DirectGeometry:
+class DirectGeometry(ConvGeometry):
     """Sizes that follow from a workload and a config.
 
     A tile of nr channels holds `blocks` whole output blocks (NCHWc), or is one of `parts` pieces
     of the output channels of a group (NHWC).
     """
 
-    workload: Conv2dWorkload
-    config: Config
-
     @property
     def window(self) -> bool:
         """Whether the input is NCHW: k runs over one kernel row instead of input channels."""
         return self.config.data_layout == "NCHW"
-
-    @property
-    def ci_group(self) -> int:
-        """Input channels of one group."""
-        return self.workload.ci // self.workload.groups
-
-    @property
-    def co_group(self) -> int:
-        """Output channels of one group."""
-        return self.workload.co // self.workload.groups
 
     @property
     def ci_block(self) -> int:
@@ -76,25 +62,6 @@ class DirectGeometry:
     def tiles(self) -> int:
         """Tiles of nr channels in one group."""
         return math.ceil(self.co_blocks / self.blocks) * self.parts
-
-    @property
-    def tiles_h(self) -> int:
-        """Blocks of `tile_h` output rows, the last one perhaps cut."""
-        return math.ceil(self.workload.oh / self.config.tile_h)
-
-    @property
-    def tiles_w(self) -> int:
-        """Blocks of `tile_w` output columns, the last one perhaps cut."""
-        return math.ceil(self.workload.ow / self.config.tile_w)
-
-    @property
-    def padded_size(self) -> tuple[int, int]:
-        """Height and width of the padded input, without rows and columns that no output reads."""
-        w = self.workload
-        return (
-            (w.oh - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1,
-            (w.ow - 1) * w.stride[1] + (w.kw - 1) * w.dilation[1] + 1,
-        )
 
     @property
     def sum_units(self) -> int:

@@ -7,14 +7,14 @@ no cache blocking, nothing to prefetch, and threads divide what the outer loop c
 from __future__ import annotations
 
 from tvm_blislike.config import Config
+from tvm_blislike.cost_models.depthwise_geometry import CODE_BYTES, DepthwiseGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.layouts import block_of, preferred
-from tvm_blislike.schedules.depthwise_geometry import CODE_BYTES, DepthwiseGeometry
 from tvm_blislike.space import Axis, Space, Value, single
 from tvm_blislike.workload import Conv2dWorkload
 
 
-def space(name: str, workload: Conv2dWorkload, core: Core, *, relaid: bool) -> Space:
+def space(name: str, workload: Conv2dWorkload, core: Core, _threads: int, *, relaid: bool) -> Space:
     """Return the choices of layouts, tile and outer loop.
 
     Parameters

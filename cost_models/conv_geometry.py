@@ -1,0 +1,46 @@
+"""Sizes of a blocked convolution that follow from its workload and its config, whatever it is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tvm_blislike.config import Config
+from tvm_blislike.workload import Conv2dWorkload
+
+
+@dataclass(frozen=True)
+class ConvGeometry:
+    """Sizes that follow from a workload and a config: groups, tiles of outputs, padding."""
+
+    workload: Conv2dWorkload
+    config: Config
+
+    @property
+    def ci_group(self) -> int:
+        """Input channels of one group."""
+        return self.workload.ci // self.workload.groups
+
+    @property
+    def co_group(self) -> int:
+        """Output channels of one group."""
+        return self.workload.co // self.workload.groups
+
+    @property
+    def tiles_h(self) -> int:
+        """Tiles of `tile_h` output rows, the last one perhaps cut."""
+        return math.ceil(self.workload.oh / self.config.tile_h)
+
+    @property
+    def tiles_w(self) -> int:
+        """Tiles of `tile_w` output columns, the last one perhaps cut."""
+        return math.ceil(self.workload.ow / self.config.tile_w)
+
+    @property
+    def padded_size(self) -> tuple[int, int]:
+        """Height and width of the padded input, without rows and columns that no output reads."""
+        w = self.workload
+        return (
+            (w.oh - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1,
+            (w.ow - 1) * w.stride[1] + (w.kw - 1) * w.dilation[1] + 1,
+        )
