@@ -1,0 +1,208 @@
+"""Exponential, logarithm and their relatives as vector arithmetic, on float32.
+
+They are nothing but additions, multiplications, selections and shifts, so they run at the width of
+the loop around them. They are written with `Let`, hence an argument is computed once.
+
+The polynomials are weighted minimax fits (Lawson's iteration on 4000 Chebyshev nodes in
+extended precision); their own relative error stands beside each, rounding comes on top.
+Infinities, NaN and denormal results are as in the C library; the sign of zero is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import tirx
+
+Expr = tirx.Expr
+
+# exp(r) = 1 + r + r^2 P(r) for |r| <= ln(2) / 2, relative error 3.1e-9
+_EXP = (0.499999934, 0.166665206, 0.041668388, 0.00836871689, 0.00138145985)
+# log(1 + f) = f - f^2 / 2 + f^3 P(f) for sqrt(1/2) <= 1 + f <= sqrt(2), relative error 5.9e-9
+_LOG = (
+    0.333333317,
+    -0.25000821,
+    0.200012269,
+    -0.166233573,
+    0.14201758,
+    -0.131601824,
+    0.12761577,
+    -0.0763449653,
+)
+# tanh(x) = x + x^3 P(x^2) for |x| <= 0.625, relative error 4.4e-9
+_TANH = (-0.333332819, 0.133314422, -0.053739715, 0.020639087, -0.00570498677)
+_TANH_SMALL = 0.625
+# erf(x) = x P(x^2) for |x| <= 1, relative error 1.3e-9
+_ERF = (
+    1.12837917,
+    -0.376126258,
+    0.112835851,
+    -0.0268538118,
+    0.00518832754,
+    -0.000801019245,
+    7.85385775e-05,
+)
+# 1 - erf(x) = exp(P(x)) for 1 <= x <= 4, absolute error 1.2e-9
+_ERFC = (
+    -0.000312469807,
+    -1.12720228,
+    -0.637965,
+    -0.103256201,
+    0.0219064752,
+    -0.00296400579,
+    0.000187971653,
+)
+
+# ln(2) in two parts: the first has 12 trailing zero bits, so its product with any exponent
+# of a float32 is exact.
+_LN2_HIGH = 0.693145751953125
+_LN2_LOW = 1.42860682030941723212e-6
+_LOG2_E = 1.44269504088896341
+# Adding this rounds to an integer and leaves that integer plus 127, the exponent bias, in
+# the low bits of the sum.
+_ROUND_AND_BIAS = 1.5 * 2**23 + 127
+
+
+def f32(value: float) -> Expr:
+    """Return a constant of float32."""
+    return tirx.const(value, "float32")
+
+
+def i32(value: int) -> Expr:
+    """Return a constant of int32."""
+    return tirx.const(value, "int32")
+
+
+def let(value: Expr, body: Callable[[Expr], Expr]) -> Expr:
+    """Bind `value` to a name, so that `body` may use it often without computing it again.
+
+    Nested bindings double TVM's time to simplify each, so cheap values are repeated instead
+    and left to LLVM.
+    """
+    if isinstance(value, tirx.Var):
+        return body(value)
+    var = tirx.Var("t", str(value.ty))
+    return tirx.Let(var, value, body(var))
+
+
+def _polynomial(x: Expr, coefficients: tuple[float, ...]) -> Expr:
+    """Horner's scheme, constant term first; LLVM contracts each step to one FMA."""
+    result = f32(coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        result = result * x + f32(coefficient)
+    return result
+
+
+def _clamp(v: Expr, low: float, high: float) -> Expr:
+    """Limit `v`; a NaN fails both comparisons and passes."""
+    below_high = tirx.Select(v > f32(high), f32(high), v)
+    return tirx.Select(v < f32(low), f32(low), below_high)
+
+
+def _with_sign_of(v: Expr, magnitude: Expr) -> Expr:
+    return tirx.Select(v < f32(0.0), f32(-1.0), f32(1.0)) * magnitude
+
+
+def _power_of_two(biased: Expr) -> Expr:
+    """2^n, where `biased` is n + `_ROUND_AND_BIAS`."""
+    bits = tirx.reinterpret("int32", biased)
+    return tirx.reinterpret("float32", tirx.shift_left(bits, i32(23)))
+
+
+def exp(x: Expr) -> Expr:
+    """Return e^x for a float32 `x`, within 2 units in the last place."""
+    magic = f32(_ROUND_AND_BIAS)
+
+    def scaled(r: Expr, n: Expr, half: Expr) -> Expr:
+        # 2^n in two factors, for n = 128 and the denormals are no float32 by themselves.
+        value = r * r * _polynomial(r, _EXP) + r + f32(1.0)
+        return value * _power_of_two(half) * _power_of_two(n - (half - magic) + magic)
+
+    def reduced(v: Expr, n: Expr) -> Expr:
+        rest = (v - n * f32(_LN2_HIGH)) - n * f32(_LN2_LOW)
+        return let(rest, lambda r: let(n * f32(0.5) + magic, lambda h: scaled(r, n, h)))
+
+    def rounded(v: Expr) -> Expr:
+        # Each sum with `magic` needs a name: TVM would simplify `x + magic - magic` to `x`.
+        total = v * f32(_LOG2_E) + magic
+        return let(total, lambda t: let(t - magic, lambda n: reduced(v, n)))
+
+    # Beyond these the result is infinite, or zero, and the exponent would not fit.
+    return let(x, lambda v: let(_clamp(v, -104.0, 89.0), rounded))
+
+
+def sigmoid(x: Expr) -> Expr:
+    """Return 1 / (1 + e^-x) for a float32 `x`, also accurate where it is denormal."""
+    # Beyond 30 the result is 1; e / (1 + e) needs no negation and e must not overflow.
+    limited = let(x, lambda v: tirx.Select(v > f32(30.0), f32(30.0), v))
+    return let(exp(limited), lambda e: e / (e + f32(1.0)))
+
+
+def tanh(x: Expr) -> Expr:
+    """Return tanh(x) for a float32 `x`."""
+
+    def small(v: Expr) -> Expr:
+        return v * (v * v) * _polynomial(v * v, _TANH) + v
+
+    def large(v: Expr, magnitude: Expr) -> Expr:
+        twice = exp(magnitude + magnitude)
+        return _with_sign_of(v, f32(1.0) - f32(2.0) / (twice + f32(1.0)))
+
+    def choose(v: Expr) -> Expr:
+        magnitude = tirx.Select(v < f32(0.0), f32(0.0) - v, v)
+        return let(
+            magnitude,
+            lambda m: tirx.Select(m < f32(_TANH_SMALL), small(v), large(v, m)),
+        )
+
+    return let(x, choose)
+
+
+def erf(x: Expr) -> Expr:
+    """Return the error function of a float32 `x`."""
+
+    def large(v: Expr, magnitude: Expr) -> Expr:
+        # At 4 the result is 1 to the last bit.
+        limited = tirx.Select(magnitude > f32(4.0), f32(4.0), magnitude)
+        tail = let(limited, lambda m: exp(_polynomial(m, _ERFC)))
+        return _with_sign_of(v, f32(1.0) - tail)
+
+    def choose(v: Expr) -> Expr:
+        magnitude = tirx.Select(v < f32(0.0), f32(0.0) - v, v)
+        small = v * _polynomial(v * v, _ERF)
+        return let(magnitude, lambda m: tirx.Select(m < f32(1.0), small, large(v, m)))
+
+    return let(x, choose)
+
+
+def log(x: Expr) -> Expr:
+    """Return the natural logarithm of a float32 `x`; NaN below zero, -inf at zero."""
+    smallest = f32(2.0**-126)
+
+    def special(v: Expr, value: Expr) -> Expr:
+        # Comparisons with NaN are false, so NaN reaches the last branch: v - v is NaN there.
+        infinite = tirx.Select(v > f32(3.4028234e38), v, value)
+        positive = tirx.Select(v > f32(0.0), infinite, f32(0.0) * v + f32(float("nan")))
+        return tirx.Select(v == f32(0.0), f32(float("-inf")), positive)
+
+    def series(f: Expr, e: Expr) -> Expr:
+        tail = f * f * (f * _polynomial(f, _LOG) - f32(0.5))
+        return e * f32(_LN2_HIGH) + (f + (tail + e * f32(_LN2_LOW)))
+
+    def split(bits: Expr, shift: Expr) -> Expr:
+        # The exponent of x / sqrt(1/2): what remains lies in [sqrt(1/2), sqrt(2)).
+        exponent = tirx.shift_right(bits - i32(0x3F3504F3), i32(23))
+        return let(
+            exponent,
+            lambda e: let(
+                tirx.reinterpret("float32", bits - tirx.shift_left(e, i32(23))) - f32(1.0),
+                lambda f: series(f, tirx.Cast("float32", e) + shift),
+            ),
+        )
+
+    def normal(v: Expr) -> Expr:
+        scaled = tirx.Select(v < smallest, v * f32(2.0**23), v)
+        shift = tirx.Select(v < smallest, f32(-23.0), f32(0.0))
+        return special(v, let(tirx.reinterpret("int32", scaled), lambda b: split(b, shift)))
+
+    return let(x, normal)
