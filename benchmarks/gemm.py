@@ -32,11 +32,12 @@ import threadpoolctl
 import tvm
 from tvm import s_tir, te
 
+from tvm_blislike.choice import Choice
 from tvm_blislike.hardware import Core
 from tvm_blislike.probe import measure_peak_gflops
 from tvm_blislike.registry import get_implementation
 from tvm_blislike.schedules import lowering
-from tvm_blislike.strategy import Choice, Strategy
+from tvm_blislike.strategy import Strategy
 from tvm_blislike.threads import use_threads
 from tvm_blislike.workload import GemmWorkload
 

@@ -10,6 +10,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tvm_blislike.constraints import Constraints
 from tvm_blislike.hardware import Core
+from tvm_blislike.offers import Predictor
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.concat import concat_in_place
 from tvm_blislike.passes.indices import NarrowIndices
@@ -17,7 +18,7 @@ from tvm_blislike.passes.layout import choose_layouts
 from tvm_blislike.passes.legalize import legalize
 from tvm_blislike.passes.reporting import Reporter
 from tvm_blislike.passes.schedule import schedule
-from tvm_blislike.strategy import Override, Predictor, Strategy
+from tvm_blislike.strategy import Override, Strategy
 from tvm_blislike.targets import core_of
 from tvm_blislike.tuning.book import RecordBook
 

@@ -2,22 +2,22 @@
 
 The choice depends on the workload, the core, the number of threads and the user's constraints
 only. A measured record or a user's pin takes its place in `Strategy.choose`, nowhere else; a
-learned model corrects the predicted times in `Strategy._estimates`, nowhere else.
+learned model corrects the predicted times in `Offers.estimates`, nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
 
+from tvm_blislike.choice import Choice
 from tvm_blislike.config import Config
 from tvm_blislike.constraints import Constraints, Pin
-from tvm_blislike.cost_models.roofline import Estimate
 from tvm_blislike.cost_models.transforms import moving_seconds
 from tvm_blislike.errors import ChoiceError
 from tvm_blislike.hardware import Core
+from tvm_blislike.offers import Offers, Predictor
 from tvm_blislike.registry import Implementation, get_implementation, implementations
 from tvm_blislike.space import Space
 from tvm_blislike.tuning.book import RecordBook, fastest
@@ -25,88 +25,6 @@ from tvm_blislike.workload import Workload
 
 # Ask a user's function first: it returns a config, or None to leave the choice to the model.
 Override = Callable[[Workload], Config | None]
-
-
-class Predictor(Protocol):
-    """Knows better than the analytical model how long something takes, such as `LearnedModel`."""
-
-    def estimates(
-        self,
-        workload: Workload,
-        configs: Sequence[Config],
-        analytical: Sequence[Estimate],
-        core: Core,
-        threads: int,
-    ) -> list[Estimate]:
-        """Return an estimate for each configuration and its analytical estimate."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """What the strategy thought of one implementation.
-
-    Parameters
-    ----------
-    implementation : str
-        Its name.
-    seconds : float or None
-        Predicted time of its best configuration, None when it was no candidate.
-    reason : str
-        Why it was no candidate.
-    configs : int
-        Configurations that were estimated.
-    """
-
-    implementation: str
-    seconds: float | None = None
-    reason: str = ""
-    configs: int = 0
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The decision for one workload.
-
-    Parameters
-    ----------
-    workload : Workload
-        What is computed.
-    implementation : Implementation or None
-        The algorithm; None where no implementation applies.
-    config : Config or None
-        Its configuration.
-    estimate : Estimate or None
-        Its predicted time.
-    reason : str
-        Why it was chosen, or why nothing applies.
-    candidates : tuple of Candidate
-        Every implementation for this kind of workload, in order of registration.
-    measured_seconds : float or None
-        Its time on record.
-    is_fastest_predicted : bool
-        It is what the cost model alone would take.
-    """
-
-    workload: Workload
-    implementation: Implementation | None
-    config: Config | None
-    estimate: Estimate | None
-    reason: str
-    candidates: tuple[Candidate, ...] = ()
-    measured_seconds: float | None = None
-    is_fastest_predicted: bool = False
-
-    @property
-    def seconds(self) -> float:
-        """Its time: predicted where predictions compete, else measured if it was."""
-        if self.is_fastest_predicted or self.measured_seconds is None:
-            return self.estimate.seconds
-        return self.measured_seconds
-
-    @property
-    def layouts(self) -> tuple[str, str]:
-        """Layouts of input and result of a convolution."""
-        return self.config.data_layout, self.config.out_layout
 
 
 @dataclass
@@ -137,13 +55,16 @@ class Strategy:
     predictor: Predictor | None = None
     _made: dict[Workload, Choice] = field(default_factory=dict)
     _options: dict[Workload, tuple[Choice, ...]] = field(default_factory=dict)
-    _offered: dict[Workload, tuple[tuple[Choice | None, Candidate], ...]] = field(
-        default_factory=dict
-    )
+    _offers: Offers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._offers = Offers(self.core, self.threads, self.constraints, self.predictor)
 
     def following(self, records: RecordBook) -> Strategy:
         """Return the same strategy with other records; what was estimated is not again."""
-        return replace(self, records=records, _made={}, _options={})
+        other = replace(self, records=records, _made={}, _options={})
+        other._offers = self._offers
+        return other
 
     def choose(self, workload: Workload) -> Choice:
         """Return the choice for a workload.
@@ -157,7 +78,7 @@ class Strategy:
             self._made[workload] = (
                 self._overridden(workload)
                 or self._pinned(workload)
-                or self._measured(workload, self._fastest(workload))
+                or self._measured(workload, self._offers.fastest(workload))
             )
         return self._made[workload]
 
@@ -213,25 +134,16 @@ class Strategy:
     def _relaid(self, workload: Workload) -> Iterable[Choice]:
         """Yield the best of each implementation, for all layouts that it has."""
         reason = "fits the layouts of its neighbours"
-        for best in (choice for choice, _ in self._bests(workload) if choice is not None):
+        for best in (choice for choice, _ in self._offers.bests(workload) if choice is not None):
             yield replace(best, reason=reason)
             implementation = best.implementation
             others = list(implementation.relaid(workload, best.config, self.core))
-            for config in self._allowed(implementation, workload, others):
-                yield replace(self._best(implementation, workload, [config]), reason=reason)
+            for config in self._offers.allowed(implementation, workload, others):
+                yield replace(self._offers.best(implementation, workload, [config]), reason=reason)
 
     def offers(self, workload: Workload) -> list[tuple[Config, float]]:
         """Return every configuration that the constraints allow, with its predicted seconds."""
-        able = self._able_for(workload)
-        offered: list[tuple[Config, float]] = []
-        for implementation in able:
-            if self.constraints.refuses(implementation, able):
-                continue
-            every = implementation.configs(workload, self.core, self.threads)
-            configs = self._allowed(implementation, workload, every)
-            estimates = self._estimates(implementation, workload, configs)
-            offered += [(c, e.seconds) for c, e in zip(configs, estimates, strict=True)]
-        return offered
+        return self._offers.every(workload)
 
     def spaces(self, workload: Workload) -> tuple[Space, ...]:
         """Return the spaces of the implementations that have an offer; see `allows`."""
@@ -244,30 +156,28 @@ class Strategy:
 
     def allows(self, workload: Workload, config: Config) -> bool:
         """Whether a configuration is within the limits of errors and temporary memory."""
-        return bool(self._allowed(get_implementation(config.implementation), workload, [config]))
+        return bool(
+            self._offers.allowed(get_implementation(config.implementation), workload, [config])
+        )
 
     def seconds(self, workload: Workload, config: Config) -> float:
         """Return the predicted time of any configuration, in seconds."""
         implementation = get_implementation(config.implementation)
-        return self._estimates(implementation, workload, [config])[0].seconds
+        return self._offers.estimates(implementation, workload, [config])[0].seconds
 
     def moving(self, workload: Workload, config: Config) -> float:
         """Return the seconds of moving images from and to the layouts of the model's choice."""
-        usual = self._fastest(workload).config
+        usual = self._offers.fastest(workload).config
         if usual is None:
             return 0.0
         return moving_seconds(workload, config, usual, self.core, self.threads)
-
-    def _able_for(self, workload: Workload) -> tuple[Implementation, ...]:
-        every = implementations(workload.kind)
-        return tuple(i for i in every if not i.applies(workload, self.core))
 
     def _overridden(self, workload: Workload) -> Choice | None:
         config = self.override(workload) if self.override else None
         if config is None:
             return None
         implementation = self._able(config.implementation, workload, "the override")
-        return replace(self._best(implementation, workload, [config]), reason="asked for")
+        return replace(self._offers.best(implementation, workload, [config]), reason="asked for")
 
     def _pinned(self, workload: Workload) -> Choice | None:
         """Return the fastest configuration that has the fields of the user's pin."""
@@ -279,7 +189,7 @@ class Strategy:
         matching = [c for c in configs if _has(c, pin)] or [
             c.with_fields(**dict(pin.fields)) for c in configs
         ]
-        best = self._best(implementation, workload, matching)
+        best = self._offers.best(implementation, workload, matching)
         return replace(best, reason="pinned")
 
     def _measured(self, workload: Workload, predicted: Choice) -> Choice:
@@ -287,11 +197,11 @@ class Strategy:
         able = {c.implementation for c in predicted.candidates if c.seconds is not None}
         usable = self.records.usable(workload, self.core, self.threads)
         offers = [
-            (self._best(implementation, workload, [record.config]), record)
+            (self._offers.best(implementation, workload, [record.config]), record)
             for record in usable
             for implementation in implementations(workload.kind)
             if implementation.name == record.config.implementation and implementation.name in able
-            if self._allowed(implementation, workload, [record.config])
+            if self._offers.allowed(implementation, workload, [record.config])
         ]
         if not offers:
             return predicted
@@ -307,13 +217,6 @@ class Strategy:
             is_fastest_predicted=record.config == predicted.config,
         )
 
-    def _allowed(
-        self, implementation: Implementation, workload: Workload, configs: Iterable[Config]
-    ) -> list[Config]:
-        """Return the configurations within the limits of errors and temporary memory."""
-        exact = self._exact(implementation, workload, configs)
-        return self._small(implementation, workload, exact)
-
     def _able(self, name: str, workload: Workload, by: str) -> Implementation:
         """Return the implementation that a user named, if it can compute a workload."""
         found = [i for i in implementations(workload.kind) if i.name == name]
@@ -326,102 +229,6 @@ class Strategy:
         if reason:
             raise ChoiceError(f"{name} cannot compute {workload}: {reason}")
         return found[0]
-
-    def _fastest(self, workload: Workload) -> Choice:
-        """Return the fastest of the best that each implementation has to offer."""
-        bests = self._bests(workload)
-        candidates = tuple(candidate for _, candidate in bests)
-        choices = [choice for choice, _ in bests if choice is not None]
-        if choices:
-            best = min(choices, key=lambda choice: choice.estimate.seconds)
-            total = sum(candidate.configs for candidate in candidates)
-            how = "predicted" if self.predictor is None else "predicted by the learned model"
-            reason = f"fastest of {total} {how}"
-            return replace(best, reason=reason, candidates=candidates, is_fastest_predicted=True)
-        return replace(self._smallest(workload), candidates=candidates)
-
-    def _bests(self, workload: Workload) -> tuple[tuple[Choice | None, Candidate], ...]:
-        """Return what each implementation has to offer; all configurations are estimated once."""
-        if workload not in self._offered:
-            able = self._able_for(workload)
-            every = implementations(workload.kind)
-            self._offered[workload] = tuple(self._offer(i, workload, able) for i in every)
-        return self._offered[workload]
-
-    def _offer(
-        self, implementation: Implementation, workload: Workload, able: tuple[Implementation, ...]
-    ) -> tuple[Choice | None, Candidate]:
-        """Return an implementation's best configuration, or why it has none."""
-        name = implementation.name
-        reason = implementation.applies(workload, self.core)
-        reason = reason or self.constraints.refuses(implementation, able)
-        if reason:
-            return None, Candidate(name, None, reason)
-        configs = list(implementation.configs(workload, self.core, self.threads))
-        exact = self._exact(implementation, workload, configs)
-        if not exact:
-            return None, Candidate(name, None, "errors above the limit")
-        small = self._small(implementation, workload, exact)
-        if not small:
-            return None, Candidate(name, None, "workspace above the limit")
-        best = self._best(implementation, workload, small)
-        return best, Candidate(name, best.estimate.seconds, "", len(small))
-
-    def _smallest(self, workload: Workload) -> Choice:
-        """Return what needs least memory where everything needs more than the user allows."""
-        able = self._able_for(workload)
-        bytes_of = [
-            (i.workspace_bytes(workload, c, self.threads), i, c)
-            for i in able
-            if not self.constraints.refuses(i, able)
-            for c in self._exact(i, workload, i.configs(workload, self.core, self.threads))
-        ]
-        if not bytes_of:
-            reasons = [
-                f"{i.name}: {i.applies(workload, self.core) or self.constraints.refuses(i, able)}"
-                for i in implementations(workload.kind)
-            ]
-            return Choice(workload, None, None, None, "; ".join(reasons) or "no implementation")
-        size, implementation, _ = min(bytes_of, key=lambda entry: entry[0])
-        configs = [c for bytes_, i, c in bytes_of if i is implementation and bytes_ == size]
-        best = self._best(implementation, workload, configs)
-        return replace(best, reason=f"least workspace, {size} bytes: more than allowed")
-
-    def _exact(
-        self, implementation: Implementation, workload: Workload, configs: Iterable[Config]
-    ) -> list[Config]:
-        """Return the configurations within the limit of errors."""
-        limit = self.constraints.allowed_error(workload.dtype)
-        return [c for c in configs if implementation.error_bound(workload, c) <= limit]
-
-    def _small(
-        self, implementation: Implementation, workload: Workload, configs: list[Config]
-    ) -> list[Config]:
-        """Return the configurations within the limit of temporary memory."""
-        limit = self.constraints.max_workspace
-        if limit is None:
-            return configs
-        return [
-            c for c in configs if implementation.workspace_bytes(workload, c, self.threads) <= limit
-        ]
-
-    def _best(
-        self, implementation: Implementation, workload: Workload, configs: list[Config]
-    ) -> Choice:
-        estimates = self._estimates(implementation, workload, configs)
-        pairs = zip(estimates, configs, strict=True)
-        estimate, config = min(pairs, key=lambda pair: pair[0].seconds)
-        return Choice(workload, implementation, config, estimate, "")
-
-    def _estimates(
-        self, implementation: Implementation, workload: Workload, configs: Sequence[Config]
-    ) -> list[Estimate]:
-        """Return the predicted times of configurations."""
-        core, threads = self.core, self.threads
-        found = [implementation.estimate(workload, c, core, threads) for c in configs]
-        if self.predictor is None:
-            return found
-        return self.predictor.estimates(workload, configs, found, core, threads)
 
 
 def _has(config: Config, pin: Pin) -> bool:

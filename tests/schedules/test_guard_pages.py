@@ -131,11 +131,12 @@ def _compiled(implementation, workload, config, core):
     """Return the library, the values of data and packed operand, and the shape of the result."""
     import tvm
 
+    from tvm_blislike.choice import Choice
     from tvm_blislike.layouts import shape_in
     from tvm_blislike.passes.legalize import primfunc
     from tvm_blislike.passes.schedule import schedule_chosen
     from tvm_blislike.schedules import lowering
-    from tvm_blislike.strategy import Choice, Strategy
+    from tvm_blislike.strategy import Strategy
 
     rng = np.random.default_rng(0)
     if workload.kind == "conv2d":

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tvm_blislike.compiled import CompiledModel
     from tvm_blislike.constraints import Constraints
     from tvm_blislike.hardware import Core
-    from tvm_blislike.strategy import Predictor
+    from tvm_blislike.offers import Predictor
     from tvm_blislike.tuning.book import RecordBook
 
 

@@ -25,7 +25,7 @@ from tvm_blislike.threads import available_cpus, default_threads, use_threads
 if TYPE_CHECKING:
     from tvm_blislike.constraints import Constraints
     from tvm_blislike.hardware import Core
-    from tvm_blislike.strategy import Predictor
+    from tvm_blislike.offers import Predictor
     from tvm_blislike.tuning.book import RecordBook
 
 _USUAL = tuple(name for name in ENGINES if name != "untuned")

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
     from tvm_blislike.constraints import Constraints
     from tvm_blislike.hardware import Core
+    from tvm_blislike.offers import Predictor
     from tvm_blislike.report import Report
-    from tvm_blislike.strategy import Override, Predictor
+    from tvm_blislike.strategy import Override
     from tvm_blislike.tuning.book import RecordBook
 
 _SOURCE = Path(__file__).parent / "static" / "standalone.c"

@@ -21,11 +21,12 @@ from tvm_blislike.adapter import (
     op_name,
     static_shape,
 )
+from tvm_blislike.choice import Choice
 from tvm_blislike.cost_models.transforms import RESHAPE_SECONDS, transform_seconds
 from tvm_blislike.layout_choice import Node, Option, choose_options
 from tvm_blislike.layouts import blocked
 from tvm_blislike.passes.workloads import conv2d_workload
-from tvm_blislike.strategy import Choice, Strategy
+from tvm_blislike.strategy import Strategy
 
 UNARY = {
     f"relax.{name}"

@@ -12,13 +12,14 @@ import tvm
 from tvm import relax, s_tir, te
 
 from tvm_blislike.adapter import constant_array, is_constant, static_shape
+from tvm_blislike.choice import Choice
 from tvm_blislike.config import Config
 from tvm_blislike.passes.concat import lower_concat
 from tvm_blislike.passes.layout import Image, transformed
 from tvm_blislike.passes.moves import lower_interleave
 from tvm_blislike.passes.workloads import conv2d_workload, gemm_workload
 from tvm_blislike.schedules.common import stages
-from tvm_blislike.strategy import Choice, Strategy
+from tvm_blislike.strategy import Strategy
 from tvm_blislike.workload import Workload
 
 # Annotation of the "unpack" block: {"workload": ..., "config": ...} as JSON.

@@ -10,6 +10,7 @@ import tvm
 from tvm import relax, tirx
 
 from tvm_blislike.adapter import bindings, functions
+from tvm_blislike.choice import Candidate, Choice
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.roofline import clock_hz
 from tvm_blislike.microkernels import kernel_name
@@ -17,7 +18,7 @@ from tvm_blislike.passes.legalize import CHOICE, read_choice
 from tvm_blislike.passes.schedule import CHOSEN
 from tvm_blislike.report import CandidateReport, Footprint, LayerReport, Report
 from tvm_blislike.schedules.default_rule import ATTRIBUTE
-from tvm_blislike.strategy import Candidate, Choice, Strategy
+from tvm_blislike.strategy import Strategy
 from tvm_blislike.workload import Workload
 
 

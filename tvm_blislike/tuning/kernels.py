@@ -146,9 +146,9 @@ def functions(bundle: Bundle, number: int, config: Config) -> dict[str, Any]:
     """Return the unscheduled PrimFuncs of one candidate by name."""
     from tvm import te
 
+    from tvm_blislike.choice import Choice
     from tvm_blislike.passes.legalize import primfunc
     from tvm_blislike.registry import get_implementation
-    from tvm_blislike.strategy import Choice
 
     workload, implementation = bundle.workload, get_implementation(config.implementation)
     data, weights = _shapes(workload, config)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tvm_blislike.config import Config
-from tvm_blislike.strategy import Predictor, Strategy
+from tvm_blislike.offers import Predictor
+from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning.measure import Outcome
 from tvm_blislike.workload import Workload
 

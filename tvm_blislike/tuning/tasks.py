@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import tvm
 
 from tvm_blislike.adapter import bindings, functions
+from tvm_blislike.choice import Choice
 from tvm_blislike.passes.workloads import conv2d_workload, gemm_workload
 from tvm_blislike.pipeline import prepare
-from tvm_blislike.strategy import Choice, Strategy
+from tvm_blislike.strategy import Strategy
 from tvm_blislike.workload import Workload
 
 

@@ -20,8 +20,9 @@ from tvm_blislike.config import Config
 from tvm_blislike.constraints import Constraints
 from tvm_blislike.errors import UsageError
 from tvm_blislike.hardware import Core
+from tvm_blislike.offers import Predictor
 from tvm_blislike.runnable import require_runnable
-from tvm_blislike.strategy import Predictor, Strategy
+from tvm_blislike.strategy import Strategy
 from tvm_blislike.threads import available_cpus, default_threads
 from tvm_blislike.tuning import files, learn
 from tvm_blislike.tuning.book import RecordBook, fastest

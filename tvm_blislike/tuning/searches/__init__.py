@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from tvm_blislike.errors import UsageError, suggest
-from tvm_blislike.strategy import Predictor
+from tvm_blislike.offers import Predictor
 from tvm_blislike.tuning.search import (
     SearchMaker,
     exhaustive_search,
