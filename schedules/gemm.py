@@ -43,10 +43,12 @@ def pack_b(workload: GemmWorkload, config: Config, b: np.ndarray) -> np.ndarray:
     """
     geo = GemmGeometry(workload, config)
     b = b.reshape(-1, workload.k, workload.n)
-    missing = geo.tiles_n * config.nr - workload.n
-    filled = np.pad(b, ((0, 0), (0, 0), (0, missing)))
-    panels = filled.reshape(len(b), workload.k, geo.tiles_n, config.nr)
-    return np.ascontiguousarray(panels.transpose(0, 2, 1, 3))
+    panels = np.zeros((len(b), geo.tiles_n, workload.k, config.nr), b.dtype)
+    # Panel by panel: no copy of B, which may be hundreds of megabytes.
+    for jt in range(geo.tiles_n):
+        columns = b[:, :, jt * config.nr : (jt + 1) * config.nr]
+        panels[:, jt, :, : columns.shape[2]] = columns
+    return panels
 
 
 def pack_b_te(workload: GemmWorkload, config: Config, b: te.Tensor) -> te.Tensor:

@@ -216,6 +216,19 @@ def _render(shape: Sequence[int | str] | None) -> str:
     return "x".join(str(dim) or "?" for dim in shape) or "scalar"
 
 
+@dataclass(frozen=True)
+class _Unchecked:
+    """What TVM's importer reads of a model.
+
+    ONNX's checker would copy a whole `ModelProto`, two seconds for one of 500 MB, and the importer
+    only warns of what it finds.
+    """
+
+    ir_version: int
+    opset_import: Sequence[onnx.OperatorSetIdProto]
+    graph: onnx.GraphProto
+
+
 def _import(proto: onnx.ModelProto, name: str, inputs: Sequence[TensorSpec]) -> tvm.IRModule:
     """Run TVM's importer, turning what it raises into errors that name the model."""
     import onnx
@@ -227,7 +240,10 @@ def _import(proto: onnx.ModelProto, name: str, inputs: Sequence[TensorSpec]) -> 
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return from_onnx(
-                proto, shape_dict=shapes, keep_params_in_input=False, sanitize_input_names=False
+                _Unchecked(proto.ir_version, proto.opset_import, proto.graph),
+                shape_dict=shapes,
+                keep_params_in_input=False,
+                sanitize_input_names=False,
             )
     except Exception as error:
         try:

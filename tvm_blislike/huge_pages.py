@@ -106,11 +106,12 @@ class _TensorBlocks:
         if before and is_kernel(name):
             for arg in args:
                 if hasattr(arg, "data_ptr"):
-                    self.blocks.update(_blocks_of(arg.data_ptr(), _bytes_of(arg)))
+                    self.blocks.update(_blocks_of(arg.data_ptr(), bytes_of(arg)))
         return 0
 
 
-def _bytes_of(tensor: Any) -> int:
+def bytes_of(tensor: Any) -> int:
+    """Return the bytes of a tensor of TVM."""
     return int(np.prod(tensor.shape, dtype=np.int64)) * np.dtype(str(tensor.dtype)).itemsize
 
 

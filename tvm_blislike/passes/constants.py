@@ -9,7 +9,14 @@ import numpy as np
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator
 
-from tvm_blislike.adapter import constant_array, is_constant, op_name, static_shape
+from tvm_blislike.adapter import (
+    constant,
+    constant_array,
+    dtype_name,
+    is_constant,
+    op_name,
+    static_shape,
+)
 
 
 def _permute(call: relax.Call, x: np.ndarray) -> np.ndarray:
@@ -53,7 +60,7 @@ def evaluate(call: relax.Call, args: Sequence[relax.Expr]) -> relax.Expr | None:
     if static_shape(call) is None:
         return None
     value = function(call, *(constant_array(arg) for arg in tensors))
-    return relax.const(np.array(value, dtype=str(call.ty.dtype), order="C"))
+    return constant(value, dtype_name(call))
 
 
 class Folding(PyExprMutator):

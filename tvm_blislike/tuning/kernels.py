@@ -242,7 +242,7 @@ def run_here(
 
     cpus = _cpus()
     if plan.evicts:
-        _register_eviction()
+        _register_eviction(bundle.core)
     use_threads(bundle.threads)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus[: bundle.threads])
@@ -272,8 +272,7 @@ def run(
         For each candidate its error (negative if not finite) and `repeats` seconds, flattened:
         a runner's result is one list of numbers.
     """
-    data, weights = operands.operands(bundle.workload)
-    expected = {"": operands.result(bundle.workload, data, weights)}
+    expected = {"": _expected(bundle.workload)}
     errors = []
     for number, values in enumerate(arguments):
         # Not what another candidate has left there.
@@ -285,6 +284,13 @@ def run(
     settle()
     seconds = _take_turns(bundle, plan, module, device, arguments)
     return [x for error, times in zip(errors, seconds, strict=True) for x in (error, *times)]
+
+
+def _expected(workload: Workload) -> np.ndarray:
+    """Return the reference; the operands, which nobody needs again, are given back."""
+    result = operands.result(workload, *operands.operands(workload))
+    operands.operands.cache_clear()
+    return result
 
 
 def _call(module: Any, number: int, values: list[Any], packs: bool) -> None:
@@ -337,13 +343,15 @@ def _timers(
     return [*parts, timer(f"candidate_{number}", data, packed, rest[-1], evict=evict)]
 
 
-def _register_eviction() -> None:
+def _register_eviction(core: Core) -> None:
     """Register what moves the second operand, the packed weights, out of all caches."""
     import tvm
 
-    all_but_first = tvm.get_global_func("cache_flush_cpu_non_first_arg")
+    from tvm_blislike.tuning.eviction import evictor
 
-    def evict(data: Any, packed: Any, *_result: Any) -> None:
-        all_but_first(data, packed)
+    move_out = evictor(core)
+
+    def evict(_data: Any, packed: Any, *_result: Any) -> None:
+        move_out(packed)
 
     tvm.register_global_func(_EVICT, evict, override=True)

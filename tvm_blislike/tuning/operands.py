@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -13,15 +14,20 @@ from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
 _SEED = 20
 
 
+@functools.lru_cache(maxsize=1)
 def operands(workload: Workload) -> tuple[np.ndarray, np.ndarray]:
-    """Return random operands: image NCHW and weights OIHW, or A and B; results are about 1."""
+    """Return random operands: image NCHW and weights OIHW, or A and B; results are about 1.
+
+    They are kept until `operands.cache_clear()`.
+    """
     rng = np.random.default_rng(_SEED)
     data, weights = operand_shapes(workload)
     depth = math.prod(weights[1:]) if isinstance(workload, Conv2dWorkload) else workload.k
     scale = np.float32(1 / math.sqrt(depth))
     image = rng.standard_normal(data, dtype=np.float32)
-    scaled = rng.standard_normal(weights, dtype=np.float32) * scale
-    return image.astype(workload.dtype), scaled.astype(workload.dtype)
+    scaled = rng.standard_normal(weights, dtype=np.float32)
+    scaled *= scale
+    return tuple(array.astype(workload.dtype, copy=False) for array in (image, scaled))
 
 
 def operand_shapes(workload: Workload) -> tuple[tuple[int, ...], tuple[int, ...]]:
