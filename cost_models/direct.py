@@ -40,8 +40,13 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name
 from tvm_blislike.workload import Conv2dWorkload
 
-# Share of a stream that prefetching hides behind computation of equal length.
+# Share of a stream of operands that prefetching hides behind computation of equal length.
 HIDDEN = 0.6
+# The same of the weights on their way from memory, and how much of it is lost while L2 delivers
+# panels all the time. 512 channels of 7x7 pixels to 2048 on Golden Cove: 14x32 blocks, a quarter
+# of whose time L2 is busy, hide 0.6 (9.4 MB add 0.36 ms), 4x64 blocks half of that.
+WEIGHTS_HIDDEN = 0.7
+_L2_BUSY_LOSS = 0.5
 # Lines that an out-of-order core has asked for before it needs the first of them.
 LINES_IN_TIME = 8
 
@@ -74,7 +79,9 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     cycles["strides"] = sum(cycles.values()) * _stride_loss(workload, config, core)
     passes = slabs * share if config.loop_order == "rows" else slabs
     once = weights * (share if config.loop_order != "rows" else 1.0)
-    cycles["weights"] = _weights_cycles(core, once, weight_level, passes, sum(cycles.values()))
+    hidden = WEIGHTS_HIDDEN * (1 - _L2_BUSY_LOSS * _l2_share(geo, kernel, core, k_steps, arrival))
+    compute = sum(cycles.values()) / passes
+    cycles["weights"] = _weights_cycles(core, once, weight_level, passes, hidden, compute)
     rereads = tiles if slab_level not in (1, 2) else 1
     source = slab_level if rereads > 1 else level_holding(core, input_bytes(workload), threads=1)
     cycles["input"] = slab * slabs * rereads * share * _added_per_byte(core, source)
@@ -152,7 +159,7 @@ def _call_cycles(
             number = count * tiles * w.n * w.groups
             if number == 0:
                 continue
-            a_loads = rows / kernel.lanes if kernel.loads_a_vectors else rows
+            a_loads = _a_loads(kernel, rows)
             in_flight = calls_in_flight(core, rows, vectors, k_steps)
             issue = k_steps * step_cycles(core, rows, vectors, a_loads, in_flight)
             useful = k_steps * rows * columns / kernel.lanes / core.fma_per_cycle / FMA_EFFICIENCY
@@ -165,16 +172,32 @@ def _call_cycles(
     return total
 
 
-def _weights_cycles(core: Core, size: float, level: int, passes: float, compute: float) -> float:
+def _l2_share(
+    geo: DirectGeometry, kernel: Microkernel, core: Core, k_steps: int, arrival: float
+) -> float:
+    """Share of a call's time that L2 is busy with the operands of a whole block."""
+    rows = geo.config.tile_h * geo.config.tile_w
+    step = step_cycles(core, rows, kernel.vectors, _a_loads(kernel, rows))
+    return min(1.0, arrival / (k_steps * step))
+
+
+def _a_loads(kernel: Microkernel, rows: int) -> float:
+    """Loads of A in a step of k."""
+    return rows / kernel.lanes if kernel.loads_a_vectors else rows
+
+
+def _weights_cycles(
+    core: Core, size: float, level: int, passes: float, hidden: float, compute: float
+) -> float:
     """Cycles that the weights add: they come from memory in the first pass over all panels.
 
-    Later passes find them in `level`. The prefetch of the next panel hides what fits beside the
-    computation of one pass, and about 0.6 of that (512 channels of 7x7: 9.4 MB add 0.36 ms).
+    Later passes find them in `level`. The prefetch of the next panel hides the share `hidden` of
+    what fits beside the computation of one pass, which takes `compute` cycles.
     """
     total = 0.0
     for count, source in ((1, 0), (passes - 1, level)):
         stream = 0.0 if source in (1, 2) else size / bytes_per_cycle(core, source)
-        total += count * (stream - HIDDEN * min(stream, compute / passes))
+        total += count * (stream - hidden * min(stream, compute))
     return total
 
 

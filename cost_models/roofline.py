@@ -22,6 +22,13 @@ _VECTORS_PER_CYCLE = {1: 2.0, 2: 0.56, 3: 0.3, 0: 0.08}
 # per FMA, reach 1.7 loads a cycle (1.45 where their panels come from L2).
 FMA_EFFICIENCY = 0.90
 LOAD_EFFICIENCY = 0.85
+# With 512-bit vectors each load takes cycles from the FMAs beside it, one of a whole vector twice
+# as many as one of an element, wherever it finds its line and whether an FMA needs it or not.
+# Measured on Golden Cove, everything in L1: 28 FMAs take 14.3 cycles without a load; with 8, 16,
+# 28 elements 15.0, 16.2, 18.3; with as many vectors 15.8, 17.9, 21.5. Blocks of 14x32 and 6x64
+# reach 1.70 FMAs a cycle, 8x48 1.76, 9x48 1.80, 27x16 1.60. Here is what exceeds the share of
+# `FMA_EFFICIENCY`. (With 256-bit vectors 12 loads beside 12 FMAs take 0.08 cycles each.)
+ELEMENT_BESIDE, VECTOR_BESIDE = 0.05, 0.1
 # Cycles that a 128-bit load costs a k loop of LLVM's order on a core that issues in order, by
 # `in_order`: 1.3 to 2.5 (benchmarks/results/arm_mca.txt).
 WIDE_LOAD_CYCLES = 1.7
@@ -104,9 +111,9 @@ def step_cycles(
 ) -> float:
     """Cycles of one k step of a block of `rows` by `vectors` registers.
 
-    The largest of: FMAs to start, loads to issue (`a_loads` for A, one per vector of B), and the
-    latency of the FMA when there are too few accumulators to hide it, in this call and the others
-    that are in flight.
+    The largest of: FMAs to start and what loads (`a_loads` for A, one per vector of B) take from
+    them, loads to issue, and the latency of the FMA when there are too few accumulators to hide it,
+    in this call and the others that are in flight.
     """
     latency = core.fma_latency / in_flight
     if core.in_order:
@@ -120,6 +127,9 @@ def step_cycles(
         # As llvm-mca counts (benchmarks/results/arm_mca.txt), which sees no cache: loads reach
         # their nominal rate, and the rest is lost as on other cores.
         return max(max(fma, loads) / FMA_EFFICIENCY, latency)
+    if core.vector_bits == 512:
+        beside = ELEMENT_BESIDE * a_loads + VECTOR_BESIDE * vectors
+        return max(fma / FMA_EFFICIENCY + beside, loads / LOAD_EFFICIENCY, latency)
     return max(fma / FMA_EFFICIENCY, loads / LOAD_EFFICIENCY, latency)
 
 

@@ -26,7 +26,12 @@ from tvm_blislike.config import Config
 from tvm_blislike.cost_models import im2col
 from tvm_blislike.cost_models.im2col_configs import configs
 from tvm_blislike.cost_models.im2col_geometry import Im2colGeometry
-from tvm_blislike.cost_models.roofline import CALL_CYCLES, FMA_EFFICIENCY
+from tvm_blislike.cost_models.roofline import (
+    CALL_CYCLES,
+    ELEMENT_BESIDE,
+    FMA_EFFICIENCY,
+    VECTOR_BESIDE,
+)
 from tvm_blislike.cost_models.slicing import slicings
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import get_kernel, kernel_name, kernels_for
@@ -99,7 +104,8 @@ def test_one_layer_by_hand() -> None:
     cycles = im2col.estimate(workload, config, AVX512, 1).cycles
     fma = workload.macs / 16 / AVX512.fma_per_cycle / FMA_EFFICIENCY
     assert cycles["fma"] == pytest.approx(fma)
-    assert cycles["loads and edges"] == pytest.approx(0.0)
+    beside = workload.macs / 16 / 24 * (8 * ELEMENT_BESIDE + 3 * VECTOR_BESIDE)
+    assert cycles["loads and edges"] == pytest.approx(beside)
     assert cycles["sums"] == cycles["fork"] == 0.0
     vectors = 64 * 48 * 48 / 16
     assert cycles["packing"] == pytest.approx(vectors * (im2col.COPY_CYCLES + im2col.LINE_CYCLES))

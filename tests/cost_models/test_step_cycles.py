@@ -93,3 +93,16 @@ def test_short_calls_hide_the_latency_of_one_another():
     alone, together = (step_cycles(core, 1, 1, 1, n) for n in (1, 2))
     assert (alone, together) == (core.fma_latency, core.fma_latency / 2)
     assert calls_in_flight(Core.named("cortex-a53"), 1, 1, 16) == 1
+
+
+def test_loads_take_cycles_from_wide_fmas():
+    """What a loop in L1 took per FMA on Golden Cove, relative to 14x32 blocks."""
+    core = Core.named("sapphirerapids")
+
+    def per_fma(rows: int, vectors: int) -> float:
+        return step_cycles(core, rows, vectors, rows) / (rows * vectors)
+
+    measured = {(6, 4): 1.70, (8, 3): 1.76, (9, 3): 1.80, (27, 1): 1.60}
+    for block, rate in measured.items():
+        assert per_fma(14, 2) / per_fma(*block) == pytest.approx(rate / 1.70, rel=0.06)
+    assert per_fma(9, 3) < per_fma(14, 2) < per_fma(27, 1)
