@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tvm_blislike.constraints import Constraints
     from tvm_blislike.hardware import Core
     from tvm_blislike.offers import Predictor
-    from tvm_blislike.strategy import Override
+    from tvm_blislike.strategy import Override, Strategy
     from tvm_blislike.tuning.book import RecordBook
 
 
@@ -76,24 +76,33 @@ def compile(
     ToolchainError
         When `learned` needs xgboost, which is not installed.
     """
-    from tvm_blislike.pipeline import compile_module
+    from tvm_blislike.constraints import Constraints
+    from tvm_blislike.strategy import Strategy
     from tvm_blislike.tuning.book import RecordBook
 
     core = resolve_core(target)
-    foreign = is_foreign(core.target_config())
     if threads is None:
-        threads = core.cores if foreign else default_threads()
-    # Constants are folded by running kernels: start TVM's pool with all CPUs before that does.
-    use_threads(min(threads, len(available_cpus())) if foreign else threads)
+        threads = core.cores if is_foreign(core.target_config()) else default_threads()
     book = records if isinstance(records, RecordBook) else RecordBook.open(records)
     predictor = resolve_predictor(learned, core, threads)
+    limits = constraints or Constraints()
+    return compile_with(Strategy(core, threads, override, limits, book, predictor), model, shapes)
+
+
+def compile_with(
+    strategy: Strategy,
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> CompiledModel:
+    """Compile an ONNX model as a strategy chooses; all else as for `compile`."""
+    from tvm_blislike.pipeline import compile_module
+
+    target, threads = strategy.core.target_config(strategy.threads), strategy.threads
+    # Constants are folded by running kernels: start TVM's pool with all CPUs before that does.
+    use_threads(min(threads, len(available_cpus())) if is_foreign(target) else threads)
     loaded = frontend.load(model, shapes)
-    executable, report = compile_module(
-        loaded.module, core, threads, override, constraints, book, predictor
-    )
-    return CompiledModel(
-        executable, loaded.inputs, loaded.outputs, core.target_config(threads), report
-    )
+    executable, report = compile_module(loaded.module, strategy)
+    return CompiledModel(executable, loaded.inputs, loaded.outputs, target, report)
 
 
 def resolve_predictor(

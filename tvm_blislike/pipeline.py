@@ -147,16 +147,8 @@ def prepare(target: tvm.target.Target, core: Core) -> tvm.transform.Pass:
     return tvm.transform.Sequential([*dispatch, Canonicalize(core)])
 
 
-def compile_module(
-    mod: tvm.IRModule,
-    core: Core,
-    threads: int,
-    override: Override | None = None,
-    constraints: Constraints | None = None,
-    records: RecordBook | None = None,
-    predictor: Predictor | None = None,
-) -> tuple[tvm.runtime.Executable, Report]:
-    """Compile an imported module for a core.
+def compile_module(mod: tvm.IRModule, strategy: Strategy) -> tuple[tvm.runtime.Executable, Report]:
+    """Compile an imported module for the core of a strategy.
 
     Returns
     -------
@@ -164,8 +156,6 @@ def compile_module(
         The executable, and the report of what was chosen for each layer.
     """
     reporter = Reporter()
-    target = tvm.target.Target(core.target_config(threads))
-    pipeline = blislike_pipeline(
-        core, threads, override, reporter, constraints, records, predictor=predictor
-    )
-    return tvm.compile(mod, target, relax_pipeline=pipeline), reporter.report
+    target = tvm.target.Target(strategy.core.target_config(strategy.threads))
+    passes = _passes(strategy, target, reporter, finalize=True)
+    return tvm.compile(mod, target, relax_pipeline=passes), reporter.report

@@ -66,6 +66,10 @@ class Strategy:
         other._offers = self._offers
         return other
 
+    def overruled(self, override: Override) -> Strategy:
+        """Return the same strategy with an override; what was estimated is not again."""
+        return replace(self, override=override, _made={}, _options={})
+
     def choose(self, workload: Workload) -> Choice:
         """Return the choice for a workload.
 

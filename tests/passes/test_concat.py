@@ -14,6 +14,7 @@ from tvm.relax import op
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.pipeline import compile_module
+from tvm_blislike.strategy import Strategy
 
 Builder = relax.BlockBuilder
 pointwise = partial(conv, k=1)
@@ -25,7 +26,7 @@ def concat(builder: Builder, *parts: relax.Expr, axis: int = 1) -> relax.Var:
 
 def copies(mod: tvm.IRModule) -> Counter[str]:
     """Kernels that only move data, on a machine of 16 lanes."""
-    report = compile_module(mod, Core.named("skylake-avx512"), 1)[1]
+    report = compile_module(mod, Strategy(Core.named("skylake-avx512"), 1))[1]
     names = [layer.name.rstrip("0123456789") for layer in report.layers]
     return Counter(name for name in names if "conv2d" not in name)
 

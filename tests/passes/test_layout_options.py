@@ -59,7 +59,7 @@ def test_every_option_computes_the_same(name: str, threads: int) -> None:
         def override(_workload: Workload, config: Config = option.config) -> Config:
             return config
 
-        (actual,) = execute(compile_module(mod, CORE, threads, override)[0], [image])
+        (actual,) = execute(compile_module(mod, Strategy(CORE, threads, override))[0], [image])
         scale = np.abs(expected).max()
         assert np.abs(actual - expected).max() <= 2e-5 * scale, option.config
 

@@ -55,7 +55,7 @@ def product() -> tuple[onnx.ModelProto, GemmWorkload, Config, Config]:
 
 def _contest(product: tuple[Any, ...], *candidates: Config) -> Contest:
     model, w, _, _ = product
-    return Contest(Subject(model, None, NATIVE, 1), {w: candidates}, seconds=0.5)
+    return Contest(Subject(model, None, Strategy(NATIVE, 1)), {w: candidates}, seconds=0.5)
 
 
 def test_a_slower_candidate_loses_the_finals(product: tuple[Any, ...]) -> None:

@@ -12,18 +12,16 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from tvm_blislike.config import Config
-from tvm_blislike.constraints import Constraints
-from tvm_blislike.hardware import Core
 from tvm_blislike.inputs import random_inputs
+from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning import kernels
-from tvm_blislike.tuning.book import RecordBook
 from tvm_blislike.tuning.interrupt import uninterrupted
 from tvm_blislike.tuning.measure import GivenUpError
 from tvm_blislike.tuning.worker import Worker
@@ -42,13 +40,19 @@ _TICK_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Subject:
-    """What is compiled; fields as for `tvm_blislike.compile`."""
+    """What is compiled.
+
+    Parameters
+    ----------
+    model, shapes
+        As for `tvm_blislike.compile`.
+    strategy : Strategy
+        Without records. What it has estimated is not estimated again by every model.
+    """
 
     model: Any
     shapes: Mapping[str, Sequence[int]] | None
-    core: Core
-    threads: int
-    constraints: Constraints = field(default_factory=Constraints)
+    strategy: Strategy
 
 
 @dataclass(frozen=True)
@@ -146,15 +150,8 @@ def _compile(subject: Subject, changes: dict[Workload, Config]) -> Made:
     from tvm_blislike import api
 
     started = time.monotonic()
-    compiled = api.compile(
-        subject.model,
-        subject.core,
-        subject.shapes,
-        subject.threads,
-        changes.get,
-        subject.constraints,
-        RecordBook(),
-    )
+    strategy = subject.strategy.overruled(changes.get)
+    compiled = api.compile_with(strategy, subject.model, subject.shapes)
     _compiled.append(compiled)
     used: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for layer in compiled.explain().layers:

@@ -22,7 +22,6 @@ import numpy as np
 from tvm_blislike.bench.result import max_rel_error
 from tvm_blislike.config import Config
 from tvm_blislike.passes.reporting import shown_fields
-from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning.book import favourite
 from tvm_blislike.tuning.entrants import Entrant, Made, Subject
 from tvm_blislike.tuning.measure import GivenUpError
@@ -237,7 +236,7 @@ def _best(
     contest: Contest, layers: Mapping[tuple[Workload, Config], Sequence[float]]
 ) -> dict[Workload, Config]:
     """Return what a compilation that follows these times would choose."""
-    strategy = Strategy(contest.subject.core, contest.subject.threads)
+    strategy = contest.subject.strategy
     best = {}
     for workload, configs in contest.candidates.items():
         timed = [config for config in configs if (workload, config) in layers] or [configs[0]]

@@ -240,7 +240,7 @@ def tune(
         fair = max(_LEAST_PER_TASK, ceil(trials / max(len(tasks), 1)))
         sweep.limits = replace(sweep.limits, per_task=min(sweep.limits.per_task, fair))
     try:
-        subject = Subject(model, shapes, core, threads, strategy.constraints) if here else None
+        subject = Subject(model, shapes, strategy) if here else None
         end = None if budget is None else started + budget
         verdict, interrupted = _sweep(sweep, tasks, subject, end)
     finally:
