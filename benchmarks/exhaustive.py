@@ -29,13 +29,14 @@ from tvm_blislike import frontend
 from tvm_blislike.config import Config
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning.book import RecordBook, fastest
+from tvm_blislike.tuning.budget import PER_TASK
 from tvm_blislike.tuning.kernels import Bundle
 from tvm_blislike.tuning.measure import LocalRunner
 from tvm_blislike.tuning.plans import plan_for
 from tvm_blislike.tuning.record import Record
 from tvm_blislike.tuning.search import model_search
 from tvm_blislike.tuning.tasks import Task, tasks_of
-from tvm_blislike.tuning.tune import PER_TASK, tune
+from tvm_blislike.tuning.tune import tune
 
 FINALISTS = 4
 

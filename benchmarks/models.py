@@ -14,37 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-import zoo
-
-MODELS = (
-    "vgg11",
-    "vgg16",
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    "googlenet",
-    "squeezenet1_0",
-    "squeezenet1_1",
-    "mobilenet_v1",
-    "mobilenet_v2",
-)
+from zoo_runs import add_model_option, printed, saved
 
 
 def run(model: Path, threads: int, engines: str, repeat: int | None) -> dict:
     """Return the JSON of one `tvm-blislike bench`."""
-    command = [sys.executable, "-m", "tvm_blislike", "bench", str(model)]
-    command += ["--threads", str(threads), "--engines", engines, "--json", "-"]
-    command += ["--repeat", str(repeat)] if repeat else []
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}")
-    return json.loads(done.stdout)
+    options = ["--threads", threads, "--engines", engines, "--json", "-"]
+    return printed("bench", model, *options, *(["--repeat", repeat] if repeat else []))
 
 
 def line(name: str, threads: int, result: dict) -> str:
@@ -72,21 +50,18 @@ def geometric_means(results: list[dict]) -> dict[str, float]:
 def main() -> None:
     """Build the models, run them, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-m", "--model", action="append", choices=zoo.names(), metavar="NAME")
+    add_model_option(parser)
     parser.add_argument("-t", "--threads", action="append", type=int, metavar="N")
     parser.add_argument("--engines", default="blislike,onnxruntime,openvino")
     parser.add_argument("--repeat", type=int)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     results = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name in options.model or MODELS:
-            path = zoo.save(name, Path(folder) / f"{name}.onnx")
-            for threads in options.threads or (1, 2):
-                result = run(path, threads, options.engines, options.repeat)
-                results.append({"name": name, **result})
-                print(line(name, threads, result), flush=True)
-            path.unlink()
+    for name, path in saved(options.model):
+        for threads in options.threads or (1, 2):
+            result = run(path, threads, options.engines, options.repeat)
+            results.append({"name": name, **result})
+            print(line(name, threads, result), flush=True)
     for engine, mean in geometric_means(results).items():
         print(f"geometric mean speed relative to {engine}: {mean:.3f}x")
     if options.json:

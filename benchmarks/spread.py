@@ -20,8 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import zoo
-from models import MODELS
 from rich.console import Console
+from zoo_runs import MODELS, add_model_option
 
 import tvm_blislike
 from tvm_blislike import Workload, frontend
@@ -82,7 +82,7 @@ def main() -> None:
     """Gather records, model by model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("records", type=Path, metavar="FILE")
-    parser.add_argument("-m", "--model", action="append", choices=zoo.names(), metavar="NAME")
+    add_model_option(parser)
     parser.add_argument("-t", "--threads", type=int, default=1, metavar="N")
     parser.add_argument("--layers", type=int, default=8, metavar="N", help="of each model")
     parser.add_argument("--budget", type=float, default=float("inf"), metavar="SECONDS")

@@ -12,26 +12,16 @@ the end of the sweep; a tuned model that is slower is not kept, its gain is 1.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from statistics import geometric_mean
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-import zoo
-from models import MODELS
+from zoo_runs import add_model_option, printed, saved
 
 
 def tuned(model: Path, threads: int, records: Path) -> dict:
     """Return the JSON of one `tvm-blislike tune`."""
-    command = [sys.executable, "-m", "tvm_blislike", "tune", str(model), "--json"]
-    command += ["--threads", str(threads), "--records", str(records)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}")
-    return json.loads(done.stdout)
+    return printed("tune", model, "--threads", threads, "--records", records, "--json")
 
 
 def line(name: str, threads: int, result: dict) -> str:
@@ -48,19 +38,17 @@ def line(name: str, threads: int, result: dict) -> str:
 def main() -> None:
     """Tune the models and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-m", "--model", action="append", choices=zoo.names(), metavar="NAME")
+    add_model_option(parser)
     parser.add_argument("-t", "--threads", type=int, default=1, metavar="N")
     parser.add_argument("--records", type=Path, metavar="FILE")
     options = parser.parse_args()
     gains = []
     with tempfile.TemporaryDirectory() as folder:
         records = options.records or Path(folder) / "records.jsonl"
-        for name in options.model or MODELS:
-            model = zoo.save(name, Path(folder) / f"{name}.onnx")
+        for name, model in saved(options.model):
             result = tuned(model, options.threads, records)
             gains.append(result["verdict"]["gain"])
             print(line(name, options.threads, result), flush=True)
-            model.unlink()
     print(f"gain: geometric mean {geometric_mean(gains):.3f}x, lowest {min(gains):.3f}x")
 
 

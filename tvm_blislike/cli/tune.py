@@ -16,7 +16,7 @@ from tvm_blislike.cli import options
 from tvm_blislike.cli.terminal import print_json, stderr, stdout
 
 if TYPE_CHECKING:
-    from tvm_blislike.tuning.tune import TunedLayer, TuneResult
+    from tvm_blislike.tuning.result import TunedLayer, TuneResult
 
 
 class Cache(str, Enum):
@@ -98,9 +98,9 @@ def tune(
     Ctrl-C ends it after the present measurement, or amid the comparison of the models; the next
     run goes on from there.
     """
+    from tvm_blislike.tuning.budget import PER_TASK_IN_SPACE
     from tvm_blislike.tuning.progress import Progress
     from tvm_blislike.tuning.searches import IN_WHOLE_SPACE
-    from tvm_blislike.tuning.tune import PER_TASK_IN_SPACE
     from tvm_blislike.tuning.tune import tune as sweep
 
     if search in IN_WHOLE_SPACE and budget is None and trials is None:
