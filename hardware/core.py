@@ -7,6 +7,7 @@ what was measured lives in the tuning records.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,7 +144,11 @@ class Core:
 
     def cache(self, level: int) -> Cache | None:
         """Return the cache of that level, None where the core has none."""
-        return next((c for c in self.caches if c.level == level), None)
+        return self._cache_of.get(level)
+
+    @functools.cached_property
+    def _cache_of(self) -> dict[int, Cache]:
+        return {cache.level: cache for cache in reversed(self.caches)}
 
     @property
     def line_bytes(self) -> int:
@@ -219,6 +224,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in _FOLDER.glob("*.toml")))
 
 
+@functools.cache
 def dtype_bits(dtype: str) -> int:
     """Return the bits of one element, the number that ends (or is in) the name of `dtype`.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from tvm_blislike.choice import Choice
 from tvm_blislike.config import Config
@@ -62,13 +63,16 @@ class Strategy:
 
     def following(self, records: RecordBook) -> Strategy:
         """Return the same strategy with other records; what was estimated is not again."""
-        other = replace(self, records=records, _made={}, _options={})
-        other._offers = self._offers
-        return other
+        return self._changed(records=records)
 
     def overruled(self, override: Override) -> Strategy:
         """Return the same strategy with an override; what was estimated is not again."""
-        return replace(self, override=override, _made={}, _options={})
+        return self._changed(override=override)
+
+    def _changed(self, **fields: Any) -> Strategy:
+        other = replace(self, _made={}, _options={}, **fields)
+        other._offers = self._offers
+        return other
 
     def choose(self, workload: Workload) -> Choice:
         """Return the choice for a workload.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from dataclasses import dataclass
 from typing import ClassVar
@@ -112,12 +113,12 @@ class Conv2dWorkload(Workload):
     groups: int = 1
     dtype: str = "float32"
 
-    @property
+    @functools.cached_property
     def oh(self) -> int:
         """Output height."""
         return self._out(self.h, self.padding[0] + self.padding[2], self.kh, 0)
 
-    @property
+    @functools.cached_property
     def ow(self) -> int:
         """Output width."""
         return self._out(self.w, self.padding[1] + self.padding[3], self.kw, 1)
