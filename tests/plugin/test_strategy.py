@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
+import cloudpickle
 import numpy as np
 import onnxruntime
 import pytest
@@ -16,6 +17,7 @@ from tvm import relax
 import tvm_blislike
 from tvm_blislike import Config, Conv2dWorkload, Core, GemmWorkload, Workload, frontend
 from tvm_blislike.cost_models.roofline import Estimate
+from tvm_blislike.offers import Offers
 from tvm_blislike.registry import (
     Implementation,
     Template,
@@ -69,6 +71,16 @@ def test_the_same_workload_is_decided_once() -> None:
     strategy = Strategy(NATIVE, 1, asked.append)
     assert strategy.choose(DENSE) is strategy.choose(dataclasses.replace(DENSE))
     assert asked == [DENSE]
+
+
+def test_estimates_travel_to_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Strategy(NATIVE, 1)
+    choice = here.choose(DENSE)
+    there = cloudpickle.loads(cloudpickle.dumps(here))
+    other = next(c for c, _ in here.offers(DENSE) if c != choice.config)
+    assert there.overruled(lambda _workload: other).choose(DENSE).config == other
+    monkeypatch.setattr(Offers, "estimates", None)
+    assert there.overruled(lambda _workload: None).choose(DENSE).config == choice.config
 
 
 def test_fallbacks_name_the_reason_of_every_implementation() -> None:
