@@ -1,0 +1,43 @@
+"""Modules behind the layout pass: layouts of their convolutions, and the transforms in them."""
+
+from __future__ import annotations
+
+import tvm
+from relax_graphs import calls
+from tvm import relax
+
+from tvm_blislike.adapter import static_shape
+from tvm_blislike.constraints import Constraints
+from tvm_blislike.hardware import Core
+from tvm_blislike.passes.canonicalize import Canonicalize
+from tvm_blislike.passes.layout import choose_layouts
+from tvm_blislike.strategy import Strategy
+
+# Structure is checked for 16 lanes, whatever machine the tests run on.
+# Without the convolution that reads and writes NCHW: it would win for the small images here.
+STRATEGY = Strategy(
+    Core.named("skylake-avx512"), threads=1, constraints=Constraints(without=("conv2d_im2col",))
+)
+BLOCKED = "NCHW16c"
+MOVES = ("layout_transform", "permute_dims", "reshape")
+
+
+def laid_out(mod: tvm.IRModule) -> tvm.IRModule:
+    return choose_layouts(STRATEGY)(Canonicalize(STRATEGY.core)(mod))
+
+
+def layouts(mod: tvm.IRModule) -> list[tuple[str, str]]:
+    """Layouts of input and output of each convolution."""
+    convs = calls(mod, "nn.conv2d")
+    return [(str(c.attrs.data_layout), str(c.attrs.out_layout)) for c in convs]
+
+
+def moves(mod: tvm.IRModule) -> list[tuple[int, ...]]:
+    """Shape of the result of each transform."""
+    return [static_shape(call) for call in calls(mod, *MOVES)]
+
+
+def result_shapes(mod: tvm.IRModule) -> list[tuple[int, ...]]:
+    body = mod["main"].body.body
+    fields = list(body.ty.fields) if isinstance(body.ty, relax.TupleType) else [body.ty]
+    return [tuple(int(e) for e in field.shape) for field in fields]
