@@ -29,9 +29,11 @@ from tvm_blislike.cost_models.roofline import (
     FORK_JOIN_CYCLES,
     LOAD_EFFICIENCY,
     Estimate,
+    Placed,
     bytes_per_cycle,
     finish,
     level_holding,
+    placed,
     share_bytes,
 )
 from tvm_blislike.hardware import Core
@@ -223,7 +225,7 @@ def _foreign_bytes(config: Config, core: Core, threads: int, image_in: int) -> f
 
 def _traffic(
     workload: Conv2dWorkload, config: Config, core: Core, threads: int
-) -> tuple[float, tuple[tuple[str, int, int, float], ...]]:
+) -> tuple[float, tuple[Placed, ...]]:
     """Cycles that one core's caches need to move all of input and output, and where they lie."""
     w = workload
     image_in, image_out = (
@@ -246,12 +248,5 @@ def _traffic(
     cycles += 0.0 if kept else again * image_in / bytes_per_cycle(core, 2)
     foreign = _foreign_bytes(config, core, threads, image_in)
     cycles += foreign / (bytes_per_cycle(core, 3) * BEYOND_L2_SHARE)
-    footprint = tuple(
-        (name, where, size, size / max(1, share_bytes(core, where, threads)) if where else 0.0)
-        for name, size, where in (
-            ("input rows", window, level_holding(core, window, threads)),
-            ("input", image_in, level_holding(core, image_in, threads)),
-            ("output", image_out, level_holding(core, image_out, threads)),
-        )
-    )
-    return cycles, footprint
+    sizes = (("input rows", window), ("input", image_in), ("output", image_out))
+    return cycles, tuple(placed(core, name, size, threads) for name, size in sizes)

@@ -34,15 +34,19 @@ from tvm_blislike.cost_models.roofline import (
     FMA_EFFICIENCY,
     FORK_JOIN_CYCLES,
     Estimate,
+    Placed,
+    beyond_l2_cycles,
     bytes_per_cycle,
     conflict_bytes,
     finish,
+    l2_bytes,
     level_holding,
+    placed,
     share_bytes,
     step_cycles,
 )
 from tvm_blislike.hardware import Core, dtype_bits
-from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name, kernels_for
+from tvm_blislike.microkernels import Microkernel, kernel_of, kernels_for
 from tvm_blislike.workload import GemmWorkload
 
 # Rows up to which a product runs at the speed of memory.
@@ -154,7 +158,7 @@ def _most_tiles(
     """Tiles along m and n that a block may have: one operand's block stays in L2."""
     step = kc * dtype_bits(kernel.dtype) // 8
     a_panel, b_panel = kernel.mr * step, kernel.nr * step
-    room = L2_PLANNED * (share_bytes(core, 2, threads) or share_bytes(core, 1, threads))
+    room = L2_PLANNED * l2_bytes(core, threads)
     if order == B_OUTSIDE:
         return max(1, int((room - 2 * b_panel) // a_panel)), 1 << 30
     return 1 << 30, max(1, int((room - 2 * a_panel) // b_panel))
@@ -175,7 +179,7 @@ def estimate(workload: GemmWorkload, config: Config, core: Core, threads: int) -
         Cycles by cause; the footprint of a panel, a block, and the operand that passes by.
     """
     geo = GemmGeometry(workload, config)
-    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
+    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
     loop = geo.parallel_loop(threads)
     share = geo.share(loop, threads) if loop else 1.0
     cycles = {name: value * share for name, value in _calls(geo, kernel, core).items()}
@@ -268,21 +272,15 @@ def _stream_cycles(geo: GemmGeometry, core: Core, threads: int, loop: str, share
     sums = (2 * geo.blocks_k - 3) * w.m * w.n * _sum_bytes(w) if geo.blocks_k > 1 else 0
     # A cache that threads share holds one copy for all of them.
     total = w.batch * (a_bytes + b_bytes + c_bytes)
-    cost = _cycles_per_byte(core, level_holding(core, total, threads=1))
+    cost = beyond_l2_cycles(core, level_holding(core, total, threads=1))
     # Weights are in no cache when a layer starts: all others' passed since.
-    first_b = _cycles_per_byte(core, 0)
+    first_b = beyond_l2_cycles(core, 0)
     once = w.batch * (a_bytes * passes_a * part_a + b_bytes * (passes_b - 1) * part_b) * cost
     results = w.batch * (c_bytes + sums) * share * cost
     return once + w.batch * b_bytes * part_b * first_b + results
 
 
-def _cycles_per_byte(core: Core, level: int) -> float:
-    return 0.0 if level in (1, 2) else 1.0 / bytes_per_cycle(core, level)
-
-
-def _footprint(
-    geo: GemmGeometry, core: Core, threads: int
-) -> tuple[tuple[str, int, int, float], ...]:
+def _footprint(geo: GemmGeometry, core: Core, threads: int) -> tuple[Placed, ...]:
     c = geo.config
     a_panel, b_panel = (geo.workload.item_bytes * geo.kc * tile for tile in (c.mr, c.nr))
     a_block, b_block = geo.block_m * a_panel, geo.block_n * b_panel
@@ -290,10 +288,4 @@ def _footprint(
         sizes = [("Br", b_panel), ("Ac", a_block), ("Bc", b_block)]
     else:
         sizes = [("Ar", a_panel), ("Bc", b_block), ("Ac", a_block)]
-    return tuple(_placed(core, operand, size, threads) for operand, size in sizes)
-
-
-def _placed(core: Core, operand: str, size: int, threads: int) -> tuple[str, int, int, float]:
-    level = level_holding(core, size, threads)
-    room = share_bytes(core, level, threads)
-    return (operand, level, size, size / room if room else 0.0)
+    return tuple(placed(core, operand, size, threads) for operand, size in sizes)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from tvm_blislike.config import Config
+from tvm_blislike.cost_models.parallel import Divisible
 from tvm_blislike.workload import GemmWorkload
 
 B_OUTSIDE = "B3A2C0"
@@ -19,7 +20,7 @@ IN_PLACE = "in place"
 
 
 @dataclass(frozen=True)
-class GemmGeometry:
+class GemmGeometry(Divisible):
     """Sizes that follow from a workload and a config.
 
     C is cut into tiles of mr x nr; `mc` and `nc` count whole tiles, `kc` single steps. A size of
@@ -90,34 +91,13 @@ class GemmGeometry:
         """Micro-kernel calls in a row that share a panel of B (`B_OUTSIDE`) or of A."""
         return self.block_m if self.config.loop_order == B_OUTSIDE else self.block_n
 
-    def parallel_loop(self, threads: int) -> str:
-        """Return the loop that threads divide: "b", "ic", "jc", or "" for none."""
-        if threads == 1:
-            return ""
-        return self.config.parallel or self._evenest(threads)
-
-    def parallel_loops(self, threads: int) -> list[str]:
-        """Return the values of `Config.parallel` that divide the work differently."""
-        if threads == 1:
-            return [""]
-        blocks = {"b": self.workload.batch, "ic": self.blocks_m, "jc": self.blocks_n}
-        others = [loop for loop, count in blocks.items() if count > 1]
-        return ["", *(loop for loop in others if loop != self._evenest(threads))]
-
-    def _evenest(self, threads: int) -> str:
-        return min(("b", "ic", "jc"), key=lambda loop: self.share(loop, threads))
-
-    def share(self, loop: str, threads: int) -> float:
-        """Return the part of the work of the busiest thread when `loop` is divided.
-
-        Each thread takes a run of iterations; the last block of a loop may be shorter.
-        """
-        blocks, size, tiles = {
+    def divisible(self) -> dict[str, tuple[int, int, int]]:
+        """See `Divisible`: products of the batch, blocks of rows and of columns."""
+        return {
             "b": (self.workload.batch, 1, self.workload.batch),
             "ic": (self.blocks_m, self.block_m, self.tiles_m),
             "jc": (self.blocks_n, self.block_n, self.tiles_n),
-        }[loop]
-        return min(1.0, math.ceil(blocks / threads) * size / tiles)
+        }
 
 
 def _tiles_in(block: int, tile: int, tiles: int) -> int:

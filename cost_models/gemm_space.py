@@ -9,7 +9,7 @@ from tvm_blislike.cost_models.data_types import most_steps
 from tvm_blislike.cost_models.gemm import packings
 from tvm_blislike.cost_models.gemm_geometry import LOOP_ORDERS, GemmGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name, kernels_for
+from tvm_blislike.microkernels import Microkernel, kernel_of, kernels_for
 from tvm_blislike.space import Axis, Space, Value, even_parts, single, unrolls
 from tvm_blislike.workload import GemmWorkload
 
@@ -59,7 +59,7 @@ def space(workload: GemmWorkload, core: Core, threads: int) -> Space:
 
 
 def _kernel(config: Config, workload: GemmWorkload, core: Core) -> Microkernel:
-    return get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
+    return kernel_of(core.isa, config.mr, config.nr, workload.dtype)
 
 
 def _unrolls(config: Config, workload: GemmWorkload, core: Core) -> bool:

@@ -34,13 +34,15 @@ from tvm_blislike.cost_models.roofline import (
     Estimate,
     bytes_per_cycle,
     finish,
+    l2_bytes,
     level_holding,
+    placed,
     share_bytes,
     step_cycles,
 )
 from tvm_blislike.cost_models.slicing import INPUT_STATIONARY
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name
+from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.workload import Conv2dWorkload
 
 # Part of L2 that may be planned for: the result and the next operands pass through the rest.
@@ -94,7 +96,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
         filters per cache level.
     """
     geo = Im2colGeometry(workload, config)
-    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
+    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
     loop = geo.parallel_loop(threads)
     share = geo.share(loop, threads) if loop else 1.0
     # Threads that divide the filters pack all windows each.
@@ -109,7 +111,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     cycles["fork"] = FORK_JOIN_CYCLES if loop else 0.0
     panel = geo.windows_bytes // geo.pixel_tiles
     sizes = (("panel", panel), ("block", geo.windows_bytes), ("filters", _filters_bytes(geo)))
-    footprint = tuple(_placed(core, name, size, threads) for name, size in sizes)
+    footprint = tuple(placed(core, name, size, threads) for name, size in sizes)
     return finish(core, threads, workload, cycles, footprint)
 
 
@@ -122,19 +124,8 @@ def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> i
     return threads * (geo.panels_bytes + sums + geo.slab_bytes)
 
 
-def l2_bytes(core: Core, threads: int) -> int:
-    """Return a thread's share of the second-level cache, or of the first if there is no other."""
-    return share_bytes(core, 2, threads) or share_bytes(core, 1, threads)
-
-
 def _filters_bytes(geo: Im2colGeometry) -> int:
     return ITEM_BYTES * math.prod(geo.packed_shape)
-
-
-def _placed(core: Core, name: str, size: int, threads: int) -> tuple[str, int, int, float]:
-    level = level_holding(core, size, threads)
-    share = share_bytes(core, level, threads)
-    return name, level, size, size / share if share else 0.0
 
 
 def _calls(geo: Im2colGeometry, kernel: Microkernel, core: Core, threads: int) -> dict[str, float]:
@@ -242,7 +233,7 @@ def _copying_cycles(geo: Im2colGeometry, core: Core, threads: int) -> float:
     w, c = geo.workload, geo.config
     if geo.in_place:
         return geo.pixel_tiles * geo.k * _row_cycles(geo, core, threads, w.h * w.w, ROW_CYCLES)
-    kernel = get_kernel(kernel_name(core.isa, c.mr, c.nr, w.dtype))
+    kernel = kernel_of(core.isa, c.mr, c.nr, w.dtype)
     lines = geo.panels_bytes * geo.sets / core.line_bytes
     beyond = geo.panels_bytes > L2_PLANNED * l2_bytes(core, threads)
     vectors = geo.k * geo.copies(kernel.lanes)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from tvm_blislike.config import Config
-from tvm_blislike.cost_models.im2col import L2_PLANNED, l2_bytes
+from tvm_blislike.cost_models.im2col import L2_PLANNED
 from tvm_blislike.cost_models.im2col_geometry import (
     FILTER_COLUMNS,
     IN_PLACE,
@@ -19,6 +19,7 @@ from tvm_blislike.cost_models.im2col_geometry import (
     SHIFT,
     Im2colGeometry,
 )
+from tvm_blislike.cost_models.roofline import l2_bytes
 from tvm_blislike.cost_models.slicing import INPUT_STATIONARY, WEIGHT_STATIONARY, slicings
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for

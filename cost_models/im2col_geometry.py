@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from tvm_blislike.config import Config
+from tvm_blislike.cost_models.parallel import Divisible
 from tvm_blislike.cost_models.slicing import INPUT_STATIONARY
 from tvm_blislike.workload import Conv2dWorkload
 
@@ -30,7 +31,7 @@ SLAB_BYTES = 16384
 
 
 @dataclass(frozen=True)
-class Im2colGeometry:
+class Im2colGeometry(Divisible):
     """Sizes that follow from a workload and a config.
 
     Filters are the rows of the product, cut into tiles of mr; the pixels of `oh_block` output rows
@@ -225,31 +226,13 @@ class Im2colGeometry:
         width = 0 if self.is_plain else self.workload.ow
         return _vectors(self.pixels, self.windows, width, lanes)
 
-    def parallel_loop(self, threads: int) -> str:
-        """Return what threads divide: `BATCH`, `PIXELS`, `FILTERS`, or "" for nothing."""
-        if threads == 1:
-            return ""
-        return self.config.parallel or self._evenest(threads)
-
-    def parallel_loops(self, threads: int) -> list[str]:
-        """Return the values of `Config.parallel` that divide the work differently."""
-        if threads == 1:
-            return [""]
-        blocks = {BATCH: self.images, PIXELS: self.blocks_h, FILTERS: self.filter_blocks}
-        others = [loop for loop, count in blocks.items() if count > 1]
-        return ["", *(loop for loop in others if loop != self._evenest(threads))]
-
-    def _evenest(self, threads: int) -> str:
-        return min((BATCH, PIXELS, FILTERS), key=lambda loop: self.share(loop, threads))
-
-    def share(self, loop: str, threads: int) -> float:
-        """Return the part of the work of the busiest thread when `loop` is divided."""
-        blocks, size, whole = {
+    def divisible(self) -> dict[str, tuple[int, int, int]]:
+        """See `Divisible`."""
+        return {
             BATCH: (self.images, 1, self.images),
             PIXELS: (self.blocks_h, self.rows, self.workload.oh),
             FILTERS: (self.filter_blocks, self.block_tiles, self.filter_tiles),
-        }[loop]
-        return min(1.0, math.ceil(blocks / threads) * size / whole)
+        }
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from tvm_blislike.cost_models.im2col_configs import ways
 from tvm_blislike.cost_models.im2col_geometry import FILTER_COLUMNS, ON_DEMAND, Im2colGeometry
 from tvm_blislike.cost_models.slicing import INPUT_STATIONARY, WEIGHT_STATIONARY
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name, kernels_for
+from tvm_blislike.microkernels import Microkernel, kernel_of, kernels_for
 from tvm_blislike.space import Axis, Space, Value, divisors, even_parts, single, unrolls
 from tvm_blislike.workload import Conv2dWorkload
 
@@ -30,7 +30,7 @@ def space(workload: Conv2dWorkload, core: Core, threads: int) -> Space:
         return [(k.mr, k.nr) for k in offered if k.mr <= rows and k.nr < columns + k.lanes]
 
     def kernel(c: Config) -> Microkernel:
-        return get_kernel(kernel_name(core.isa, c.mr, c.nr, w.dtype))
+        return kernel_of(core.isa, c.mr, c.nr, w.dtype)
 
     def heights(c: Config) -> list[Value]:
         # With several threads, blocks of any height may be left unpacked.

@@ -46,6 +46,9 @@ DEFAULT_GHZ = 2.0
 # Part of a breakdown that is no time of the kernel.
 NEIGHBOURS = "layouts"
 
+# An operand, the level that holds it (0: memory), its bytes, and its part of a thread's share.
+Placed = tuple[str, int, int, float]
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -67,7 +70,7 @@ class Estimate:
     seconds: float
     peak_fraction: float
     cycles: dict[str, float] = field(default_factory=dict)
-    footprint: tuple[tuple[str, int, int, float], ...] = ()
+    footprint: tuple[Placed, ...] = ()
 
 
 def clock_hz(core: Core) -> float:
@@ -97,6 +100,23 @@ def level_holding(core: Core, size: int, threads: int) -> int:
         if size <= share_bytes(core, cache.level, threads):
             return cache.level
     return 0
+
+
+def l2_bytes(core: Core, threads: int) -> int:
+    """Return a thread's share of the second-level cache, or of the first if there is no other."""
+    return share_bytes(core, 2, threads) or share_bytes(core, 1, threads)
+
+
+def beyond_l2_cycles(core: Core, level: int) -> float:
+    """Return the cycles per byte that a stream from a level adds to the FMAs: none up to L2."""
+    return 0.0 if level in (1, 2) else 1.0 / bytes_per_cycle(core, level)
+
+
+def placed(core: Core, operand: str, size: int, threads: int) -> Placed:
+    """Return an entry of a footprint: an operand in the first level whose share holds it."""
+    level = level_holding(core, size, threads)
+    share = share_bytes(core, level, threads)
+    return operand, level, size, size / share if share else 0.0
 
 
 def calls_in_flight(core: Core, rows: int, vectors: int, steps: int) -> float:
@@ -166,7 +186,7 @@ def finish(
     threads: int,
     workload: Workload,
     cycles: dict[str, float],
-    footprint: tuple[tuple[str, int, int, float], ...] = (),
+    footprint: tuple[Placed, ...] = (),
 ) -> Estimate:
     """Add up a breakdown (cycles of one thread) into an estimate."""
     seconds = sum(cycles.values()) / clock_hz(core)

@@ -24,8 +24,9 @@ from tvm_blislike.cost_models.roofline import (
     bytes_per_cycle,
     conflict_bytes,
     finish,
+    l2_bytes,
     level_holding,
-    share_bytes,
+    placed,
     step_cycles,
 )
 from tvm_blislike.cost_models.winograd_configs import L2_PLANNED
@@ -35,7 +36,7 @@ from tvm_blislike.cost_models.winograd_geometry import (
     geometry,
 )
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name
+from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.workload import Conv2dWorkload
 
 # What products of rows kept apart take longer (ring; 64 to 256 channels: 0 to 3 %).
@@ -72,7 +73,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
         Cycles by cause; the footprint of V, P and the weights per cache level.
     """
     geo = geometry(workload, config)
-    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
+    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
     v, p = geo.v_bytes, geo.p_bytes
     weights = workload.item_bytes * math.prod(geo.packed_shape)
     by_channels = config.loop_order == CHANNELS
@@ -96,10 +97,8 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     if not by_channels:
         cycles["crowding"] = _crowding(core, v + p, threads) * sum(cycles.values())
     cycles["fork"] = (2 if by_channels else 1) * FORK_JOIN_CYCLES if threads > 1 else 0.0
-    footprint = tuple(
-        (name, at := level_holding(core, size, threads), size, _part(core, at, size, threads))
-        for name, size in (("V", v), ("P", p), ("weights", weights))
-    )
+    sizes = (("V", v), ("P", p), ("weights", weights))
+    footprint = tuple(placed(core, name, size, threads) for name, size in sizes)
     return finish(core, threads, workload, cycles, footprint)
 
 
@@ -112,13 +111,7 @@ def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> i
 
 def _crowding(core: Core, size: int, threads: int) -> float:
     """Part of the time that is added where V and P leave too little of L2."""
-    cache = share_bytes(core, 2, threads) or share_bytes(core, 1, threads)
-    return CROWDING * max(0.0, size / cache - ROOMY)
-
-
-def _part(core: Core, level: int, size: int, threads: int) -> float:
-    share = share_bytes(core, level, threads)
-    return size / share if share else 0.0
+    return CROWDING * max(0.0, size / l2_bytes(core, threads) - ROOMY)
 
 
 def _share(geo: WinogradGeometry, threads: int) -> float:

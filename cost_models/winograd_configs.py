@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.data_types import missing, most_steps
-from tvm_blislike.cost_models.roofline import share_bytes
+from tvm_blislike.cost_models.roofline import l2_bytes
 from tvm_blislike.cost_models.winograd_geometry import (
     CHANNELS,
     ONE_D,
@@ -134,7 +134,7 @@ def _blocked(
 ) -> Iterator[Config]:
     """Yield the blocks of tiles and chunks of channels whose V and P fit into L2."""
     tiles_h, tiles_w = math.ceil(workload.oh / tile[0]), math.ceil(workload.ow / tile[1])
-    room = L2_PLANNED * (share_bytes(core, 2, threads) or share_bytes(core, 1, threads))
+    room = L2_PLANNED * l2_bytes(core, threads)
     for block in _blocks(tiles_h, tiles_w):
         if not _suits_tiles(kernel, block[0] * block[1], core):
             continue

@@ -40,6 +40,17 @@ def get_kernel(name: str) -> Microkernel:
     return _BY_NAME[name]
 
 
+def kernel_of(isa: str, mr: int, nr: int, dtype: str = "float32") -> Microkernel:
+    """Return the micro-kernel of that shape.
+
+    Raises
+    ------
+    KeyError
+        As for `get_kernel`.
+    """
+    return get_kernel(kernel_name(isa, mr, nr, dtype))
+
+
 def register_named(intrin: str) -> None:
     """Register the TensorIntrin of that name, if it is one of ours.
 
@@ -62,6 +73,7 @@ __all__ = [
     "UpdateShape",
     "get_kernel",
     "kernel_name",
+    "kernel_of",
     "kernels_for",
     "register_named",
     "standalone",

@@ -83,6 +83,14 @@ def annotate_vector(sch: s_tir.Schedule, loop: Any, lanes: int) -> None:
     sch.annotate(loop, VECTOR, lanes)
 
 
+def align_rows(sch: s_tir.Schedule, block: Any, axis: int, lanes: int) -> None:
+    """Give the rows of a buffer, along an axis, an odd number of vectors.
+
+    Rows, or matrices, a multiple of a page apart would share one cache set.
+    """
+    sch.storage_align(block, 0, axis, 2 * lanes, lanes)
+
+
 def pad_columns(sch: s_tir.Schedule, pad: Any) -> list[int]:
     """Return the columns of zeros at the left and right of a "pad" stage."""
     annotations = sch.get(pad).annotations

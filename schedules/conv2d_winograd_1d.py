@@ -47,9 +47,9 @@ from tvm_blislike.cost_models import winograd_configs as choices
 from tvm_blislike.cost_models.winograd_geometry import Winograd1dGeometry
 from tvm_blislike.cost_models.winograd_space import space_1d
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import get_kernel, kernel_name
+from tvm_blislike.microkernels import kernel_of
 from tvm_blislike.registry import Template
-from tvm_blislike.schedules.common import annotate_vector, fuse_epilogue, stage, stages
+from tvm_blislike.schedules.common import align_rows, annotate_vector, fuse_epilogue, stage, stages
 from tvm_blislike.schedules.lowering import UNROLL, UNSWITCH
 from tvm_blislike.schedules.rings import RING, RING_ROWS
 from tvm_blislike.schedules.winograd_passes import one_pass, transform
@@ -186,7 +186,7 @@ def schedule(
     threads: int,
 ) -> None:
     """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
-    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
+    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
     geo = Winograd1dGeometry(workload, config)
     epilogue = fuse_epilogue(sch)
     marked = stages(sch)
@@ -210,8 +210,7 @@ def schedule(
     annotate_step(sch, nu, UNROLL)
     annotate_step(sch, ib, UNSWITCH)
     annotate_vector(sch, lane, kernel.lanes)
-    # An odd number of vectors: points a multiple of a page apart would share one cache set.
-    sch.storage_align(transformed, 0, 3, 2 * kernel.lanes, kernel.lanes)
+    align_rows(sch, transformed, 3, kernel.lanes)
     parallelize(sch, {**loops, "yb": strip}, geo, threads)
     tensorize(sch, marked["acc"], geo, kernel)
 

@@ -12,13 +12,8 @@ from tvm_blislike.config import Config
 from tvm_blislike.cost_models.direct_geometry import DirectGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.layouts import block_of, spatial_axis
-from tvm_blislike.microkernels import (
-    Microkernel,
-    UpdateShape,
-    get_kernel,
-    kernel_name,
-    update_intrin,
-)
+from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
+from tvm_blislike.schedules.blocks import call_kernel, unroll_block
 from tvm_blislike.schedules.common import (
     STAGE,
     annotate_axis,
@@ -31,6 +26,9 @@ from tvm_blislike.schedules.lowering import BORDER, EDGE
 from tvm_blislike.schedules.prefetch import PREFETCH, ROLE
 from tvm_blislike.workload import Conv2dWorkload
 
+# Axes of the rows of a block of C.
+_ROWS = ("mh", "mw")
+
 
 def schedule(
     sch: s_tir.Schedule,
@@ -40,7 +38,7 @@ def schedule(
     threads: int,
 ) -> None:
     """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
-    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
+    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
     geo = DirectGeometry(workload, config)
     epilogue = fuse_epilogue(sch)
     loops = _tile_epilogue(sch, epilogue, geo, kernel)
@@ -155,7 +153,7 @@ def _vectorize_sums(sch: s_tir.Schedule, sums: Any, kernel: Microkernel) -> None
     """Zero the sums of a block of C, then widen and add a chunk, in vectors."""
     zero = sch.decompose_reduction(sums, sch.get_loops(sums)[-4])
     for block in (zero, sums):
-        annotate_vector(sch, _block_loops(sch, block, kernel), kernel.lanes)
+        annotate_vector(sch, unroll_block(sch, block, kernel, _ROWS), kernel.lanes)
 
 
 def _tensorize(sch: s_tir.Schedule, acc: Any, geo: DirectGeometry, kernel: Microkernel) -> Any:
@@ -165,14 +163,10 @@ def _tensorize(sch: s_tir.Schedule, acc: Any, geo: DirectGeometry, kernel: Micro
     inner = sch.get_loops(acc)[-(3 + reductions) :]
     ih, iw, j = inner[:3]
     *outer, k = inner[3:]
-    # Unit loops go outside: the intrinsic has no such axes.
-    block = [k, ih, iw, j]
-    units = [loop for loop in block if int(sch.get(loop).extent) == 1]
-    kernel_loops = [loop for loop in block if loop not in units]
-    sch.reorder(*outer, *units, *kernel_loops)
+    sch.reorder(*outer, k, ih, iw, j)
     sch.unannotate(acc, STAGE)
     zero = sch.decompose_reduction(acc, outer[0])
-    sch.vectorize(_block_loops(sch, zero, kernel))
+    sch.vectorize(unroll_block(sch, zero, kernel, _ROWS))
     shape = UpdateShape(
         config.tile_h,
         config.tile_w,
@@ -183,7 +177,7 @@ def _tensorize(sch: s_tir.Schedule, acc: Any, geo: DirectGeometry, kernel: Micro
         sw=workload.stride[1],
         dw=workload.dilation[1] if geo.window else 1,
     )
-    sch.tensorize(kernel_loops[0], update_intrin(kernel, shape))
+    call_kernel(sch, acc, (k, ih, iw, j), kernel, shape)
     return outer[-1]
 
 
@@ -197,13 +191,3 @@ def _prefetch_panels(
     sch.annotate(loops["yi"], PREFETCH, notes.write(spec))
     sch.annotate(loops["xt"], ROLE, "column")
     sch.annotate(call, ROLE, "call")
-
-
-def _block_loops(sch: s_tir.Schedule, block: Any, kernel: Microkernel) -> Any:
-    """Unroll the loops over a block of C, such as its stores of zero; return that over lanes."""
-    ih, iw, j = sch.get_loops(block)[-3:]
-    columns, lane = sch.split(j, [None, kernel.lanes])
-    for loop, axis in ((ih, "mh"), (iw, "mw"), (columns, "nr")):
-        sch.unroll(loop)
-        annotate_axis(sch, loop, axis)
-    return lane

@@ -25,15 +25,11 @@ from tvm_blislike.config import Config
 from tvm_blislike.cost_models.data_types import sum_dtype
 from tvm_blislike.cost_models.gemm_geometry import B_OUTSIDE, GemmGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import (
-    Microkernel,
-    UpdateShape,
-    get_kernel,
-    kernel_name,
-    update_intrin,
-)
+from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
+from tvm_blislike.schedules.blocks import call_kernel, unroll_block
 from tvm_blislike.schedules.common import (
     STAGE,
+    align_rows,
     annotate_axis,
     annotate_vector,
     fuse_epilogue,
@@ -55,7 +51,7 @@ def schedule(
     threads: int,
 ) -> None:
     """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
-    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
+    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
     geo = GemmGeometry(workload, config)
     parallel = geo.parallel_loop(threads)
     marked = stages(sch)
@@ -167,8 +163,7 @@ def _place_packing(
     if not step:
         return
     annotate_vector(sch, step[0], kernel.lanes)
-    # An odd number of vectors: rows a multiple of a page apart would share one cache set.
-    sch.storage_align(pack, 0, 3, 2 * kernel.lanes, kernel.lanes)
+    align_rows(sch, pack, 3, kernel.lanes)
 
 
 def _tensorize(
@@ -178,17 +173,9 @@ def _tensorize(
     i, j, pc, p = sch.get_loops(acc)[-4:]
     sch.reorder(pc, p, i, j)
     sch.unannotate(acc, STAGE)
-    _vectorize_zero(sch, sch.decompose_reduction(acc, pc), kernel)
+    sch.vectorize(unroll_block(sch, sch.decompose_reduction(acc, pc), kernel))
     shape = UpdateShape(1, geo.config.mr, kr=steps, unroll=geo.config.kr)
-    sch.tensorize(_without_units(sch, (p, i, j))[0], update_intrin(kernel, shape))
-
-
-def _without_units(sch: s_tir.Schedule, nest: tuple[Any, ...]) -> list[Any]:
-    """Move unit loops outside, the intrinsic has no such axes; return the others."""
-    units = [loop for loop in nest if int(sch.get(loop).extent) == 1]
-    inner = [loop for loop in nest if loop not in units]
-    sch.reorder(*units, *inner)
-    return inner
+    call_kernel(sch, acc, (p, i, j), kernel, shape)
 
 
 def _schedule_partial(
@@ -214,10 +201,6 @@ def _schedule_partial(
         place = max(outer.index("ic"), outer.index("pc"))
         _place_packing(sch, marked["pack_a_head"], loops[outer[place]], geo, kernel)
     sch.unannotate(partial, STAGE)
-    inner = _without_units(sch, (p, i, j))
-    # Blockized before tensorizing, zeroing stays with the first block of k.
-    sch.blockize(inner[0])
-    inner = sch.get_loops(partial)[-len(inner) :]
     wide, dtype = sum_dtype(geo.workload.dtype), geo.workload.dtype
     shape = UpdateShape(
         1,
@@ -227,7 +210,7 @@ def _schedule_partial(
         in_memory=True,
         sums="" if wide == dtype else wide,
     )
-    sch.tensorize(inner[0], update_intrin(kernel, shape))
+    call_kernel(sch, partial, (p, i, j), kernel, shape)
 
 
 def _schedule_pack_b(
@@ -240,13 +223,3 @@ def _schedule_pack_b(
     annotate_vector(sch, lane, kernel.lanes)
     # Only the last tile has columns beyond n.
     sch.annotate(tile, BORDER, [0, 1])
-
-
-def _vectorize_zero(sch: s_tir.Schedule, init: Any, kernel: Microkernel) -> None:
-    """Unroll and vectorize the stores of zero that start a block of C."""
-    i, j = sch.get_loops(init)[-2:]
-    columns, lane = sch.split(j, [None, kernel.lanes])
-    for loop, axis in ((i, "mw"), (columns, "nr")):
-        sch.unroll(loop)
-        annotate_axis(sch, loop, axis)
-    sch.vectorize(lane)

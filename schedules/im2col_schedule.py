@@ -12,13 +12,8 @@ from tvm_blislike.config import Config
 from tvm_blislike.cost_models.im2col_geometry import BATCH, FILTERS, PIXELS, Im2colGeometry
 from tvm_blislike.cost_models.slicing import INPUT_STATIONARY
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import (
-    Microkernel,
-    UpdateShape,
-    get_kernel,
-    kernel_name,
-    update_intrin,
-)
+from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
+from tvm_blislike.schedules.blocks import call_kernel, unroll_block
 from tvm_blislike.schedules.common import (
     STAGE,
     annotate_axis,
@@ -41,7 +36,7 @@ def schedule(
     threads: int,
 ) -> None:
     """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
-    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
+    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
     geo = Im2colGeometry(workload, config)
     epilogue = fuse_epilogue(sch)
     marked = stages(sch)
@@ -202,14 +197,7 @@ def _tensorize(
         sch.reorder(pc, p, i, j)
     sch.unannotate(acc, STAGE)
     if not in_memory:
-        _vectorize_zero(sch, sch.decompose_reduction(acc, pc), kernel)
-    units = [loop for loop in (p, i, j) if int(sch.get(loop).extent) == 1]
-    inner = [loop for loop in (p, i, j) if loop not in units]
-    sch.reorder(*units, *inner)
-    if in_memory:
-        # Blockized before tensorizing, zeroing stays with the first set of channels.
-        sch.blockize(inner[0])
-        inner = sch.get_loops(acc)[-len(inner) :]
+        sch.vectorize(unroll_block(sch, sch.decompose_reduction(acc, pc), kernel))
     shape = UpdateShape(
         1,
         geo.config.mr,
@@ -219,14 +207,4 @@ def _tensorize(
         in_memory=in_memory,
         in_order=core.in_order,
     )
-    sch.tensorize(inner[0], update_intrin(kernel, shape))
-
-
-def _vectorize_zero(sch: s_tir.Schedule, init: Any, kernel: Microkernel) -> None:
-    """Unroll and vectorize the stores of zero that start a block of C."""
-    i, j = sch.get_loops(init)[-2:]
-    columns, lane = sch.split(j, [None, kernel.lanes])
-    for loop, axis in ((i, "mw"), (columns, "nr")):
-        sch.unroll(loop)
-        annotate_axis(sch, loop, axis)
-    sch.vectorize(lane)
+    call_kernel(sch, acc, (p, i, j), kernel, shape)

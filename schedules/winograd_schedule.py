@@ -15,15 +15,11 @@ from tvm_blislike.cost_models.winograd_geometry import (
 )
 from tvm_blislike.hardware import Core
 from tvm_blislike.layouts import block_of
-from tvm_blislike.microkernels import (
-    Microkernel,
-    UpdateShape,
-    get_kernel,
-    kernel_name,
-    update_intrin,
-)
+from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
+from tvm_blislike.schedules.blocks import call_kernel, unroll_block
 from tvm_blislike.schedules.common import (
     STAGE,
+    align_rows,
     annotate_axis,
     annotate_vector,
     fuse_epilogue,
@@ -43,7 +39,7 @@ def schedule(
     threads: int,
 ) -> None:
     """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
-    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
+    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
     geo = WinogradGeometry(workload, config)
     epilogue = fuse_epilogue(sch)
     marked = stages(sch)
@@ -101,10 +97,9 @@ def schedule_products(
     """One GEMM per point: panels of weights outside, groups of mr tiles inside."""
     products, acc, config = marked["products"], marked["acc"], geo.config
     sch.compute_at(products, place, preserve_unit_loops=True)
-    # An odd number of vectors: points a multiple of a page apart would share one cache set.
     one_d = isinstance(geo, Winograd1dGeometry)
     point_axis = len(sch.get(products).writes[0].source.shape) - (5 if one_d else 4)
-    sch.storage_align(products, 0, point_axis, 2 * geo.lanes, geo.lanes)
+    align_rows(sch, products, point_axis, geo.lanes)
     *_, row, t, j = sch.get_loops(products)
     group, i = sch.split(t, [None, config.mr])
     sch.unroll(i)
@@ -131,18 +126,9 @@ def tensorize(sch: s_tir.Schedule, acc: Any, geo: WinogradGeometry, kernel: Micr
     config = geo.config
     sch.reorder(*rows, k, i, j)
     sch.unannotate(acc, STAGE)
-    zero_i, zero_j = sch.get_loops(sch.decompose_reduction(acc, [*rows, k][0]))[-2:]
-    columns, lane = sch.split(zero_j, [None, kernel.lanes])
-    for loop, axis in ((zero_i, "mw"), (columns, "nr")):
-        sch.unroll(loop)
-        annotate_axis(sch, loop, axis)
-    sch.vectorize(lane)
-    inner = sch.get_loops(acc)[-3:]
-    units = [loop for loop in inner if int(sch.get(loop).extent) == 1]
-    rest = [loop for loop in inner if loop not in units]
-    sch.reorder(*units, *rest)
+    sch.vectorize(unroll_block(sch, sch.decompose_reduction(acc, [*rows, k][0]), kernel))
     shape = UpdateShape(1, config.mr, kr=geo.workload.ci, unroll=config.kr)
-    sch.tensorize(rest[0], update_intrin(kernel, shape))
+    call_kernel(sch, acc, sch.get_loops(acc)[-3:], kernel, shape)
 
 
 def _schedule_input_transform(
@@ -168,8 +154,7 @@ def _schedule_input_transform(
     if geo.config.loop_order == CHANNELS and threads > 1:
         sch.reorder(r, *outer[-3:], q)
         sch.parallel(r)
-    # An odd number of vectors: points a multiple of a page apart would share one cache set.
-    sch.storage_align(transformed, 0, 4, 2 * geo.lanes, geo.lanes)
+    align_rows(sch, transformed, 4, geo.lanes)
     cut = geo.workload.ci % geo.in_block
     annotate_cut(sch, ib, lane, cut)
     sch.compute_at(patch, ib, preserve_unit_loops=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.roofline import FORK_JOIN_CYCLES, Estimate, clock_hz
 from tvm_blislike.hardware import Core, names
-from tvm_blislike.microkernels import get_kernel, kernel_name
+from tvm_blislike.microkernels import kernel_of
 from tvm_blislike.registry import Implementation
 from tvm_blislike.workload import Workload
 
@@ -71,7 +71,7 @@ def odd_shapes(
 
 def check_registers(config: Config, core: Core) -> None:
     """Raise AssertionError when the micro-kernel is not listed or exceeds the registers."""
-    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr))
+    kernel = kernel_of(core.isa, config.mr, config.nr)
     assert kernel.registers <= core.vector_registers
 
 

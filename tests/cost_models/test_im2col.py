@@ -34,7 +34,7 @@ from tvm_blislike.cost_models.roofline import (
 )
 from tvm_blislike.cost_models.slicing import slicings
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import get_kernel, kernel_name, kernels_for
+from tvm_blislike.microkernels import kernel_of, kernels_for
 from tvm_blislike.schedules.conv2d_im2col import IMPLEMENTATION
 from tvm_blislike.workload import Conv2dWorkload
 
@@ -55,7 +55,7 @@ def check_geometry(config: Config, workload: Conv2dWorkload, core: Core) -> None
     assert geo.channels % geo.slab_channels == 0
     assert config.mc % geo.filters == 0
     assert geo.filter_blocks * geo.block_tiles >= geo.filter_tiles
-    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr))
+    kernel = kernel_of(core.isa, config.mr, config.nr)
     assert kernel.panels_only or kernel.registers + 2 <= core.vector_registers
 
 

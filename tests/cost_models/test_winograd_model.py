@@ -15,7 +15,7 @@ from tvm_blislike.cost_models import winograd, winograd_configs
 from tvm_blislike.cost_models.roofline import clock_hz, share_bytes
 from tvm_blislike.cost_models.winograd_geometry import CHANNELS, TILES, WinogradGeometry
 from tvm_blislike.hardware import Core, names
-from tvm_blislike.microkernels import get_kernel, kernel_name
+from tvm_blislike.microkernels import kernel_of
 from tvm_blislike.workload import Conv2dWorkload
 
 CORES = [Core.named(name) for name in names()]
@@ -48,7 +48,7 @@ def room(core: Core, threads: int) -> float:
 def check(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> None:
     """Raise AssertionError when a configuration or its estimate cannot be right."""
     geo = WinogradGeometry(workload, config)
-    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr))
+    kernel = kernel_of(core.isa, config.mr, config.nr)
     assert kernel.registers + 2 <= core.vector_registers
     assert config.mr <= config.mc == geo.block_h * geo.block_w
     assert geo.block_h <= geo.tiles_h and geo.block_w <= geo.tiles_w

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.direct_geometry import DirectGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import get_kernel, kernel_name
+from tvm_blislike.microkernels import kernel_of
 from tvm_blislike.schedules.conv2d_direct import IMPLEMENTATION
 from tvm_blislike.workload import Conv2dWorkload
 
@@ -162,7 +162,7 @@ def test_refuses_with_a_reason(workload: Conv2dWorkload, reason: str) -> None:
 def test_offers_listed_kernels_and_tiles_that_fit_the_image() -> None:
     for workload in CORNERS.values():
         for config in IMPLEMENTATION.configs(workload, AVX512, 2):
-            kernel = get_kernel(kernel_name("avx512", config.mr, config.nr))
+            kernel = kernel_of("avx512", config.mr, config.nr)
             assert kernel.mr == config.tile_h * config.tile_w
             assert config.tile_h <= workload.oh and config.tile_w <= workload.ow
             assert config.loop_order in ("rows", "channels")

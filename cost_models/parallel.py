@@ -1,0 +1,42 @@
+"""Which of several loops the threads divide: the one that leaves the busiest thread least."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+from tvm_blislike.config import Config
+
+
+class Divisible(ABC):
+    """Work of blocks along several loops, one of which the threads divide."""
+
+    config: Config
+
+    @abstractmethod
+    def divisible(self) -> dict[str, tuple[int, int, int]]:
+        """Return the loops that threads can divide: blocks, size of a block, size of all.
+
+        Each thread takes a run of blocks; the last block may be smaller.
+        """
+
+    def parallel_loop(self, threads: int) -> str:
+        """Return the loop that threads divide, "" for none."""
+        if threads == 1:
+            return ""
+        return self.config.parallel or self._evenest(threads)
+
+    def parallel_loops(self, threads: int) -> list[str]:
+        """Return the values of `Config.parallel` that divide the work differently."""
+        if threads == 1:
+            return [""]
+        others = [loop for loop, (blocks, _, _) in self.divisible().items() if blocks > 1]
+        return ["", *(loop for loop in others if loop != self._evenest(threads))]
+
+    def share(self, loop: str, threads: int) -> float:
+        """Return the part of the work of the busiest thread when `loop` is divided."""
+        blocks, size, whole = self.divisible()[loop]
+        return min(1.0, math.ceil(blocks / threads) * size / whole)
+
+    def _evenest(self, threads: int) -> str:
+        return min(self.divisible(), key=lambda loop: self.share(loop, threads))
