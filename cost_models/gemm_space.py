@@ -6,7 +6,7 @@ import math
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models.data_types import most_steps
-from tvm_blislike.cost_models.gemm import packings
+from tvm_blislike.cost_models.gemm_configs import packings
 from tvm_blislike.cost_models.gemm_geometry import LOOP_ORDERS, GemmGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of, kernels_for

@@ -81,11 +81,6 @@ MOVE_CYCLES = 8.0
 FEW_CHANNELS = 8
 
 
-def applies(workload: Conv2dWorkload, _core: Core) -> str:
-    """Return "" for fp32 convolutions, else the reason."""
-    return "" if workload.dtype == "float32" else f"no {workload.dtype} micro-kernels"
-
-
 def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> Estimate:
     """Predict the time of one layer, with what its neighbours' layouts cost.
 

@@ -31,6 +31,11 @@ MOST_COPIES = 160
 DEPTHS = (288, 576, 1152)
 
 
+def applies(workload: Conv2dWorkload, _core: Core) -> str:
+    """Return "" for fp32 convolutions, else the reason."""
+    return "" if workload.dtype == "float32" else f"no {workload.dtype} micro-kernels"
+
+
 def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Config]:
     """Yield the configurations worth estimating."""
     for kernel, columns in _blocks(workload, core):

@@ -34,7 +34,7 @@ from tvm import te, tirx
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import im2col as model
-from tvm_blislike.cost_models.im2col_configs import configs
+from tvm_blislike.cost_models import im2col_configs as choices
 from tvm_blislike.cost_models.im2col_geometry import Im2colGeometry
 from tvm_blislike.cost_models.im2col_space import space
 from tvm_blislike.registry import Template
@@ -177,8 +177,8 @@ def _channel(geo: Im2colGeometry, image: Any, channel: Any) -> tuple[Any, Any]:
 IMPLEMENTATION = Template(
     name="conv2d_im2col",
     kind="conv2d",
-    applies=model.applies,
-    configs=configs,
+    applies=choices.applies,
+    configs=choices.configs,
     estimate=model.estimate,
     workspace_bytes=model.workspace_bytes,
     pack=pack_weights,

@@ -24,6 +24,7 @@ from tvm import te, tirx
 
 from tvm_blislike.config import Config
 from tvm_blislike.cost_models import gemm as model
+from tvm_blislike.cost_models import gemm_configs as choices
 from tvm_blislike.cost_models.data_types import sum_dtype
 from tvm_blislike.cost_models.gemm_geometry import GemmGeometry
 from tvm_blislike.cost_models.gemm_space import space
@@ -155,8 +156,8 @@ def compute(
 IMPLEMENTATION = Template(
     name="gemm",
     kind="gemm",
-    applies=model.applies,
-    configs=model.configs,
+    applies=choices.applies,
+    configs=choices.configs,
     estimate=model.estimate,
     workspace_bytes=model.workspace_bytes,
     pack=pack_b,
