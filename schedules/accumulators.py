@@ -16,7 +16,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tvm_blislike.schedules.rewrite import collect, constant
+from tvm_blislike.schedules.rewrite import collect, constant, sequence
 
 # What TVM leaves on the stack is smaller than this.
 _STACK_BYTES = 1024
@@ -58,7 +58,7 @@ def split_rows(func: tirx.PrimFunc, limit: int) -> tirx.PrimFunc:
             return alloc
         parts = [tirx.AllocBuffer(part) for part in rows[alloc.buffer].values()]
         # An image of one pixel uses one row of its block.
-        return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
+        return sequence(parts)
 
     body = tvm_ffi.structural_map(func.body, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)])
     return func.with_body(tvm_ffi.structural_map(body, [(tirx.AllocBuffer, allocate)]))

@@ -74,7 +74,7 @@ def _vectorize_plain(sch: s_tir.Schedule, block: Any) -> None:
 
 
 def annotate_axis(sch: s_tir.Schedule, loop: Any, axis: str) -> None:
-    """Say which axis of the block of C a loop runs over (see `lowering.EDGE`)."""
+    """Say which axis of the block of C a loop runs over (see `edges.EDGE`)."""
     sch.annotate(loop, AXIS, axis)
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from tvm import ir, sym, tirx
 
 from tvm_blislike.schedules.default_access import loop_analyzer
-from tvm_blislike.schedules.default_nest import Stmts, sequence
-from tvm_blislike.schedules.rewrite import collect, constant, substitute
+from tvm_blislike.schedules.default_nest import Stmts
+from tvm_blislike.schedules.rewrite import collect, constant, sequence, substitute
 
 
 def share_parallel_loops(stages: list[Stmts], internal: list[tirx.Buffer]) -> list[Stmts]:

@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 
 from tvm import ir, sym, tirx
 
+from tvm_blislike.schedules.rewrite import sequence
+
 Stmts = list[tirx.Stmt]
-
-
-def sequence(stmts: Stmts) -> tirx.Stmt:
-    """Return one statement for a list of them."""
-    return stmts[0] if len(stmts) == 1 else tirx.SeqStmt(stmts)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from tvm_blislike.schedules.default_access import loop_analyzer
 from tvm_blislike.schedules.default_fusion import share_parallel_loops
 from tvm_blislike.schedules.default_lanes import emit
 from tvm_blislike.schedules.default_loops import Machine, shape_stages
-from tvm_blislike.schedules.default_nest import Nest, Reduction, Stmts, sequence
+from tvm_blislike.schedules.default_nest import Nest, Reduction, Stmts
 from tvm_blislike.schedules.default_stages import (
     BlockRV,
     Stage,
@@ -30,7 +30,7 @@ from tvm_blislike.schedules.default_stages import (
 )
 from tvm_blislike.schedules.default_transpose import emit_transposed
 from tvm_blislike.schedules.default_views import FlatViews
-from tvm_blislike.schedules.rewrite import collect, substitute, uses_any
+from tvm_blislike.schedules.rewrite import collect, sequence, substitute, uses_any
 from tvm_blislike.schedules.vector_math import vectorize_math
 
 ATTRIBUTE = "blislike.default_rule"
@@ -121,7 +121,7 @@ def _write_out(sch: s_tir.Schedule, stages: list[Stage], machine: Machine) -> ti
         emitted.append(views.declared(stmts))
     shared = share_parallel_loops(emitted, views.allocated())
     written = [_wrap(stmts, f"stage{i}") for i, stmts in enumerate(shared)]
-    body = written[0] if len(written) == 1 else tirx.SeqStmt(written)
+    body = sequence(written)
     used = collect(body, tirx.Var)
     kept = [b for b in views.allocated() if any(b.same_as(v) for v in used)]
     new_root = s_tir.SBlock([], [], [], "root", body, None, kept, None, root.annotations)

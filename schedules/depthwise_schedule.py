@@ -18,7 +18,8 @@ from tvm_blislike.schedules.common import (
     fuse_epilogue,
     stages,
 )
-from tvm_blislike.schedules.lowering import APART, BORDER, BY_INPUT, EDGE, UNROLL
+from tvm_blislike.schedules.edges import APART, BORDER, EDGE
+from tvm_blislike.schedules.lowering import BY_INPUT, UNROLL
 from tvm_blislike.workload import Conv2dWorkload
 
 

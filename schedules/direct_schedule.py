@@ -22,7 +22,7 @@ from tvm_blislike.schedules.common import (
     pad_columns,
     stages,
 )
-from tvm_blislike.schedules.lowering import BORDER, EDGE
+from tvm_blislike.schedules.edges import BORDER, EDGE
 from tvm_blislike.schedules.prefetch import PREFETCH, ROLE
 from tvm_blislike.workload import Conv2dWorkload
 

@@ -35,7 +35,7 @@ from tvm_blislike.schedules.common import (
     fuse_epilogue,
     stages,
 )
-from tvm_blislike.schedules.lowering import BORDER, EDGE, LAST_EDGE
+from tvm_blislike.schedules.edges import BORDER, EDGE, LAST_EDGE
 from tvm_blislike.schedules.panels import AHEAD, NEXT
 from tvm_blislike.workload import GemmWorkload
 

@@ -21,8 +21,9 @@ from tvm_blislike.schedules.common import (
     fuse_epilogue,
     stages,
 )
+from tvm_blislike.schedules.edges import EDGE, LAST_EDGE
 from tvm_blislike.schedules.in_place import IN_PLACE
-from tvm_blislike.schedules.lowering import EDGE, LAST_EDGE, UNROLL, UNSWITCH
+from tvm_blislike.schedules.lowering import UNROLL, UNSWITCH
 from tvm_blislike.schedules.pieces import IMAGE, PIECES
 from tvm_blislike.schedules.turns import TURN
 from tvm_blislike.workload import Conv2dWorkload

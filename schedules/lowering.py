@@ -1,40 +1,33 @@
 """From a scheduled PrimFunc to plain loops whose tile edges are exact.
 
 A template schedules whole tiles only: every block of C is mh x mw x nr, and a loop over tiles
-whose last tile is cut carries the annotation `EDGE`. After TVM has lowered the blocks to loops,
-this module
+whose last tile is cut carries the annotation `edges.EDGE`. After TVM has lowered the blocks to
+loops, this module
 
-1. splits the last iteration off each `EDGE` loop and shrinks the loops inside that run over the
-   cut axis (`AXIS`), which makes the edge variant of the micro-kernel: no wasted FMA, no
-   predicate, no access outside a tensor;
+1. leaves copies out (`in_place`) and inserts prefetches (`prefetch`, `panels`) and rings (`rings`);
+2. splits cut tiles and those at the padding off the others (`edges`);
    (k loops that are functions of LLVM are chosen by what is left, `panel_loops`; blocks of C that
    lie across the result are transposed, `turns`);
-2. splits the first and last iterations off each `BORDER` loop, so that conditions on the padding
-   of a convolution become constants in the interior;
 3. unrolls each `BY_INPUT` nest in the order of the input pixels, so that each is loaded once;
 4. writes `UNROLL` loops out and resolves selects by their index; moves the conditions inside an
    `UNSWITCH` loop to its front;
 5. turns each `VECTOR` loop into vector accesses of the given width and narrower ones for its tail;
 6. keeps buffers that fit into the register file on the stack, where LLVM turns them into
    registers (TVM would put any buffer of 1024 bytes or more on the heap).
-
-The same is possible with `T.where` predicates and TVM's LoopPartition, but predicates inside a
-vectorized or unrolled tile come out as scalar code.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from tvm_blislike import notes
 from tvm_blislike.microkernels import AXIS
 from tvm_blislike.schedules import (
+    edges,
     fresh_registers,
     in_place,
     panel_loops,
@@ -46,18 +39,10 @@ from tvm_blislike.schedules import (
 )
 from tvm_blislike.schedules.accumulators import split_rows
 from tvm_blislike.schedules.gathers import shuffle_gathers
-from tvm_blislike.schedules.rewrite import annotation, remade, substitute
+from tvm_blislike.schedules.rewrite import annotation, over_lanes, sequence, substitute
 from tvm_blislike.schedules.unswitch import hoist, unrolled
 from tvm_blislike.schedules.vector_math import vectorize_math
 
-# Loop over tiles: {"mw": 8, "nr": 1, ...}, the extents of the last tile's axes.
-EDGE = "blislike.edge"
-# Loop inside an `EDGE` loop, over an `AXIS` that it cuts: its own `EDGE`, in that last copy only.
-LAST_EDGE = "blislike.last_edge"
-# Loop over tiles: how many iterations to split off at each end, as [first, last].
-BORDER = "blislike.border"
-# `BORDER` or `EDGE` loop: loads of an iteration that is split off stay behind those before it.
-APART = "blislike.apart"
 # Innermost loop over contiguous elements: vector width in elements.
 VECTOR = "blislike.vector"
 # Outermost of the loops "ry", "rx", "mh", "mw" (`AXIS`) of a convolution: [sh, sw, dh, dw].
@@ -140,8 +125,7 @@ def _finish(func: tirx.PrimFunc) -> tirx.Stmt:
     body = in_place.read(pieces.address_by_pixel(func))
     body = panels.insert(prefetch.insert(body))
     body = fresh_registers.insert(rings.insert(body))
-    # From the outside in: the last block of tiles may have a cut last tile (`LAST_EDGE`).
-    body = tvm_ffi.structural_map(body, [(tirx.For, _split_tiles)], order="pre")
+    body = edges.split(body)
     body = turns.insert(panel_loops.choose(body))
     body = tvm_ffi.structural_map(body, [(tirx.For, _unroll_by_input)])
     body = tvm_ffi.structural_map(body, [(tirx.For, _split_pieces)])
@@ -154,88 +138,6 @@ def _finish(func: tirx.PrimFunc) -> tirx.Stmt:
 
 def _int(value: int) -> tirx.IntImm:
     return tirx.IntImm("int32", value)
-
-
-def _sequence(parts: list[tirx.Stmt]) -> tirx.Stmt:
-    return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
-
-
-def _split_tiles(loop: tirx.For) -> tirx.Stmt:
-    edge, border = annotation(loop, EDGE), annotation(loop, BORDER)
-    if edge is None and border is None:
-        return loop
-    extents = notes.read(edge) if edge is not None else {}
-    first, last = (int(b) for b in border) if border is not None else (0, 0)
-    peeled = _peel(loop, first, max(last, 1 if extents else 0), extents)
-    # A single tile leaves the loop inside it in its place.
-    return _split_tiles(peeled) if isinstance(peeled, tirx.For) else peeled
-
-
-def _peel(loop: tirx.For, first: int, last: int, extents: dict[str, int]) -> tirx.Stmt:
-    """Split iterations off both ends; the very last one gets the cut extents."""
-    count = int(loop.extent)
-    first = min(first, count)
-    last = min(last, count - first)
-    plain = {k: v for k, v in loop.annotations.items() if k not in (EDGE, BORDER)}
-    if loop.kind == tirx.ForKind.PARALLEL and count > 1:
-        return remade(loop, annotations=plain, body=_branches(loop, first, last, extents))
-    parts = [substitute(loop.body, {loop.loop_var: i}) for i in range(first)]
-    if count > first + last:
-        middle = count - first - last
-        parts.append(remade(loop, min=_int(first), extent=_int(middle), annotations=plain))
-    parts += [substitute(loop.body, {loop.loop_var: i}) for i in range(count - last, count)]
-    parts[-1] = _cut(parts[-1], extents)
-    if annotation(loop, APART) is not None and len(parts) > 1:
-        parts = [tirx.SeqStmt([fresh_registers.apart(), part]) for part in parts]
-    return _sequence(parts)
-
-
-def _branches(loop: tirx.For, first: int, last: int, extents: dict[str, int]) -> tirx.Stmt:
-    """Body of a parallel loop: peeled iterations would run on one thread alone."""
-    count = int(loop.extent)
-    split = {*range(first), *range(count - last, count)}
-    bound = {i: substitute(loop.body, {loop.loop_var: i}) for i in split}
-    if extents:
-        bound[count - 1] = _cut(bound[count - 1], extents)
-    cases = [(i + 1, bound[i]) for i in sorted(bound)]
-    if count > len(bound):
-        middle = max(i for i in range(count) if i not in bound)
-        cases = sorted([*cases, (middle + 1, loop.body)], key=lambda case: case[0])
-    result = cases[-1][1]
-    for end, stmt in reversed(cases[:-1]):
-        result = tirx.IfThenElse(loop.loop_var < _int(end), stmt, result)
-    return result
-
-
-def _cut(stmt: tirx.Stmt, extents: dict[str, int]) -> tirx.Stmt:
-    """Shrink the loops over the cut axes; "sweep" repeats all with ever narrower vectors."""
-    if "sweep" not in extents:
-        bounds = {axis: (0, extent) for axis, extent in extents.items()}
-        return _with_bounds(stmt, bounds)
-    sweeps = [_with_bounds(stmt, {"sweep": piece}) for piece in _pieces(extents["sweep"])]
-    return _sequence(sweeps)
-
-
-def _pieces(total: int) -> Iterator[tuple[int, int]]:
-    """Split `total` into powers of two, the largest first: (start, width)."""
-    start = 0
-    for bit in reversed(range(total.bit_length())):
-        if total >> bit & 1:
-            yield start, 1 << bit
-            start += 1 << bit
-
-
-def _with_bounds(stmt: tirx.Stmt, bounds: dict[str, tuple[int, int]]) -> tirx.Stmt:
-    return tvm_ffi.structural_map(stmt, [(tirx.For, lambda f: _rebound(f, bounds))])
-
-
-def _rebound(loop: tirx.For, bounds: dict[str, tuple[int, int]]) -> tirx.For:
-    axis = annotation(loop, AXIS)
-    if axis is None or str(axis) not in bounds:
-        return loop
-    start, extent = bounds[str(axis)]
-    kept = {EDGE if key == LAST_EDGE else key: note for key, note in loop.annotations.items()}
-    return remade(loop, min=_int(start), extent=_int(extent), annotations=kept)
 
 
 def _unroll_by_input(loop: tirx.For) -> tirx.Stmt:
@@ -260,7 +162,7 @@ def _unroll_by_input(loop: tirx.For) -> tirx.Stmt:
 
     order = sorted(itertools.product(*(range(int(f.extent)) for f in nest)), key=pixel)
     variables = [f.loop_var for f in nest]
-    return _sequence([substitute(body, dict(zip(variables, at, strict=True))) for at in order])
+    return sequence([substitute(body, dict(zip(variables, at, strict=True))) for at in order])
 
 
 def _split_pieces(loop: tirx.For) -> tirx.Stmt:
@@ -286,15 +188,14 @@ def _vectorize(loop: tirx.For) -> tirx.Stmt:
         if count:
             parts.append(_vector_part(loop, start, count, width))
         start, left, width = start + count * width, left - count * width, width // 2
-    return _sequence(parts)
+    return sequence(parts)
 
 
 def _vector_part(loop: tirx.For, start: int, count: int, width: int) -> tirx.Stmt:
     outer, inner = tirx.Var("jv", "int32"), tirx.Var("lane", "int32")
     index = _int(start) + outer * _int(width) + inner
     body = substitute(loop.body, {loop.loop_var: index})
-    kind = tirx.ForKind.VECTORIZED if width > 1 else tirx.ForKind.SERIAL
-    vector = tirx.For(inner, _int(0), _int(width), kind, body)
+    vector = over_lanes(inner, width, body)
     outer_kind = tirx.ForKind.UNROLLED if count <= _MOST_UNROLLED else tirx.ForKind.SERIAL
     return tirx.For(outer, _int(0), _int(count), outer_kind, vector)
 

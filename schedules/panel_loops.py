@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm_blislike import notes
 from tvm_blislike.microkernels import AXIS, PANELS, neon_panels
 from tvm_blislike.schedules import imported
-from tvm_blislike.schedules.rewrite import annotation, collect
+from tvm_blislike.schedules.rewrite import annotation, collect, sequence
 
 
 def choose(body: tirx.Stmt) -> tirx.Stmt:
@@ -34,7 +34,7 @@ def _chosen(loop: tirx.For) -> tirx.Stmt:
         return loop
     call, *plain = loop.body.seq
     whole = notes.read(note)
-    size = _extents(tirx.SeqStmt(plain) if len(plain) > 1 else plain[0])
+    size = _extents(sequence(plain))
     rows, columns = size["mh"] * size["mw"], 4 * size["nr"]
     name = neon_panels.symbol(rows, columns, whole["mw"], 4 * whole["nr"], bool(whole["in_order"]))
     _, a, b, steps, *c = call.value.args

@@ -23,7 +23,15 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from tvm_blislike import notes
-from tvm_blislike.schedules.rewrite import annotation, collect, decided, remade, substitute
+from tvm_blislike.schedules.rewrite import (
+    annotation,
+    collect,
+    decided,
+    over_lanes,
+    remade,
+    sequence,
+    substitute,
+)
 
 # Loop over elements to copy: {"width": lanes of a vector, "cuts": places where a piece ends}. With
 # "shifts", its body is a loop over copies that read as many elements further each.
@@ -44,7 +52,7 @@ def split(loop: tirx.For) -> tirx.Stmt:
     ]
     copy = _shifted if "shifts" in note else _vector
     copies = [copy(loop, first, lanes) for first, lanes in spans]
-    return copies[0] if len(copies) == 1 else tirx.SeqStmt(copies)
+    return sequence(copies)
 
 
 def vectors(start: int, end: int, width: int) -> Iterator[tuple[int, int]]:
@@ -63,8 +71,7 @@ def _vector(loop: tirx.For, first: int, lanes: int) -> tirx.Stmt:
     analyzer = sym.Analyzer()
     analyzer.bind(lane, ir.Range(0, lanes))
     body = tvm_ffi.structural_map(body, [(ir.Call, lambda call: decided(call, analyzer))])
-    kind = tirx.ForKind.VECTORIZED if lanes > 1 else tirx.ForKind.SERIAL
-    return tirx.For(lane, tirx.IntImm("int32", 0), tirx.IntImm("int32", lanes), kind, body)
+    return over_lanes(lane, lanes, body)
 
 
 def _shifted(loop: tirx.For, first: int, lanes: int) -> tirx.Stmt:

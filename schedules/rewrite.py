@@ -80,3 +80,14 @@ def without(loop: tirx.For, *keys: str, **changes: Any) -> tirx.For:
     """Return a loop without some of its annotations, and with some of its fields changed."""
     kept = {key: note for key, note in loop.annotations.items() if key not in keys}
     return remade(loop, annotations=kept, **changes)
+
+
+def sequence(parts: list[tirx.Stmt]) -> tirx.Stmt:
+    """Return one statement for a list of them."""
+    return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
+
+
+def over_lanes(lane: tirx.Var, count: int, body: tirx.Stmt) -> tirx.For:
+    """Return a loop over the lanes of a vector; a single one needs none."""
+    kind = tirx.ForKind.VECTORIZED if count > 1 else tirx.ForKind.SERIAL
+    return tirx.For(lane, tirx.IntImm("int32", 0), tirx.IntImm("int32", count), kind, body)

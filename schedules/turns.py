@@ -18,7 +18,7 @@ from tvm import ir, tirx
 
 from tvm_blislike.schedules import pieces
 from tvm_blislike.schedules.default_transpose import transpose
-from tvm_blislike.schedules.rewrite import annotation, collect, substitute
+from tvm_blislike.schedules.rewrite import annotation, collect, over_lanes, substitute
 
 # Loop of an epilogue over the columns of a block of C, around the one over its rows: the lanes of
 # a vector.
@@ -104,7 +104,6 @@ def _epilogue(
             return inner
         body = tvm_ffi.structural_map(inner.body, [(ir.TensorLoad, load)])
         body = substitute(body, {rows.loop_var: lane + row})
-        kind = tirx.ForKind.VECTORIZED if height > 1 else tirx.ForKind.SERIAL
-        return tirx.For(lane, tirx.IntImm("int32", 0), tirx.IntImm("int32", height), kind, body)
+        return over_lanes(lane, height, body)
 
     return tvm_ffi.structural_map(body, [(tirx.For, vectorized)])

@@ -14,7 +14,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from tvm_blislike.schedules.rewrite import collect, is_if, remade, substitute
+from tvm_blislike.schedules.rewrite import collect, is_if, remade, sequence, substitute
 
 
 def unrolled(loop: tirx.For) -> tirx.Stmt:
@@ -22,7 +22,7 @@ def unrolled(loop: tirx.For) -> tirx.Stmt:
     first, count = int(loop.min), int(loop.extent)
     indices = range(first, first + count)
     copies = [_resolved(substitute(loop.body, {loop.loop_var: index})) for index in indices]
-    return copies[0] if count == 1 else tirx.SeqStmt(copies)
+    return sequence(copies)
 
 
 def _resolved(stmt: tirx.Stmt) -> tirx.Stmt:

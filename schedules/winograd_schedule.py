@@ -25,8 +25,9 @@ from tvm_blislike.schedules.common import (
     fuse_epilogue,
     stages,
 )
+from tvm_blislike.schedules.edges import EDGE
 from tvm_blislike.schedules.fresh_registers import FRESH
-from tvm_blislike.schedules.lowering import EDGE, UNROLL, UNSWITCH
+from tvm_blislike.schedules.lowering import UNROLL, UNSWITCH
 from tvm_blislike.schedules.panels import NEXT
 from tvm_blislike.workload import Conv2dWorkload
 

@@ -15,15 +15,8 @@ from tvm import s_tir, te, tirx
 
 from tvm_blislike import notes
 from tvm_blislike.microkernels import AXIS
-from tvm_blislike.schedules.lowering import (
-    BORDER,
-    BY_INPUT,
-    EDGE,
-    LAST_EDGE,
-    REGISTER_BYTES,
-    VECTOR,
-    lower,
-)
+from tvm_blislike.schedules.edges import BORDER, EDGE, LAST_EDGE
+from tvm_blislike.schedules.lowering import BY_INPUT, REGISTER_BYTES, VECTOR, lower
 
 # A register file of 32 vectors of 512 bits.
 REGISTERS = 2048
