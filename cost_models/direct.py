@@ -29,15 +29,17 @@ from tvm_blislike.cost_models.roofline import (
     FMA_EFFICIENCY,
     FORK_JOIN_CYCLES,
     Estimate,
+    beyond_l2_cycles,
     bytes_per_cycle,
     calls_in_flight,
     finish,
     level_holding,
+    placed,
     share_bytes,
     step_cycles,
 )
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import Microkernel, get_kernel, kernel_name
+from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.workload import Conv2dWorkload
 
 # Share of a stream of operands that prefetching hides behind computation of equal length.
@@ -60,7 +62,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
         Cycles by cause; the footprint of panel, slab and weights per cache level.
     """
     geo = DirectGeometry(workload, config)
-    kernel = get_kernel(kernel_name(core.isa, config.mr, config.nr, workload.dtype))
+    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
     parts = _parts(geo, threads)
     k_steps = geo.ci_group * workload.kh * workload.kw
     panel = k_steps * config.nr * workload.item_bytes
@@ -84,7 +86,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     cycles["weights"] = _weights_cycles(core, once, weight_level, passes, hidden, compute)
     rereads = tiles if slab_level not in (1, 2) else 1
     source = slab_level if rereads > 1 else level_holding(core, input_bytes(workload), threads=1)
-    cycles["input"] = slab * slabs * rereads * share * _added_per_byte(core, source)
+    cycles["input"] = slab * slabs * rereads * share * beyond_l2_cycles(core, source)
     if threads > 1 and config.loop_order != "rows":
         # Every thread reads the whole image; the others' part is in their caches.
         foreign = input_bytes(workload) * (threads - 1) / threads
@@ -96,9 +98,9 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     forks = 2 if any(workload.padding) and config.loop_order != "rows" else 1
     cycles["fork"] = forks * FORK_JOIN_CYCLES if threads > 1 else 0.0
     footprint = (
-        _placed(core, "weight panel", 1 if in_l1 else panel_level, panel, threads),
-        _placed(core, "input slab", slab_level, slab, threads),
-        _placed(core, "weights", weight_level, weights, threads),
+        placed(core, "weight panel", panel, threads, 1 if in_l1 else panel_level),
+        placed(core, "input slab", slab, threads, slab_level),
+        placed(core, "weights", weights, threads, weight_level),
     )
     return finish(core, threads, workload, cycles, footprint)
 
@@ -159,7 +161,7 @@ def _call_cycles(
             number = count * tiles * w.n * w.groups
             if number == 0:
                 continue
-            a_loads = _a_loads(kernel, rows)
+            a_loads = kernel.a_loads(rows)
             in_flight = calls_in_flight(core, rows, vectors, k_steps)
             issue = k_steps * step_cycles(core, rows, vectors, a_loads, in_flight)
             useful = k_steps * rows * columns / kernel.lanes / core.fma_per_cycle / FMA_EFFICIENCY
@@ -177,13 +179,8 @@ def _l2_share(
 ) -> float:
     """Share of a call's time that L2 is busy with the operands of a whole block."""
     rows = geo.config.tile_h * geo.config.tile_w
-    step = step_cycles(core, rows, kernel.vectors, _a_loads(kernel, rows))
+    step = step_cycles(core, rows, kernel.vectors, kernel.a_loads(rows))
     return min(1.0, arrival / (k_steps * step))
-
-
-def _a_loads(kernel: Microkernel, rows: int) -> float:
-    """Loads of A in a step of k."""
-    return rows / kernel.lanes if kernel.loads_a_vectors else rows
 
 
 def _weights_cycles(
@@ -247,16 +244,3 @@ def _padding_cycles(geo: DirectGeometry, core: Core, threads: int) -> float:
     else:
         per_vector = 2.5 if size <= 2 * share_bytes(core, 1, threads) else 6.0
     return size * slabs * w.n / (core.vector_bits / 8) * per_vector
-
-
-def _added_per_byte(core: Core, level: int) -> float:
-    """Cycles per byte that a stream from a level adds to the FMAs; L1 and L2 are hidden."""
-    return 0.0 if level in (1, 2) else 1.0 / bytes_per_cycle(core, level)
-
-
-def _placed(
-    core: Core, operand: str, level: int, size: int, threads: int
-) -> tuple[str, int, int, float]:
-    """Return an entry of the footprint: operand, level, bytes and fraction of the level."""
-    share = share_bytes(core, level, threads)
-    return operand, level, size, size / share if share else 0.0

@@ -112,11 +112,17 @@ def beyond_l2_cycles(core: Core, level: int) -> float:
     return 0.0 if level in (1, 2) else 1.0 / bytes_per_cycle(core, level)
 
 
-def placed(core: Core, operand: str, size: int, threads: int) -> Placed:
-    """Return an entry of a footprint: an operand in the first level whose share holds it."""
-    level = level_holding(core, size, threads)
-    share = share_bytes(core, level, threads)
-    return operand, level, size, size / share if share else 0.0
+def placed(core: Core, operand: str, size: int, threads: int, level: int | None = None) -> Placed:
+    """Return an entry of a footprint: an operand of `size` bytes and where it is.
+
+    Parameters
+    ----------
+    level : int, optional
+        The cache level; by default the first one whose share holds the operand.
+    """
+    at = level_holding(core, size, threads) if level is None else level
+    share = share_bytes(core, at, threads)
+    return operand, at, size, size / share if share else 0.0
 
 
 def calls_in_flight(core: Core, rows: int, vectors: int, steps: int) -> float:
