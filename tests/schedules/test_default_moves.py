@@ -1,0 +1,128 @@
+"""The default CPU rule: operators that only move elements, against numpy."""
+
+import numpy as np
+import pytest
+from default_graphs import (
+    LANES,
+    RNG,
+    check,
+    data,
+    vector_lengths,
+)
+from tvm import relax
+from tvm.relax import op
+
+from tvm_blislike.schedules.default_rule import ATTRIBUTE
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+def test_concat(axis):
+    x, y = data(2, 3, 5, 7), data(2, 3, 5, 7)
+    expected = np.concatenate([x, y, x], axis)
+    check(lambda a, b: op.concat([a, b, a], axis), expected, x, y)
+
+
+@pytest.mark.parametrize("width", [(0, 0, 0, 0, 1, 1, 1, 1), (0, 0, 1, 2, 0, 3, 2, 0)])
+def test_pad(width):
+    x = data(1, 5, 9, 21)
+    expected = np.pad(x, np.reshape(width, (4, 2)))
+    (kernel,) = check(lambda a: op.nn.pad(a, width), expected, x)
+    assert vector_lengths(kernel)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_nearest_resize(layout):
+    axes = (2, 3) if layout == "NCHW" else (1, 2)
+    x = data(1, 5, 6, 7)
+    size = relax.ShapeExpr([2 * x.shape[a] for a in axes])
+    expected = x.repeat(2, axes[0]).repeat(2, axes[1])
+    check(
+        lambda a: op.image.resize2d(
+            a,
+            size,
+            layout=layout,
+            method="nearest_neighbor",
+            coordinate_transformation_mode="asymmetric",
+            rounding_method="floor",
+        ),
+        expected,
+        x,
+    )
+
+
+def test_bilinear_resize():
+    x = data(1, 3, 6, 8)
+    position = np.clip((np.arange(16) + 0.5) / 2 - 0.5, 0, 7)
+    low = np.floor(position).astype(int)
+    high, part = np.minimum(low + 1, 7), (position - low).astype("float32")
+    expected = x[..., low] * (1 - part) + x[..., high] * part
+    size = relax.ShapeExpr([6, 16])
+    check(lambda a: op.image.resize2d(a, size, method="linear"), expected, x, atol=1e-5)
+
+
+@pytest.mark.parametrize("axes", [(0, 2, 3, 1), (0, 3, 1, 2), (3, 2, 1, 0), (1, 0, 2, 3)])
+def test_transpose(axes):
+    x = data(2, 33, 17, 20)
+    check(lambda a: op.permute_dims(a, axes), x.transpose(axes), x)
+
+
+@pytest.mark.parametrize("channels,block", [(32, 16), (3, 4), (24, 8), (20, 16), (57, 57), (3, 3)])
+def test_block_and_unblock(channels, block):
+    x = data(2, channels, 7, 9)
+    blocks = -(-channels // block)
+    padded = np.pad(x, ((0, 0), (0, blocks * block - channels), (0, 0), (0, 0)))
+    blocked = padded.reshape(2, blocks, block, 7, 9).transpose(0, 1, 3, 4, 2).copy()
+    pad_value = 0.0 if channels % block else None
+
+    def pack(a):
+        return op.layout_transform(
+            a, lambda n, c, h, w: (n, c // block, h, w, c % block), pad_value=pad_value
+        )
+
+    check(pack, blocked, x)
+    if channels % block == 0:
+        check(
+            lambda a: op.layout_transform(a, lambda n, c, h, w, b: (n, c * block + b, h, w)),
+            x,
+            blocked,
+        )
+
+
+def test_transposition_runs_in_registers():
+    x = data(4 * LANES + 3, 2 * LANES + 1)
+    (kernel,) = check(lambda a: op.nn.relu(op.permute_dims(a)), np.maximum(x.T, 0), x)
+    assert kernel.attrs[ATTRIBUTE] == "transpose"
+    assert "T.Shuffle" in kernel.script()
+
+
+def test_transposition_into_an_intermediate_buffer():
+    x = data(35, 50)
+    e = np.exp(x - x.max(axis=0))
+    check(lambda a: op.nn.softmax(op.permute_dims(a), -1), (e / e.sum(axis=0)).T, x)
+
+
+def test_reshape_after_relu():
+    x = data(2, 6, 5, 7)
+    check(lambda a: op.reshape(op.nn.relu(a), (2, 210)), np.maximum(x, 0).reshape(2, 210), x)
+
+
+def test_split_and_strided_slice():
+    x = data(1, 12, 6, 9)
+    check(lambda a: relax.TupleGetItem(op.split(a, 3, axis=1), 1), x[:, 4:8], x)
+    check(lambda a: op.strided_slice(a, [3], [1], [9], [2]), x[..., 1:9:2], x)
+
+
+def test_gather():
+    x, index = data(50, 19), RNG.integers(0, 50, (3, 4))
+    check(lambda a, i: op.take(a, i, axis=0), x[index], x, index)
+
+
+def test_channel_shuffle():
+    x = data(1, 12, 5, 7)
+
+    def shuffle(a):
+        groups = op.permute_dims(op.reshape(a, (1, 3, 4, 5, 7)), (0, 2, 1, 3, 4))
+        return op.nn.relu(op.reshape(groups, (1, 12, 5, 7)))
+
+    expected = x.reshape(1, 3, 4, 5, 7).transpose(0, 2, 1, 3, 4).reshape(x.shape)
+    check(shuffle, np.maximum(expected, 0), x)
