@@ -128,7 +128,9 @@ def _passes(geo: GemmGeometry) -> tuple[int, int]:
 def _stream_cycles(geo: GemmGeometry, core: Core, threads: int, loop: str, share: float) -> float:
     """Cycles of one thread's traffic beyond L2."""
     w, c = geo.workload, geo.config
-    a_bytes, b_bytes, c_bytes = (w.item_bytes * s for s in (w.m * w.k, w.k * w.n, w.m * w.n))
+    # Panels of B are whole: 1000 columns are 1056 in panels of 96 and as much slower, 1008 in 48.
+    columns = geo.tiles_n * c.nr
+    a_bytes, b_bytes, c_bytes = (w.item_bytes * s for s in (w.m * w.k, w.k * columns, w.m * w.n))
     a_panel, b_panel = (w.item_bytes * geo.kc * tile for tile in (c.mr, c.nr))
     passes_a, passes_b = _passes(geo)
     room = share_bytes(core, 2, threads)

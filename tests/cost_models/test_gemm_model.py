@@ -156,3 +156,15 @@ def test_a_cache_that_threads_share_holds_one_copy() -> None:
     workload = GemmWorkload(100, 96, 1024)  # 0.8 MB in all, L2 has 1 MiB
     one, two = (fastest(IMPLEMENTATION, workload, board, threads) for threads in (1, 2))
     assert two.seconds < one.seconds
+
+
+def test_panels_come_from_memory_whole() -> None:
+    """1000 columns are 1056 in panels of 96 and 1008 in panels of 48."""
+    product = GemmWorkload(1, 1000, 4096)
+
+    def beyond(nr: int) -> float:
+        config = CONFIG.with_fields(mr=1, nr=nr, mc=1, nc=1056, kc=4096)
+        cycles = IMPLEMENTATION.estimate(product, config, AVX512, 1).cycles
+        return sum(cycles.values())
+
+    assert beyond(96) / beyond(48) == pytest.approx(1056 / 1008, rel=0.015)
