@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import LINE_BYTES, Core
 from tvm_blislike.huge_pages import bytes_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _FEATURE = "clflushopt"
-_LINE_BYTES = 64
 
 
 @functools.cache
@@ -49,8 +48,8 @@ def evictor(core: Core, cpu_info: Path = _CPU_INFO) -> Callable[[Any], None]:
 
 def lines_of(address: int, size: int) -> tuple[int, int]:
     """Return the address of the first cache line of some bytes, and the number of lines."""
-    first, end = address // _LINE_BYTES, -(-(address + size) // _LINE_BYTES)
-    return first * _LINE_BYTES, end - first
+    first, end = address // LINE_BYTES, -(-(address + size) // LINE_BYTES)
+    return first * LINE_BYTES, end - first
 
 
 def target(core: Core) -> tvm.target.Target:
@@ -71,7 +70,7 @@ def flush() -> tvm.tirx.PrimFunc:
         T.func_attr({"global_symbol": "main"})
         address, lines = T.arg("address", T.int64()), T.arg("lines", T.int64())
         with T.serial(0, lines) as line:
-            place = T.reinterpret("handle", address + line * _LINE_BYTES)
+            place = T.reinterpret("handle", address + line * LINE_BYTES)
             T.evaluate(T.call_llvm_intrin("void", f"llvm.x86.{_FEATURE}", place))
         # The instructions wait for nothing; what is timed next must not run beside them.
         T.evaluate(T.call_llvm_intrin("void", "llvm.x86.sse2.mfence"))

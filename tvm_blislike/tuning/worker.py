@@ -61,6 +61,6 @@ class Worker:
         try:
             return self._process.recv()
         except (TimeoutError, ChildProcessError):
-            # It was ended; a later one gets its number.
+            # That process is gone; the next one has another number.
             self._pid = 0
             raise
