@@ -19,7 +19,7 @@ from tvm import s_tir, te, tirx
 
 from tvm_blislike import notes
 from tvm_blislike.microkernels import Microkernel, UpdateShape, update_intrin
-from tvm_blislike.schedules import lowering
+from tvm_blislike.schedules import edges, lowering
 from tvm_blislike.schedules.common import annotate_axis, annotate_vector
 
 
@@ -165,7 +165,7 @@ def _edges(product: Product) -> list[dict[str, int]]:
 def _annotate_edges(sch: s_tir.Schedule, product: Product, loops: list[Any]) -> None:
     for loop, edge in zip(loops, _edges(product), strict=True):
         if edge:
-            sch.annotate(loop, lowering.EDGE, notes.write(edge))
+            sch.annotate(loop, edges.EDGE, notes.write(edge))
 
 
 def _tile_output(sch: s_tir.Schedule, product: Product) -> list[Any]:

@@ -234,6 +234,21 @@ def test_the_first_interrupt_only_asks_the_second_one_stops() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_an_interrupt_amid_a_line_of_output_is_told_later() -> None:
+    told = []
+
+    def notify() -> None:
+        told.append("asked")
+        if len(told) == 1:
+            raise RuntimeError("reentrant call")
+
+    with Interrupt(notify) as interrupt:
+        signal.raise_signal(signal.SIGINT)
+        assert told == ["asked"]
+        assert interrupt.asked() and interrupt.asked()
+        assert told == ["asked", "asked"]
+
+
 _KILLED = """
 import sys
 sys.path[:0] = [sys.argv[1], sys.argv[2]]

@@ -15,15 +15,18 @@ class Interrupt:
     Parameters
     ----------
     notify : callable
-        Called once, when the flag is set.
+        Called when the flag is set; again by the next `asked` if it raised a RuntimeError, as a
+        stream does that was being written to.
     """
 
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
-        self._asked = False
+        self._asked = self._told = False
 
     def asked(self) -> bool:
         """Whether the user wants to stop."""
+        if self._asked and not self._told:
+            self._tell()
         return self._asked
 
     def __enter__(self) -> Interrupt:
@@ -46,7 +49,12 @@ class Interrupt:
         if self._asked:
             raise KeyboardInterrupt
         self._asked = True
+        with contextlib.suppress(RuntimeError):
+            self._tell()
+
+    def _tell(self) -> None:
         self._notify()
+        self._told = True
 
 
 @contextlib.contextmanager
