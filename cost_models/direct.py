@@ -37,6 +37,7 @@ from tvm_blislike.cost_models.roofline import (
     placed,
     share_bytes,
     step_cycles,
+    weights_cycles,
 )
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of
@@ -83,7 +84,9 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     once = weights * (share if config.loop_order != "rows" else 1.0)
     hidden = WEIGHTS_HIDDEN * (1 - _L2_BUSY_LOSS * _l2_share(geo, kernel, core, k_steps, arrival))
     compute = sum(cycles.values()) / passes
-    cycles["weights"] = _weights_cycles(core, once, weight_level, passes, hidden, compute)
+    first = once / bytes_per_cycle(core, 0)
+    later = 0.0 if weight_level in (1, 2) else once / bytes_per_cycle(core, weight_level)
+    cycles["weights"] = weights_cycles(first, later, passes, hidden, compute)
     rereads = tiles if slab_level not in (1, 2) else 1
     source = slab_level if rereads > 1 else level_holding(core, input_bytes(workload), threads=1)
     cycles["input"] = slab * slabs * rereads * share * beyond_l2_cycles(core, source)
@@ -181,21 +184,6 @@ def _l2_share(
     rows = geo.config.tile_h * geo.config.tile_w
     step = step_cycles(core, rows, kernel.vectors, kernel.a_loads(rows))
     return min(1.0, arrival / (k_steps * step))
-
-
-def _weights_cycles(
-    core: Core, size: float, level: int, passes: float, hidden: float, compute: float
-) -> float:
-    """Cycles that the weights add: they come from memory in the first pass over all panels.
-
-    Later passes find them in `level`. The prefetch of the next panel hides the share `hidden` of
-    what fits beside the computation of one pass, which takes `compute` cycles.
-    """
-    total = 0.0
-    for count, source in ((1, 0), (passes - 1, level)):
-        stream = 0.0 if source in (1, 2) else size / bytes_per_cycle(core, source)
-        total += count * (stream - hidden * min(stream, compute))
-    return total
 
 
 def _late_cycles(geo: DirectGeometry, core: Core, threads: int) -> float:

@@ -85,8 +85,7 @@ def _calls(geo: GemmGeometry, kernel: Microkernel, core: Core) -> dict[str, floa
         for count_n, width in columns:
             number = w.batch * count_m * count_n
             vectors = math.ceil(width / kernel.lanes)
-            a_loads = height / kernel.lanes if kernel.loads_a_vectors else height
-            issue = w.k * step_cycles(core, height, vectors, a_loads)
+            issue = w.k * step_cycles(core, height, vectors, kernel.a_loads(height))
             useful = w.k * height * width / kernel.lanes / core.fma_per_cycle / FMA_EFFICIENCY
             arrival = w.k * _l2_bytes(geo, core, height, vectors * kernel.lanes)
             total["fma"] += number * useful

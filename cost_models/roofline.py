@@ -159,6 +159,27 @@ def step_cycles(
     return max(fma / FMA_EFFICIENCY, loads / LOAD_EFFICIENCY, latency)
 
 
+def weights_cycles(
+    first: float, later: float, passes: float, hidden: float, compute: float
+) -> float:
+    """Cycles that weights add, all of which pass by in each of several passes.
+
+    Parameters
+    ----------
+    first, later : float
+        Cycles of their way in the first pass, from memory, and in the others, from the level that
+        holds them.
+    passes : float
+        How often they pass by, 1 or more.
+    hidden : float
+        Share of their way that prefetching hides behind computation of equal length.
+    compute : float
+        Cycles of the computation of one pass.
+    """
+    ways = ((1.0, first), (passes - 1, later))
+    return sum(count * (way - hidden * min(way, compute)) for count, way in ways)
+
+
 def conflict_bytes(core: Core, rows: int, stride: int) -> float:
     """Bytes from L2 per step of k because a block's rows, `stride` bytes apart, compete in L1.
 

@@ -28,6 +28,7 @@ from tvm_blislike.cost_models.roofline import (
     level_holding,
     placed,
     step_cycles,
+    weights_cycles,
 )
 from tvm_blislike.cost_models.winograd_configs import L2_PLANNED
 from tvm_blislike.cost_models.winograd_geometry import (
@@ -140,9 +141,8 @@ def _products(geo: WinogradGeometry, kernel: Microkernel, core: Core) -> dict[st
         count = number * geo.rows * geo.blocks * geo.points * geo.panels * geo.chunks
         if count == 0:
             continue
-        a_loads = rows / kernel.lanes if kernel.loads_a_vectors else rows
         apart = ROWS_APART if geo.rows > 1 else 1.0
-        issue = apart * steps * step_cycles(core, rows, vectors, a_loads)
+        issue = apart * steps * step_cycles(core, rows, vectors, kernel.a_loads(rows))
         arrival = steps * _l2_bytes(geo, core, rows) / bytes_per_cycle(core, 2)
         total["fma"] += count * issue
         total["from L2"] += count * min(arrival, issue)
@@ -160,11 +160,10 @@ def _l2_bytes(geo: WinogradGeometry, core: Core, rows: int) -> float:
 
 def _stream(core: Core, size: float, level: int, passes: float, compute: float) -> float:
     """Cycles that the weights add: from memory in the first pass, later from `level`."""
-    total = 0.0
-    for count, source in ((1.0, 0), (max(0.0, passes - 1), level)):
-        arrival = 0.0 if source in (1, 2) else size / _bytes_per_cycle(core, source)
-        total += count * (arrival - HIDDEN * min(arrival, compute / max(passes, 1.0)))
-    return total
+    passes = max(passes, 1.0)
+    first = size / _bytes_per_cycle(core, 0)
+    later = 0.0 if level in (1, 2) else size / _bytes_per_cycle(core, level)
+    return weights_cycles(first, later, passes, HIDDEN, compute / passes)
 
 
 def _bytes_per_cycle(core: Core, level: int) -> float:
