@@ -18,8 +18,23 @@ from tvm_blislike.huge_pages import bytes_of
 if TYPE_CHECKING:
     import tvm
 
+# What a timer calls before each repeat; its name in TVM's registry.
+EVICT = "tvm_blislike.evict_weights"
+# Read by every process that measures: py-cpuinfo, of which `hardware.machine` has it, takes 1 s.
 _CPU_INFO = Path("/proc/cpuinfo")
 _FEATURE = "clflushopt"
+
+
+def register(core: Core) -> None:
+    """Register what moves the second operand, the packed weights, out of all caches, as `EVICT`."""
+    import tvm
+
+    move_out = evictor(core)
+
+    def evict(_data: Any, packed: Any, *_result: Any) -> None:
+        move_out(packed)
+
+    tvm.register_global_func(EVICT, evict, override=True)
 
 
 @functools.cache

@@ -26,12 +26,10 @@ from tvm_blislike.bench.result import max_rel_error
 from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
 from tvm_blislike.registry import Implementation, register_implementation, user_implementations
-from tvm_blislike.tuning import operands
+from tvm_blislike.tuning import eviction, operands
 from tvm_blislike.workload import Conv2dWorkload, Workload
 
 _BUNDLE = "blislike.bundle"
-# What a timer calls before each repeat; its name in TVM's registry.
-_EVICT = "tvm_blislike.evict_weights"
 
 
 @dataclass(frozen=True)
@@ -242,7 +240,7 @@ def run_here(
 
     cpus = _cpus()
     if plan.evicts:
-        _register_eviction(bundle.core)
+        eviction.register(bundle.core)
     use_threads(bundle.threads)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus[: bundle.threads])
@@ -339,19 +337,5 @@ def _timers(
     data, packed, *rest = values
     parts = [timer(f"pack_{number}", rest[0], packed)] if bundle.packs else []
     # What is packed at run time was written just before.
-    evict = _EVICT if plan.evicts and not bundle.packs else ""
+    evict = eviction.EVICT if plan.evicts and not bundle.packs else ""
     return [*parts, timer(f"candidate_{number}", data, packed, rest[-1], evict=evict)]
-
-
-def _register_eviction(core: Core) -> None:
-    """Register what moves the second operand, the packed weights, out of all caches."""
-    import tvm
-
-    from tvm_blislike.tuning.eviction import evictor
-
-    move_out = evictor(core)
-
-    def evict(_data: Any, packed: Any, *_result: Any) -> None:
-        move_out(packed)
-
-    tvm.register_global_func(_EVICT, evict, override=True)
