@@ -53,13 +53,11 @@ class InProcesses:
 
     def measure(self, bundles: Sequence[Bundle], wait: Wait) -> Measured:
         """Measure each bundle and yield it with its outcomes, the repeats of all processes."""
-        found = {bundle: [outcomes] for bundle, outcomes in self.runner.measure(bundles, wait)}
-        products = [bundle for bundle in found if bundle.workload.kind == "gemm"]
-        for _ in range(PROCESSES - 1):
-            for bundle, outcomes in self.runner.measure(products, wait):
-                found[bundle].append(outcomes)
-        for bundle, processes in found.items():
-            yield bundle, [joined(outcomes) for outcomes in zip(*processes, strict=True)]
+        products = [bundle for bundle in bundles if bundle.workload.kind == "gemm"]
+        yield from self.runner.measure([b for b in bundles if b not in products], wait)
+        for bundle in products:
+            runs = [dict(self.runner.measure([bundle], wait))[bundle] for _ in range(PROCESSES)]
+            yield bundle, [joined(outcomes) for outcomes in zip(*runs, strict=True)]
 
     def close(self) -> None:
         """Stop all processes."""
