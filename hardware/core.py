@@ -226,13 +226,15 @@ def names() -> tuple[str, ...]:
 
 @functools.cache
 def dtype_bits(dtype: str) -> int:
-    """Return the bits of one element, the number that ends (or is in) the name of `dtype`.
+    """Return the bits of one element in memory: the number in the name of `dtype`, 8 for `bool`.
 
     Raises
     ------
     ValueError
-        When the name carries no number, as in `bool`.
+        When the name carries no number, as in `handle`.
     """
+    if dtype == "bool":
+        return 8
     found = re.match(r"[a-z]+(\d+)", dtype)
     if not found:
         raise ValueError(f"data type {dtype!r} does not state its bits, as float32 or int8 does")

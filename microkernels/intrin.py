@@ -23,7 +23,7 @@ from tvm_blislike.microkernels.vector_code import vector_code
 _INTRIN_NAME = re.compile(
     r"blislike_(?P<kernel>[a-z0-9]+_[a-z0-9]+_\d+x\d+)_(?P<mh>\d+)x(?P<mw>\d+)"
     r"_k(?P<kr>\d+)u(?P<unroll>\d+)_(?P<view>[a-z]+)_s(?P<sh>\d+)_(?P<sw>\d+)_d(?P<dw>\d+)"
-    r"(?P<m>_m)?(?P<o>_o)?"
+    r"(?P<m>_m)?(?P<sums>[a-z]+\d+|)(?P<o>_o)?"
 )
 
 
@@ -71,8 +71,8 @@ def shape_named(intrin: str) -> tuple[str, UpdateShape] | None:
         return None
     fields = found.groupdict()
     flags = {"in_memory": bool(fields.pop("m")), "in_order": bool(fields.pop("o"))}
-    kernel, view = fields.pop("kernel"), fields.pop("view")
-    return kernel, UpdateShape(**{k: int(v) for k, v in fields.items()}, view=view, **flags)
+    kernel, words = fields.pop("kernel"), {key: fields.pop(key) for key in ("view", "sums")}
+    return kernel, UpdateShape(**{k: int(v) for k, v in fields.items()}, **words, **flags)
 
 
 def standalone(kernel: Microkernel, shape: UpdateShape) -> PrimFunc:

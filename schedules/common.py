@@ -21,10 +21,15 @@ def stage(name: str) -> dict[str, str]:
     return {STAGE: name}
 
 
+def root_block(sch: s_tir.Schedule) -> Any:
+    """Return the outermost block, "root" but in functions of one opaque block (scans, sorts)."""
+    return sch.get_sblock(sch.mod["main"].body.block.name_hint)
+
+
 def stages(sch: s_tir.Schedule) -> dict[str, Any]:
     """Return the marked blocks of a schedule, by stage."""
     found = {}
-    for block in sch.get_child_blocks(sch.get_sblock("root")):
+    for block in sch.get_child_blocks(root_block(sch)):
         annotations = sch.get(block).annotations
         if STAGE in annotations:
             found[str(annotations[STAGE])] = block

@@ -39,7 +39,7 @@ from tvm_blislike.passes.plain import product_of, sums_windows
 from tvm_blislike.passes.schedule import apply_template, chosen_of
 from tvm_blislike.pipeline import fused_kernels, strategy_for
 from tvm_blislike.plugin import DEFAULT, PLAIN
-from tvm_blislike.schedules.common import stages
+from tvm_blislike.schedules.common import root_block, stages
 from tvm_blislike.strategy import Override, Strategy
 from tvm_blislike.tuning import kernels
 from tvm_blislike.tuning.book import RecordBook
@@ -169,7 +169,7 @@ def _warn_of_convolution() -> None:
 def _annotated(mod: tvm.IRModule, key: str, note: str | int) -> s_tir.Schedule:
     """Return a schedule that leaves everything to `passes.schedule.finish`."""
     sch = s_tir.Schedule(mod)
-    sch.annotate(sch.get_sblock("root"), key, note)
+    sch.annotate(root_block(sch), key, note)
     return sch
 
 

@@ -192,14 +192,10 @@ def test_lanes():
 
 
 def test_dtype_bits():
-    assert [dtype_bits(d) for d in ("float32", "bfloat16", "int8", "float8_e4m3fn")] == [
-        32,
-        16,
-        8,
-        8,
-    ]
-    with pytest.raises(ValueError, match="'bool'"):
-        dtype_bits("bool")
+    bits = {"float32": 32, "bfloat16": 16, "int8": 8, "float8_e4m3fn": 8, "bool": 8}
+    assert {dtype: dtype_bits(dtype) for dtype in bits} == bits
+    with pytest.raises(ValueError, match="'handle'"):
+        dtype_bits("handle")
 
 
 def test_peak_by_hand():

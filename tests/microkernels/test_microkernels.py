@@ -14,6 +14,7 @@ from tvm_blislike.microkernels import (
     kernels_for,
     update_intrin,
 )
+from tvm_blislike.microkernels.intrin import shape_named
 
 NATIVE = Core.native()
 # A core that can run AVX-512 runs AVX2 as well.
@@ -117,3 +118,16 @@ def test_intrinsic_is_registered_once_per_use():
     names = [update_intrin(kernel, use) for use in uses]
     assert len(set(names)) == len(uses)
     assert names == [update_intrin(kernel, use) for use in uses]
+    assert [shape_named(name) for name in names] == [(kernel.name, use) for use in uses]
+
+
+def test_names_of_intrinsics_tell_sums_and_order():
+    kernel = get_kernel("neon_f16_8x24")
+    uses = [
+        UpdateShape(1, 8, 16, in_memory=True, sums=sums, in_order=in_order)
+        for sums in ("", "float32")
+        for in_order in (False, True)
+    ]
+    named = [shape_named(update_intrin(kernel, use)) for use in uses]
+    assert named == [(kernel.name, use) for use in uses]
+    assert shape_named("blislike_none_of_ours") is None

@@ -1,23 +1,17 @@
-"""Tuning a small model for real: records, commands that follow them, resuming, Ctrl-C, kills."""
+"""Tuning a small model for real: records, commands that follow them, resuming."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from effort import EFFORT
 from made import record
-from onnx import helper, numpy_helper
+from small import run_command, small_model
 from typer.testing import CliRunner
 
 import tvm_blislike
@@ -40,46 +34,6 @@ from tvm_blislike.workload import GemmWorkload, Workload
 NATIVE = Core.native()
 
 
-def _model(path: Path) -> Path:
-    """Write two different layers, one of them twice: 16 channels of 12x12, 3x3 and 1x1."""
-    rng = np.random.default_rng(4)
-    weights = {
-        "first": rng.standard_normal((32, 16, 3, 3)) / 12,
-        "second": rng.standard_normal((32, 32, 1, 1)) / 6,
-        "third": rng.standard_normal((32, 32, 1, 1)) / 6,
-    }
-    nodes = [
-        helper.make_node("Conv", ["image", "first"], ["a"], pads=[1] * 4),
-        helper.make_node("Relu", ["a"], ["b"]),
-        helper.make_node("Conv", ["b", "second"], ["c"]),
-        helper.make_node("Conv", ["c", "third"], ["out"]),
-    ]
-    values = [
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, channels, 12, 12])
-        for name, channels in (("image", 16), ("out", 32))
-    ]
-    tensors = [numpy_helper.from_array(w.astype("float32"), n) for n, w in weights.items()]
-    graph = helper.make_graph(nodes, "small", values[:1], values[1:], tensors)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(made, path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, Any]]:
-    """Return a model, its records, and what the command `tune` printed."""
-    folder = tmp_path_factory.mktemp("tuned")
-    model, records = _model(folder / "small.onnx"), folder / "records.jsonl"
-    printed = _run("tune", model, "--threads", 1, "--records", records, "--json").stdout
-    return model, records, json.loads(printed)
-
-
-def _run(*arguments: object) -> Any:
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert result.exit_code == 0, result.output
-    return result
-
-
 def test_the_command_says_what_it_found(tuned: tuple[Path, Path, dict[str, Any]]) -> None:
     _, records, printed = tuned
     assert printed["records"] == str(records)
@@ -94,13 +48,13 @@ def test_the_command_says_what_it_found(tuned: tuple[Path, Path, dict[str, Any]]
 
 
 def test_a_search_in_the_whole_space_measures_right_kernels(tmp_path: Path) -> None:
-    model, records = _model(tmp_path / "small.onnx"), tmp_path / "records.jsonl"
+    model, records = small_model(tmp_path / "small.onnx"), tmp_path / "records.jsonl"
     command = ["tune", model, "--threads", 1, "--records", records, "--search", "genetic", "--json"]
-    first = json.loads(_run(*command, "--seed", 3, "--trials", 8).stdout)
+    first = json.loads(run_command(*command, "--seed", 3, "--trials", 8).stdout)
     assert first["measured"] == 8 and not first["rejected"]
     assert all(layer["measured"] == 4 and layer["untuned_ms"] for layer in first["layers"])
     # Another run with the same seed goes on with others.
-    again = json.loads(_run(*command, "--seed", 3, "--trials", 12).stdout)
+    again = json.loads(run_command(*command, "--seed", 3, "--trials", 12).stdout)
     assert again["measured"] == 4
     alone = [r for r in files.read(records)[0] if r.context == "cold"]
     # What the finals drop is on record once more.
@@ -136,17 +90,19 @@ def test_records_hold_all_repeats(tuned: tuple[Path, Path, dict[str, Any]]) -> N
 def test_compilations_follow_the_records(tuned: tuple[Path, Path, dict[str, Any]]) -> None:
     model, records, _ = tuned
     report = json.loads(
-        _run("explain", model, "--threads", 1, "--records", records, "--json").stdout
+        run_command("explain", model, "--threads", 1, "--records", records, "--json").stdout
     )
     layers = [layer for layer in report["layers"] if layer["microkernel"]]
     assert len(layers) == 3
     for layer in layers:
         assert layer["measured_ms"] > 0 and "measured" in layer["reason"]
     other = json.loads(
-        _run("explain", model, "--threads", 2, "--records", records, "--json").stdout
+        run_command("explain", model, "--threads", 2, "--records", records, "--json").stdout
     )
     assert all(layer["measured_ms"] is None for layer in other["layers"])
-    plain = json.loads(_run("explain", model, "--threads", 1, "--records", "none", "--json").stdout)
+    plain = json.loads(
+        run_command("explain", model, "--threads", 1, "--records", "none", "--json").stdout
+    )
     assert all(layer["measured_ms"] is None for layer in plain["layers"])
 
 
@@ -160,7 +116,7 @@ def test_every_command_takes_records(
         "run": [],
         "bench": ["--engines", "blislike", "--repeat", 1],
     }
-    _run(command, model, "--threads", 1, "--records", records, *extra[command])
+    run_command(command, model, "--threads", 1, "--records", records, *extra[command])
     missing = tmp_path / "missing.jsonl"
     result = CliRunner().invoke(app, [command, str(model), "--records", str(missing)])
     assert result.exit_code == 5 and "missing.jsonl" in result.output
@@ -171,9 +127,9 @@ def test_the_users_own_file_is_the_default(
 ) -> None:
     model, records, _ = tuned
     monkeypatch.setenv("TVM_BLISLIKE_RECORDS", str(records))
-    report = json.loads(_run("explain", model, "--threads", 1, "--json").stdout)
+    report = json.loads(run_command("explain", model, "--threads", 1, "--json").stdout)
     assert any(layer["measured_ms"] for layer in report["layers"])
-    assert "conv2d" in _run("records", "best").stdout
+    assert "conv2d" in run_command("records", "best").stdout
 
 
 def test_a_second_sweep_only_compares(tuned: tuple[Path, Path, dict[str, Any]]) -> None:
@@ -208,16 +164,16 @@ def test_results_with_records_are_right(tuned: tuple[Path, Path, dict[str, Any]]
 def test_show_best_prune(tuned: tuple[Path, Path, dict[str, Any]], tmp_path: Path) -> None:
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes(tuned[1].read_bytes() + b"half a li")
-    shown = _run("records", "show", "--records", copy)
+    shown = run_command("records", "show", "--records", copy)
     assert "skipped" in shown.stderr and "torn" in shown.stderr
     assert "conv2d_direct" in shown.stdout
-    best = json.loads(_run("records", "best", "--records", copy, "--json").stdout)
+    best = json.loads(run_command("records", "best", "--records", copy, "--json").stdout)
     assert len(best) == 2
-    _run("records", "prune", "--records", copy, "--keep", 1)
+    run_command("records", "prune", "--records", copy, "--keep", 1)
     kept, bad = files.read(copy)
     assert not bad and len({r.workload for r in kept}) == 2
     assert len(kept) < len(files.read(tuned[1])[0])
-    _run("records", "merge", tmp_path / "all.jsonl", copy, tuned[1])
+    run_command("records", "merge", tmp_path / "all.jsonl", copy, tuned[1])
     assert len(files.read(tmp_path / "all.jsonl")[0]) == len(files.read(tuned[1])[0])
 
 
@@ -228,8 +184,8 @@ def test_metaschedules_database_and_back(
     from tvm.s_tir import meta_schedule as ms
 
     folder, back = tmp_path / "database", tmp_path / "back.jsonl"
-    _run("records", "export", folder, "--records", tuned[1])
-    _run("records", "import", folder, "--records", back)
+    run_command("records", "export", folder, "--records", tuned[1])
+    run_command("records", "import", folder, "--records", back)
     usable = [r.to_json() for r in files.read(tuned[1])[0] if r.status == "ok"]
     assert sorted(r.to_json() for r in files.read(back)[0]) == sorted(usable)
     entries = (folder / "database_tuning_record.json").read_text().splitlines()
@@ -304,7 +260,7 @@ def test_what_was_not_kept_is_out_of_use(
 
 
 def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:
-    model = _model(tmp_path / "small.onnx")
+    model = small_model(tmp_path / "small.onnx")
     with pytest.raises(UsageError, match="unknown search"):
         tune(model, search="best")
     with pytest.raises(UsageError, match="unknown cache mode"):
@@ -312,79 +268,6 @@ def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:
     foreign = "cortex-a72" if NATIVE.isa != "neon" else "haswell"
     with pytest.raises(TargetError):
         tune(model, target=foreign)
-
-
-def _start(model: Path, records: Path, search: str) -> subprocess.Popen[str]:
-    """Start a sweep whose temporary files are in `tmp` beside its records."""
-    temporary = records.with_name("tmp")
-    temporary.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "tvm_blislike", "tune", str(model), "--threads", "1"]
-    command += ["--records", str(records), "--search", search]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "TMPDIR": str(temporary)},
-    )
-
-
-def _wait_for(path: Path, count: int, process: subprocess.Popen[str]) -> None:
-    while not path.exists() or len(files.read(path)[0]) < count:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-
-
-def test_interrupted_and_killed_sweeps_keep_what_they_measured(tmp_path: Path) -> None:
-    model, records = _model(tmp_path / "small.onnx"), tmp_path / "records.jsonl"
-    victim = _start(model, records, "exhaustive")
-    _wait_for(records, 1, victim)
-    victim.kill()
-    victim.wait()
-    killed = len(files.read(records)[0])
-    assert killed
-    stopped = _start(model, records, "exhaustive")
-    _wait_for(records, killed + 1, stopped)
-    # As a terminal does: to the whole group, workers included.
-    os.killpg(stopped.pid, signal.SIGINT)
-    stdout, stderr = stopped.communicate(timeout=120)
-    assert stopped.returncode == 0, stderr
-    assert "interrupted" in stdout
-    good, bad = files.read(records)
-    assert len(good) > killed and not bad
-    assert {r.status for r in good} == {"ok"}
-    # Neither its own temporary files are left nor those of the killed one.
-    assert not list((tmp_path / "tmp").iterdir())
-    for _ in range(EFFORT - 1):
-        again = _start(model, records, "exhaustive")
-        time.sleep(np.random.default_rng().uniform(1, 20))
-        again.kill()
-        again.wait()
-    assert len(files.read(records)[0]) >= len(good)
-
-
-def test_an_interrupt_ends_the_finals_too(
-    tuned: tuple[Path, Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    model, records = tuned[0], tmp_path / "records.jsonl"
-    records.write_bytes(tuned[1].read_bytes())
-    stopped = _start(model, records, "model")
-    while "comparing the tuned model" not in stopped.stderr.readline():
-        assert stopped.poll() is None
-    # As a terminal does: to the whole group, workers that are about to start included.
-    os.killpg(stopped.pid, signal.SIGINT)
-    stdout, stderr = stopped.communicate(timeout=120)
-    assert stopped.returncode == 0, stderr
-    assert "interrupted" in stdout and "whole model" not in stdout
-    assert "Traceback" not in stderr and "stopping" in stderr
-    with pytest.raises(ProcessLookupError):
-        os.killpg(stopped.pid, 0)
-    assert not list((tmp_path / "tmp").iterdir())
-    # A verdict needs all of the finals.
-    assert records.read_bytes() == tuned[1].read_bytes()
-    again = tune(model, threads=1, records=records)
-    assert again.measured == 0 and again.verdict is not None and not again.interrupted
 
 
 def test_made_records_are_of_their_core() -> None:

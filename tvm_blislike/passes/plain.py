@@ -14,6 +14,7 @@ from tvm import ir, s_tir, te, tirx
 
 from tvm_blislike.config import Config
 from tvm_blislike.registry import get_implementation
+from tvm_blislike.schedules.common import root_block
 from tvm_blislike.schedules.rewrite import collect
 from tvm_blislike.workload import GemmWorkload
 
@@ -38,7 +39,7 @@ def product_of(func: tirx.PrimFunc) -> GemmWorkload | None:
 
 def sums_windows(sch: s_tir.Schedule) -> bool:
     """Whether a function sums products over several axes, as convolutions do."""
-    blocks = map(sch.get, sch.get_child_blocks(sch.get_sblock("root")))
+    blocks = map(sch.get, sch.get_child_blocks(root_block(sch)))
     return any(_reduced_axes(block) > 1 and _multiplies(block.body) for block in blocks)
 
 

@@ -18,7 +18,7 @@ from tvm_blislike.passes.plain import product_of, replaced
 from tvm_blislike.plugin import DEFAULT, PLAIN, SCHEDULED, is_ours, root_annotations
 from tvm_blislike.registry import get_implementation
 from tvm_blislike.schedules import lowering
-from tvm_blislike.schedules.common import stages
+from tvm_blislike.schedules.common import root_block, stages
 from tvm_blislike.schedules.default_rule import DefaultCPU
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.targets import core_of
@@ -122,5 +122,5 @@ def _by_default(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc
 def _without_note(func: tirx.PrimFunc, key: str) -> tirx.PrimFunc:
     """Return a PrimFunc without an annotation of its root block."""
     sch = s_tir.Schedule(func.with_attr("global_symbol", "main"))
-    sch.unannotate(sch.get_sblock("root"), key)
+    sch.unannotate(root_block(sch), key)
     return func.with_body(sch.mod["main"].body)
