@@ -10,6 +10,7 @@ Infinities, NaN and denormal results are as in the C library; the sign of zero i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from tvm import tirx
@@ -32,6 +33,8 @@ _LOG = (
 # tanh(x) = x + x^3 P(x^2) for |x| <= 0.625, relative error 4.4e-9
 _TANH = (-0.333332819, 0.133314422, -0.053739715, 0.020639087, -0.00570498677)
 _TANH_SMALL = 0.625
+# sinh(x) = x + x^3 P(x^2) for |x| <= 1: Taylor's series, relative error 1.4e-10
+_SINH = tuple(1 / math.factorial(n) for n in (3, 5, 7, 9, 11))
 # erf(x) = x P(x^2) for |x| <= 1, relative error 1.3e-9
 _ERF = (
     1.12837917,
@@ -99,6 +102,10 @@ def _clamp(v: Expr, low: float, high: float) -> Expr:
     return tirx.Select(v < f32(low), f32(low), below_high)
 
 
+def _magnitude(v: Expr) -> Expr:
+    return tirx.Select(v < f32(0.0), f32(0.0) - v, v)
+
+
 def _with_sign_of(v: Expr, magnitude: Expr) -> Expr:
     return tirx.Select(v < f32(0.0), f32(-1.0), f32(1.0)) * magnitude
 
@@ -111,12 +118,18 @@ def _power_of_two(biased: Expr) -> Expr:
 
 def exp(x: Expr) -> Expr:
     """Return e^x for a float32 `x`, within 2 units in the last place."""
+    # Beyond these the result is infinite, or zero, and the exponent would not fit.
+    return let(x, lambda v: _exp(_clamp(v, -104.0, 89.0), f32(1.0)))
+
+
+def _exp(x: Expr, factor: Expr) -> Expr:
+    """Return e^x times a factor near 1 for -104 <= x <= 90, overflowing where the product does."""
     magic = f32(_ROUND_AND_BIAS)
 
     def scaled(r: Expr, n: Expr, half: Expr) -> Expr:
         # 2^n in two factors, for n = 128 and the denormals are no float32 by themselves.
         value = r * r * _polynomial(r, _EXP) + r + f32(1.0)
-        return value * _power_of_two(half) * _power_of_two(n - (half - magic) + magic)
+        return value * factor * _power_of_two(half) * _power_of_two(n - (half - magic) + magic)
 
     def reduced(v: Expr, n: Expr) -> Expr:
         rest = (v - n * f32(_LN2_HIGH)) - n * f32(_LN2_LOW)
@@ -127,8 +140,7 @@ def exp(x: Expr) -> Expr:
         total = v * f32(_LOG2_E) + magic
         return let(total, lambda t: let(t - magic, lambda n: reduced(v, n)))
 
-    # Beyond these the result is infinite, or zero, and the exponent would not fit.
-    return let(x, lambda v: let(_clamp(v, -104.0, 89.0), rounded))
+    return let(x, rounded)
 
 
 def sigmoid(x: Expr) -> Expr:
@@ -149,13 +161,35 @@ def tanh(x: Expr) -> Expr:
         return _with_sign_of(v, f32(1.0) - f32(2.0) / (twice + f32(1.0)))
 
     def choose(v: Expr) -> Expr:
-        magnitude = tirx.Select(v < f32(0.0), f32(0.0) - v, v)
         return let(
-            magnitude,
+            _magnitude(v),
             lambda m: tirx.Select(m < f32(_TANH_SMALL), small(v), large(v, m)),
         )
 
     return let(x, choose)
+
+
+def cosh(x: Expr) -> Expr:
+    """Return the hyperbolic cosine of a float32 `x`."""
+    return let(x, lambda v: let(_half_exp(_magnitude(v)), lambda h: h + f32(0.25) / h))
+
+
+def sinh(x: Expr) -> Expr:
+    """Return the hyperbolic sine of a float32 `x`."""
+
+    def large(v: Expr) -> Expr:
+        return let(_half_exp(_magnitude(v)), lambda h: _with_sign_of(v, h - f32(0.25) / h))
+
+    def choose(v: Expr) -> Expr:
+        small = v * (v * v) * _polynomial(v * v, _SINH) + v
+        return tirx.Select(_magnitude(v) < f32(1.0), small, large(v))
+
+    return let(x, choose)
+
+
+def _half_exp(x: Expr) -> Expr:
+    """Return e^x / 2 for x >= 0, also where e^x is too large for a float32."""
+    return _exp(_clamp(x, 0.0, 90.0), f32(0.5))
 
 
 def erf(x: Expr) -> Expr:
@@ -168,9 +202,8 @@ def erf(x: Expr) -> Expr:
         return _with_sign_of(v, f32(1.0) - tail)
 
     def choose(v: Expr) -> Expr:
-        magnitude = tirx.Select(v < f32(0.0), f32(0.0) - v, v)
         small = v * _polynomial(v * v, _ERF)
-        return let(magnitude, lambda m: tirx.Select(m < f32(1.0), small, large(v, m)))
+        return let(_magnitude(v), lambda m: tirx.Select(m < f32(1.0), small, large(v, m)))
 
     return let(x, choose)
 

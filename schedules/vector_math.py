@@ -15,7 +15,17 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_blislike.schedules.rewrite import collect, constant, is_if, remade
-from tvm_blislike.schedules.vector_functions import Expr, erf, exp, f32, log, sigmoid, tanh
+from tvm_blislike.schedules.vector_functions import (
+    Expr,
+    cosh,
+    erf,
+    exp,
+    f32,
+    log,
+    sigmoid,
+    sinh,
+    tanh,
+)
 from tvm_blislike.schedules.vector_powers import power
 
 _REWRITES: dict[str, Callable[..., Expr | None]] = {
@@ -23,6 +33,8 @@ _REWRITES: dict[str, Callable[..., Expr | None]] = {
     "tirx.sigmoid": sigmoid,
     "tirx.tanh": tanh,
     "tirx.erf": erf,
+    "tirx.cosh": cosh,  # TVM cannot compile these two in vectors at all
+    "tirx.sinh": sinh,
     "tirx.log": log,
     "tirx.pow": power,
 }
@@ -40,8 +52,9 @@ def vectorize_math(node: Any) -> Any:
     Returns
     -------
     same kind as `node`
-        With `exp`, `sigmoid`, `tanh`, `erf`, `log`, and `pow` by multiples of 1/4, replaced; those
-        of float16 are computed in float32. Other types and functions are left alone.
+        With `exp`, `sigmoid`, `tanh`, `cosh`, `sinh`, `erf`, `log`, and `pow` by multiples of 1/4,
+        replaced; those of float16 are computed in float32. Other types and functions are left
+        alone.
     """
     if isinstance(node, tirx.PrimFunc):
         body = vectorize_math(node.body)

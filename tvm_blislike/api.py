@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tvm_blislike import frontend
 from tvm_blislike.compiled import CompiledModel
-from tvm_blislike.errors import TargetError, suggest
+from tvm_blislike.errors import BlislikeError, TargetError, UnsupportedOperatorError, suggest
 from tvm_blislike.export.link import is_foreign
 from tvm_blislike.threads import available_cpus, default_threads, use_threads
 
@@ -101,8 +101,23 @@ def compile_with(
     # Constants are folded by running kernels: start TVM's pool with all CPUs before that does.
     use_threads(min(threads, len(available_cpus())) if is_foreign(target) else threads)
     loaded = frontend.load(model, shapes)
-    executable, report = compile_module(loaded.module, strategy)
+    try:
+        executable, report = compile_module(loaded.module, strategy)
+    except Exception as error:
+        operators = frontend.operators_of_run_time_shapes(loaded.module)
+        if isinstance(error, BlislikeError) or not operators:
+            raise
+        raise _of_run_time_shapes(loaded.name, operators, error) from error
     return CompiledModel(executable, loaded.inputs, loaded.outputs, target, report)
+
+
+def _of_run_time_shapes(name: str, operators: list[str], error: Exception) -> BlislikeError:
+    """Return the error for a model whose shapes TVM does not know and cannot do without."""
+    return UnsupportedOperatorError(
+        f"{name} has shapes that are known at run time only, of {', '.join(operators)}; TVM cannot "
+        f"compile that: {type(error).__name__}: {frontend.first_line(error)}",
+        "export the model so that shapes follow from constants and from the inputs' shapes",
+    )
 
 
 def resolve_predictor(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import os
 import warnings
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvm_blislike.errors import InputError, ModelError, UnsupportedOperatorError, suggest
+from tvm_blislike.folding import replace_by_constants, settled
 from tvm_blislike.operators import check_operators, check_readings, describe, failing_node
 
 if TYPE_CHECKING:
@@ -84,11 +86,22 @@ def load(
         Symbolic shapes without a value, or `shapes` that do not fit.
     """
     proto, name = read_model(model)
+    inputs = resolve_inputs(proto, shapes or {})
+    proto = _folded(proto, inputs, owned=proto is not model)
     check_operators(proto)
     check_readings(proto)
-    inputs = resolve_inputs(proto, shapes or {})
     module = _import(proto, name, inputs)
     return LoadedModel(name, module, inputs, _output_specs(proto, module))
+
+
+def _folded(proto: onnx.ModelProto, inputs: Sequence[TensorSpec], owned: bool) -> onnx.ModelProto:
+    """Return the model without what the shapes of its inputs settle, a copy unless it is owned."""
+    values = settled(proto, {spec.name: spec.shape for spec in inputs})
+    if not values:
+        return proto
+    folded = proto if owned else copy.deepcopy(proto)
+    replace_by_constants(folded, values)
+    return folded
 
 
 def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
@@ -110,7 +123,7 @@ def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.Mo
     try:
         proto = onnx.load(path)
     except Exception as error:  # protobuf, onnx and the file system each raise their own kind
-        raise ModelError(f"{path} is not a complete ONNX file: {_first_line(error)}") from error
+        raise ModelError(f"{path} is not a complete ONNX file: {first_line(error)}") from error
     _require_graph(proto, str(path))
     return proto, path.name
 
@@ -249,11 +262,11 @@ def _import(proto: onnx.ModelProto, name: str, inputs: Sequence[TensorSpec]) -> 
         try:
             onnx.checker.check_model(proto)
         except Exception as fault:
-            raise ModelError(f"{name} is not a valid ONNX model: {_first_line(fault)}") from error
+            raise ModelError(f"{name} is not a valid ONNX model: {first_line(fault)}") from error
         node = failing_node(error)
         subject = f"{describe(node)} of {name}" if node else name
         raise UnsupportedOperatorError(
-            f"{subject} cannot be imported by TVM: {type(error).__name__}: {_first_line(error)}"
+            f"{subject} cannot be imported by TVM: {type(error).__name__}: {first_line(error)}"
         ) from error
 
 
@@ -272,6 +285,32 @@ def _output_specs(proto: onnx.ModelProto, module: tvm.IRModule) -> tuple[TensorS
     return tuple(specs)
 
 
-def _first_line(error: Exception) -> str:
+def operators_of_run_time_shapes(module: tvm.IRModule) -> list[str]:
+    """Return the operators whose results have shapes that only running them tells."""
+    from tvm import ir, relax
+
+    found: dict[str, None] = {}
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op) and not _is_static(expr.ty):
+            found[expr.op.name] = None
+
+    relax.analysis.post_order_visit(module["main"], visit)
+    return list(found)
+
+
+def _is_static(type_: tvm.ir.Type) -> bool:
+    """Whether all sizes of a tensor or shape are known; other types have none."""
+    from tvm import relax, tirx
+
+    if not isinstance(type_, relax.TensorType | relax.ShapeType):
+        return True
+    shape = type_.shape if isinstance(type_, relax.TensorType) else type_
+    values = getattr(shape, "values", None)
+    return values is not None and all(isinstance(size, tirx.IntImm) for size in values)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, or its kind where it has none."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__

@@ -36,7 +36,11 @@ def check_readings(proto: onnx.ModelProto) -> None:
     faults = {
         "BatchNormalization": _trains,
         "ConvTranspose": _output_shape_matters,
+        "Expand": _shape_comes_at_run_time,
+        "IsInf": _tells_signs_apart,
         "PRelu": _slopes_belong_to_axis_1,
+        "RoiAlign": _takes_the_largest,
+        "SpaceToDepth": _puts_columns_first,
     }
     for node in all_nodes(proto.graph):
         fault = faults.get(node.op_type)
@@ -112,3 +116,25 @@ def _slopes_belong_to_axis_1(proto: onnx.ModelProto, node: onnx.NodeProto) -> st
     slopes = [item.dims for item in proto.graph.initializer if item.name == node.input[1]]
     per_channel = bool(slopes) and list(slopes[0]) not in ([], [1])
     return f"slopes per channel in opset {opset}" if opset < 7 and per_channel else None
+
+
+def _shape_comes_at_run_time(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    constants |= {n.output[0] for n in all_nodes(proto.graph) if n.op_type == "Constant"}
+    is_constant = node.input[1] in constants
+    return None if is_constant else "its shape is known at run time only, and a 1 in it keeps sizes"
+
+
+def _tells_signs_apart(_proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    for name in ("detect_negative", "detect_positive"):
+        if _attribute(node, name) == 0:
+            return f"{name} is 0"
+    return None
+
+
+def _takes_the_largest(_proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    return "its mode is max" if _attribute(node, "mode") == b"max" else None
+
+
+def _puts_columns_first(_proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    return "its mode is CRD" if _attribute(node, "mode") == b"CRD" else None

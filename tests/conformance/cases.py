@@ -22,12 +22,13 @@ OPERATORS = frozenset(
     Relu LeakyRelu PRelu ThresholdedRelu Clip Sigmoid HardSigmoid HardSwish Swish Mish Tanh Shrink
     Elu Selu Celu Gelu Softplus Softsign Softmax LogSoftmax Hardmax
     Concat Pad BatchNormalization LRN Add Sum Mul Flatten Reshape Transpose
+    And Or Xor Not Where CumSum Range Expand Shape Size Cosh Sinh IsInf RoiAlign SpaceToDepth
     """.split()
 )
 
 # Operators whose operands after the first are usually weights or settings known at compile time.
 WITH_PARAMETERS = frozenset(
-    "Conv ConvTranspose Gemm MatMul BatchNormalization PRelu Clip Pad Reshape".split()
+    "Conv ConvTranspose Gemm MatMul BatchNormalization PRelu Clip Pad Reshape CumSum Expand".split()
 )
 
 DataSet = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]  # inputs and outputs by name

@@ -17,6 +17,8 @@ RUN_TIME_SHAPE = "TypeError: Reshape requires the input new shape to be Shape"
 RUN_TIME_PADS = "ValueError: Dynamic pads are not supported yet"
 RUN_TIME_AXES = "AttributeError: 'Var' object has no attribute 'value'"
 SECOND_OUTPUT = "AssertionError: Missing outputs during conversion. Expected 2 but Got 1 in MaxPool"
+RUN_TIME_AXIS = "ValueError: CumSum with non-constant axis input is not supported yet"
+SHORTER_SHAPE = "ValueError: broadcast_to expects the input shape to have the number of ndim"
 NO_CELU = "OpNotImplemented: The following operators are not supported for frontend ONNX: Celu"
 NO_SWISH = "OpNotImplemented: The following operators are not supported for frontend ONNX: Swish"
 # Before opset 7 a slope of shape (channels,) belonged to axis 1; TVM aligns it with the last axis.
@@ -34,7 +36,18 @@ IMPORTER_CANNOT = {
     "test_constant_pad": RUN_TIME_AXES,
     "test_constant_pad_axes": RUN_TIME_AXES,
     "test_constant_pad_negative_axes": RUN_TIME_AXES,
+    "test_cumsum_1d": RUN_TIME_AXIS,
+    "test_cumsum_1d_exclusive": RUN_TIME_AXIS,
+    "test_cumsum_1d_int32_exclusive": RUN_TIME_AXIS,
+    "test_cumsum_1d_reverse": RUN_TIME_AXIS,
+    "test_cumsum_1d_reverse_exclusive": RUN_TIME_AXIS,
+    "test_cumsum_2d_axis_0": RUN_TIME_AXIS,
+    "test_cumsum_2d_axis_1": RUN_TIME_AXIS,
+    "test_cumsum_2d_int32": RUN_TIME_AXIS,
+    "test_cumsum_2d_negative_axis": RUN_TIME_AXIS,
     "test_edge_pad": RUN_TIME_PADS,
+    "test_expand_shape_model1": SHORTER_SHAPE,
+    "test_expand_shape_model2": SHORTER_SHAPE,
     "test_reflect_pad": RUN_TIME_PADS,
     "test_wrap_pad": RUN_TIME_PADS,
     "test_maxpool_with_argmax_2d_precomputed_pads": SECOND_OUTPUT,
@@ -63,10 +76,18 @@ IMPORTER_MISREADS = {
     "test_batchnorm_example_training_mode_constant": "training_mode is ignored",
     "test_convtranspose_output_shape": "output_shape is ignored",
     "test_convtranspose_output_shape_constant": "output_shape is ignored",
+    "test_expand_dim_changed": "a size of 1 in a shape of run time is taken as it is",
+    "test_expand_shape_model3": "a size of 1 in a shape of run time is taken as it is",
+    "test_expand_shape_model4": "a size of 1 in a shape of run time is taken as it is",
+    "test_isinf_negative": "detect_positive is ignored",
+    "test_isinf_positive": "detect_negative is ignored",
+    "test_roialign_mode_max": "the mode is ignored",
+    "test_spacetodepth_crd_mode_example": "the mode is ignored",
 }
 
 # What the library itself refuses.
 LIBRARY_REFUSES = {
+    "test_expand_dim_unchanged": "a shape of run time, which may hold a size of 1",
     "test_reshape_allowzero_reordered_constant": "tensors without elements",
 }
 

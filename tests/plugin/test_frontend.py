@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from small_models import float_input, make_model, small_network
 
+import tvm_blislike
 from tvm_blislike import frontend
 from tvm_blislike.errors import InputError, ModelError, UnsupportedOperatorError
 
@@ -203,3 +204,14 @@ def test_output_shape_is_refused_only_where_it_matters(size: int, accepted: bool
     else:
         with pytest.raises(UnsupportedOperatorError, match=r"'up0'.*output_shape 8x8"):
             frontend.load(model)
+
+
+def test_shapes_that_only_a_run_tells_are_named() -> None:
+    node = helper.make_node("ConstantOfShape", ["sizes"], ["sum"])
+    sizes = helper.make_tensor_value_info("sizes", TensorProto.INT64, [3])
+    model = make_model([node], [sizes], [_out()], [])
+    with pytest.raises(UnsupportedOperatorError, match=r"run time only, of .*relax\.broadcast_to"):
+        tvm_blislike.compile(model)
+    names = frontend.operators_of_run_time_shapes(frontend.load(model).module)
+    assert names == ["relax.tensor_to_shape", "relax.broadcast_to"]
+    assert frontend.operators_of_run_time_shapes(frontend.load(small_network()).module) == []

@@ -14,7 +14,7 @@ from tvm import te, tirx
 from tvm_blislike.schedules.vector_math import vectorize_math
 
 LANES = 16
-LIBRARY_CALL = r"\b(expf|tanhf|erff|logf|powf)\b"
+LIBRARY_CALL = r"\b(expf|tanhf|coshf|sinhf|erff|logf|powf)\b"
 # Signed zeros, infinities and denormals; then the limits of exp: largest finite, first
 # infinite, first denormal, last before zero; then where the pieces of the functions meet.
 SPECIAL = np.array(
@@ -51,6 +51,8 @@ FUNCTIONS = {
     "exp": (te.exp, wide(np.exp)),
     "sigmoid": (te.sigmoid, wide(reference_sigmoid)),
     "tanh": (te.tanh, wide(np.tanh)),
+    "cosh": (te.cosh, wide(np.cosh)),
+    "sinh": (te.sinh, wide(np.sinh)),
     "erf": (te.erf, wide(np.vectorize(math.erf))),
     "log": (te.log, wide(np.log)),
 }

@@ -49,7 +49,8 @@ def _buffers(func: tirx.PrimFunc) -> list[tirx.Buffer]:
 
 def _is_narrow(buffer: tirx.Buffer) -> bool:
     """Whether 32 bits reach every element, and no element would be taken for an index."""
-    if str(buffer.dtype) == "int64":
+    # TVM's pass narrows a variable size, but not everything that is computed from it.
+    is_known = all(isinstance(extent, tirx.IntImm) for extent in buffer.shape)
+    if str(buffer.dtype) == "int64" or not is_known:
         return False
-    sizes = [extent for extent in buffer.shape if isinstance(extent, tirx.IntImm)]
-    return math.prod(map(int, sizes)) <= _MOST_ELEMENTS
+    return math.prod(map(int, buffer.shape)) <= _MOST_ELEMENTS
