@@ -14,15 +14,20 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from zoo_runs import add_model_option, printed, saved
 
 
-def run(model: Path, threads: int, engines: str, repeat: int | None) -> dict:
-    """Return the JSON of one `tvm-blislike bench`."""
+def run(
+    model: Path, threads: int, engines: str, repeat: int | None, shapes: Sequence[str] = ()
+) -> dict:
+    """Return the JSON of one `tvm-blislike bench`; shapes as for its option."""
     options = ["--threads", threads, "--engines", engines, "--json", "-"]
-    return printed("bench", model, *options, *(["--repeat", repeat] if repeat else []))
+    options += ["--repeat", repeat] if repeat else []
+    options += [word for shape in shapes for word in ("--shape", shape)]
+    return printed("bench", model, *options)
 
 
 def line(name: str, threads: int, result: dict) -> str:

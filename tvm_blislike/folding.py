@@ -97,41 +97,47 @@ def _tensors(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
 
 
 def _small(tensors: Mapping[str, onnx.TensorProto]) -> Values:
+    """Return the values of those that are no large weights."""
+    small = {name: t for name, t in tensors.items() if math.prod(t.dims) <= _MOST_ELEMENTS}
+    values = {name: _array(tensor) for name, tensor in small.items()}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _array(tensor: onnx.TensorProto) -> np.ndarray | None:
     from onnx import numpy_helper
 
-    small = {name: t for name, t in tensors.items() if math.prod(t.dims) <= _MOST_ELEMENTS}
-    return {name: numpy_helper.to_array(tensor) for name, tensor in small.items()}
+    try:
+        return numpy_helper.to_array(tensor)
+    except Exception:  # broken, or stored in a file that nobody has read: the importer says more
+        return None
 
 
 def _foldable(node: onnx.NodeProto, known: Values) -> bool:
     """Whether a node, not computed yet, may be computed ahead."""
-    if node.domain not in ("", "ai.onnx") or node.op_type in _KEPT:
+    if node.domain not in ("", "ai.onnx") or node.op_type in _KEPT or _has_branches(node):
         return False
-    if any(a.HasField("g") or a.graphs for a in node.attribute) or known.keys() >= set(
-        _distinct(node.output)
-    ):
+    if known.keys() >= set(_distinct(node.output)):
         return False
-    if node.op_type in _OF_SHAPES:
+    if node.op_type in _OF_SHAPES or node.op_type == "Constant":
         return True
-    if node.op_type == "Constant":  # of numbers in attributes
-        return True
-    return bool(node.input) and all(not name or name in known for name in node.input)
+    return bool(node.input) and all(name in known for name in _distinct(node.input))
+
+
+def _has_branches(node: onnx.NodeProto) -> bool:
+    return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
 
 
 def _evaluate(proto: onnx.ModelProto, sizes: Sizes, known: Values) -> None:
     """Add what can be computed from `known` and the shapes, in the order of the graph."""
     for node in proto.graph.node:
-        if not _foldable(node, known):
+        results = [math.prod(sizes.get(name, ())) for name in node.output]
+        if not _foldable(node, known) or max(results, default=0) > _MOST_ELEMENTS:
             continue
-        if any(math.prod(sizes.get(name, ())) > _MOST_ELEMENTS for name in node.output):
-            continue
-        operands = known
-        if node.op_type in _OF_SHAPES:
-            if node.input[0] not in sizes:
-                continue
-            nothing = np.broadcast_to(np.float32(0), sizes[node.input[0]])  # takes no memory
-            operands = {node.input[0]: nothing}
-        known |= _computed(proto, node, operands)
+        if node.op_type not in _OF_SHAPES:
+            known |= _computed(proto, node, known)
+        elif node.input[0] in sizes:
+            operand = np.broadcast_to(np.float32(0), sizes[node.input[0]])  # takes no memory
+            known |= _computed(proto, node, {node.input[0]: operand})
 
 
 def _computed(proto: onnx.ModelProto, node: onnx.NodeProto, operands: Values) -> Values:

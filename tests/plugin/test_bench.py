@@ -146,6 +146,14 @@ def test_relative_error_refers_to_the_largest_value_of_each_output() -> None:
     assert np.isnan(max_rel_error({**values, "a": np.array([np.nan, 0])}, reference))
 
 
+def test_small_outputs_count_as_larger_ones() -> None:
+    score, other = {"score": np.array([1e-5])}, {"score": np.array([1.1e-5])}
+    assert max_rel_error(other, score) == pytest.approx(0.1)
+    assert max_rel_error(other, score, least=0.01) == pytest.approx(1e-4)
+    assert max_rel_error({"score": np.array([1.1])}, {"score": np.array([1.0])}, 0.01) > 0.09
+    assert np.isnan(max_rel_error({"score": np.array([np.nan])}, score, 0.01))
+
+
 def test_waits_while_a_thread_is_busy() -> None:
     end = time.perf_counter() + 0.3
 

@@ -16,7 +16,7 @@ import numpy as np
 from tvm_blislike import frontend
 from tvm_blislike.bench.engines import ENGINES, Engine, EngineUnavailableError, Job, load_engine
 from tvm_blislike.bench.inside import layer_ms
-from tvm_blislike.bench.result import BenchResult, EngineResult, max_rel_error
+from tvm_blislike.bench.result import LEAST_OUTPUT, BenchResult, EngineResult, max_rel_error
 from tvm_blislike.errors import UsageError, suggest
 from tvm_blislike.inputs import random_inputs
 from tvm_blislike.runnable import require_runnable
@@ -233,7 +233,7 @@ def _pinned(cpus: Sequence[int]) -> Iterator[None]:
 
 
 def _result(entrant: _Entrant, reference: _Entrant) -> EngineResult:
-    error = max_rel_error(entrant.outputs, reference.outputs)
+    error = max_rel_error(entrant.outputs, reference.outputs, LEAST_OUTPUT)
     return EngineResult.of(entrant.samples_ms, error, entrant.load_s)
 
 

@@ -8,6 +8,7 @@
 4. Normalization across channels becomes one kernel (`passes.local_response`).
 5. Batch normalization becomes a scale and a shift; these, a bias and any other scale or shift per
    channel behind a convolution with constant weights become its weights and one addition.
+6. Weights that are lost in every sum become zero (`passes.denormals`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tvm_blislike.adapter import (
 )
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes.constants import Folding
+from tvm_blislike.passes.denormals import WithoutDenormals
 from tvm_blislike.passes.local_response import local_response
 from tvm_blislike.passes.planar import ToImages
 from tvm_blislike.passes.tidy import TIDY
@@ -51,7 +53,7 @@ class Canonicalize:
         mod = _rewrite(mod, _Operators)
         mod = TIDY(local_response(TIDY(mod)))
         mod = TIDY(ToImages(self.core)(mod))
-        mod = _rewrite(mod, _Affine)
+        mod = _rewrite(_rewrite(mod, _Affine), WithoutDenormals)
         return relax.transform.DeadCodeElimination()(mod)
 
 
