@@ -35,7 +35,7 @@ class Packed:
 
 MODELS = {
     "yolov8n": Packed("nudenet==3.4.2", "nudenet/320n.onnx", ["images=1x3x320x320"]),
-    "yolox_nano": Packed("ddddocr==1.6.1", "ddddocr/common_det.onnx"),
+    "yolox_tiny": Packed("ddddocr==1.6.1", "ddddocr/common_det.onnx"),
     "ppocr_detect": Packed(
         "rapidocr-onnxruntime==1.4.4",
         "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
