@@ -71,9 +71,16 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Yield the nodes of the graph and of the branches inside them."""
     for node in graph.node:
         yield node
-        for attribute in node.attribute:
-            for branch in (attribute.g, *attribute.graphs):
-                yield from all_nodes(branch)
+        for branch in branches(node):
+            yield from all_nodes(branch)
+
+
+def branches(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs inside a node of control flow."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
 
 
 def _attribute(node: onnx.NodeProto, name: str) -> Any:
@@ -121,8 +128,11 @@ def _slopes_belong_to_axis_1(proto: onnx.ModelProto, node: onnx.NodeProto) -> st
 def _shape_comes_at_run_time(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
     constants = {tensor.name for tensor in proto.graph.initializer}
     constants |= {n.output[0] for n in all_nodes(proto.graph) if n.op_type == "Constant"}
-    is_constant = node.input[1] in constants
-    return None if is_constant else "its shape is known at run time only, and a 1 in it keeps sizes"
+    return (
+        None
+        if node.input[1] in constants
+        else "its shape is known at run time only, and a 1 in it keeps sizes"
+    )
 
 
 def _tells_signs_apart(_proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from small_models import float_input, make_model
 
 import tvm_blislike
 from tvm_blislike.folding import replace_by_constants, settled
@@ -24,14 +25,12 @@ def made(
     elem_type: int = TensorProto.FLOAT,
 ) -> onnx.ModelProto:
     """Return a model of one image x, whose sizes have names, and these constants."""
-    graph = helper.make_graph(
+    return make_model(
         list(nodes),
-        "graph",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "c", "h", "w"])],
+        [float_input("x", ["n", "c", "h", "w"])],
         [helper.make_tensor_value_info(name, elem_type, None) for name in outputs],
         [numpy_helper.from_array(np.asarray(v), name) for name, v in (constants or {}).items()],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def folded(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
-from onnx import helper, shape_inference
+from onnx import helper
 
+from tvm_blislike.onnx_shapes import constants_of, shapes_of
 from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
 
 # What engines fuse into the kernel of the layer before, which then may get the name of the last.
@@ -17,8 +17,6 @@ _FUSED = {
     *("Add", "BatchNormalization", "Clip", "Elu", "HardSigmoid", "HardSwish", "Identity"),
     *("LeakyRelu", "Mul", "PRelu", "Relu", "Sigmoid", "Sum", "Tanh"),
 }
-# Smaller constants may be the sizes of a Reshape.
-_LARGE = 1024
 Shapes = Mapping[str, Sequence[int]]
 
 
@@ -48,16 +46,13 @@ def layers_of(model: onnx.ModelProto, inputs: Shapes) -> list[GraphLayer]:
     inputs : mapping of str to sequence of int
         Shapes of its inputs.
     """
-    model = _with_shapes(model, inputs)
-    graph = shape_inference.infer_shapes(model).graph
-    values = (*graph.value_info, *graph.input, *graph.output)
-    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
-    constants = {t.name: list(t.dims) for t in graph.initializer}
+    constants = constants_of(model)
+    shapes = shapes_of(model, inputs, constants)
     readers = defaultdict(list)
-    for node in graph.node:
+    for node in model.graph.node:
         for name in node.input:
             readers[name].append(node)
-    found = ((node, workload_of(node, shapes | constants, constants)) for node in graph.node)
+    found = ((node, workload_of(node, shapes, constants)) for node in model.graph.node)
     return [GraphLayer(w, tuple(_names(node, readers))) for node, w in found if w is not None]
 
 
@@ -152,20 +147,3 @@ def _product(notes: Mapping[str, object], a: Sequence[int], b: Sequence[int]) ->
     if (len(a), len(b)) != (2, 2) or notes.get("transA"):
         return None
     return GemmWorkload(a[0], b[0] if notes.get("transB") else b[1], a[1])
-
-
-def _with_shapes(model: onnx.ModelProto, inputs: Shapes) -> onnx.ModelProto:
-    """Return a copy whose inputs have these shapes, and whose large constants have no values."""
-    copy = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-    graph = copy.graph
-    for field in ("node", "input", "output", "value_info"):
-        getattr(graph, field).extend(getattr(model.graph, field))
-    for tensor in model.graph.initializer:
-        large = onnx.TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
-        graph.initializer.append(large if math.prod(tensor.dims) > _LARGE else tensor)
-    for value in copy.graph.input:
-        if value.name in inputs:
-            dims = value.type.tensor_type.shape.dim
-            for dim, size in zip(dims, inputs[value.name], strict=True):
-                dim.dim_value = size
-    return copy
