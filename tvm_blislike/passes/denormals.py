@@ -19,6 +19,8 @@ _SUMS = ("relax.nn.conv2d", "relax.matmul", "relax.add")
 # Relative to the largest weight. fp32 sums have 24 bits; the rest leaves room for activations that
 # differ by as much, and still keeps products of small ones normal.
 _LEAST = np.float32(2.0**-100)
+# Elements that are looked at together.
+_BLOCK = 1 << 18
 
 
 @mutator
@@ -43,8 +45,15 @@ def flushed(operand: relax.Expr) -> relax.Expr:
     """Return a constant without values that are tiny beside its largest; else the operand."""
     if not is_constant(operand) or dtype_name(operand) != "float32":
         return operand
-    values = np.abs(constant_array(operand))
-    tiny = (values < values.max(initial=0) * _LEAST) & (values > 0)
-    if not tiny.any():
+    values = constant_array(operand).reshape(-1)
+    least = max(values.max(initial=0), -values.min(initial=0)) * _LEAST
+    # A block at a time: beside a whole matrix of 400 MB there would be as much again.
+    blocks = (values[start : start + _BLOCK] for start in range(0, values.size, _BLOCK))
+    if not any(_is_tiny(block, least).any() for block in blocks):
         return operand
-    return constant(np.where(tiny, np.float32(0), constant_array(operand)), "float32")
+    array = constant_array(operand)
+    return constant(np.where(_is_tiny(array, least), np.float32(0), array), "float32")
+
+
+def _is_tiny(values: np.ndarray, least: np.float32) -> np.ndarray:
+    return (np.abs(values) < least) & (values != 0)
