@@ -5,7 +5,8 @@ the loop around them. They are written with `Let`, hence an argument is computed
 
 The polynomials are weighted minimax fits (Lawson's iteration on 4000 Chebyshev nodes in
 extended precision); their own relative error stands beside each, rounding comes on top.
-Infinities, NaN and denormal results are as in the C library; the sign of zero is kept.
+Infinities, NaN and denormal results are as in the C library, but for `sigmoid`, which has none; the
+sign of zero is kept.
 """
 
 from __future__ import annotations
@@ -119,17 +120,17 @@ def _power_of_two(biased: Expr) -> Expr:
 def exp(x: Expr) -> Expr:
     """Return e^x for a float32 `x`, within 2 units in the last place."""
     # Beyond these the result is infinite, or zero, and the exponent would not fit.
-    return let(x, lambda v: _exp(_clamp(v, -104.0, 89.0), f32(1.0)))
+    return let(x, lambda v: _exp(_clamp(v, -104.0, 89.0)))
 
 
-def _exp(x: Expr, factor: Expr) -> Expr:
+def _exp(x: Expr, factor: float = 1.0) -> Expr:
     """Return e^x times a factor near 1 for -104 <= x <= 90, overflowing where the product does."""
     magic = f32(_ROUND_AND_BIAS)
 
     def scaled(r: Expr, n: Expr, half: Expr) -> Expr:
         # 2^n in two factors, for n = 128 and the denormals are no float32 by themselves.
         value = r * r * _polynomial(r, _EXP) + r + f32(1.0)
-        return value * factor * _power_of_two(half) * _power_of_two(n - (half - magic) + magic)
+        return value * f32(factor) * _power_of_two(half) * _power_of_two(n - (half - magic) + magic)
 
     def reduced(v: Expr, n: Expr) -> Expr:
         rest = (v - n * f32(_LN2_HIGH)) - n * f32(_LN2_LOW)
@@ -151,8 +152,8 @@ def sigmoid(x: Expr) -> Expr:
     behind x sigmoid(x) took 2.9 and 5.4 times as long with images that lead to them.)
     """
     # Beyond 30 the result is 1; e / (1 + e) needs no negation and e must not overflow.
-    limited = let(x, lambda v: _clamp(v, -64.0, 30.0))
-    return let(limited, lambda v: let(_exp(v, f32(1.0)), lambda e: e / (e + f32(1.0))))
+    power = let(x, lambda v: _exp(_clamp(v, -64.0, 30.0)))
+    return let(power, lambda e: e / (e + f32(1.0)))
 
 
 def tanh(x: Expr) -> Expr:
@@ -194,7 +195,7 @@ def sinh(x: Expr) -> Expr:
 
 def _half_exp(x: Expr) -> Expr:
     """Return e^x / 2 for x >= 0, also where e^x is too large for a float32."""
-    return _exp(_clamp(x, 0.0, 90.0), f32(0.5))
+    return _exp(_clamp(x, 0.0, 90.0), factor=0.5)
 
 
 def erf(x: Expr) -> Expr:

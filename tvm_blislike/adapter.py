@@ -72,6 +72,14 @@ def static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
     return tuple(int(extent) for extent in shape)
 
 
+def has_known_sizes(expr: relax.Expr) -> bool:
+    """Whether all sizes of a tensor or shape are known; other types have none."""
+    if isinstance(expr.ty, relax.ShapeType):
+        values = expr.ty.values
+        return values is not None and all(isinstance(size, tvm.tirx.IntImm) for size in values)
+    return not isinstance(expr.ty, relax.TensorType) or static_shape(expr) is not None
+
+
 def dtype_name(expr: relax.Expr) -> str:
     """Return the element type of a tensor expression."""
     return str(expr.ty.dtype)

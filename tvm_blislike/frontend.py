@@ -287,27 +287,18 @@ def _output_specs(proto: onnx.ModelProto, module: tvm.IRModule) -> tuple[TensorS
 
 def operators_of_run_time_shapes(module: tvm.IRModule) -> list[str]:
     """Return the operators whose results have shapes that only running them tells."""
-    from tvm import ir, relax
+    from tvm import relax
+
+    from tvm_blislike.adapter import has_known_sizes, op_name
 
     found: dict[str, None] = {}
 
     def visit(expr: relax.Expr) -> None:
-        if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op) and not _is_static(expr.ty):
-            found[expr.op.name] = None
+        if op_name(expr) and not has_known_sizes(expr):
+            found[op_name(expr)] = None
 
     relax.analysis.post_order_visit(module["main"], visit)
     return list(found)
-
-
-def _is_static(type_: tvm.ir.Type) -> bool:
-    """Whether all sizes of a tensor or shape are known; other types have none."""
-    from tvm import relax, tirx
-
-    if not isinstance(type_, relax.TensorType | relax.ShapeType):
-        return True
-    shape = type_.shape if isinstance(type_, relax.TensorType) else type_
-    values = getattr(shape, "values", None)
-    return values is not None and all(isinstance(size, tirx.IntImm) for size in values)
 
 
 def first_line(error: Exception) -> str:
