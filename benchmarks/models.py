@@ -14,15 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from zoo_runs import add_model_option, printed, saved
 
 
-def run(
-    model: Path, threads: int, engines: str, repeat: int | None, shapes: Sequence[str] = ()
-) -> dict:
+def run(model: Path, threads: int, engines: str, repeat: int | None, shapes: Sequence[str]) -> dict:
     """Return the JSON of one `tvm-blislike bench`; shapes as for its option."""
     options = ["--threads", threads, "--engines", engines, "--json", "-"]
     options += ["--repeat", repeat] if repeat else []
@@ -52,25 +50,35 @@ def geometric_means(results: list[dict]) -> dict[str, float]:
     return {e: math.exp(sum(map(math.log, r)) / len(r)) for e, r in ratios.items()}
 
 
-def main() -> None:
-    """Build the models, run them, print and save the results."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_model_option(parser)
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `compared` reads."""
     parser.add_argument("-t", "--threads", action="append", type=int, metavar="N")
     parser.add_argument("--engines", default="blislike,onnxruntime,openvino")
     parser.add_argument("--repeat", type=int)
     parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
+
+
+def compare(models: Iterable[tuple[str, Path, Sequence[str]]], options: argparse.Namespace) -> None:
+    """Run models, each a name, a file and shapes to give; print and save the results."""
     results = []
-    for name, path in saved(options.model):
+    for name, path, shapes in models:
         for threads in options.threads or (1, 2):
-            result = run(path, threads, options.engines, options.repeat)
+            result = run(path, threads, options.engines, options.repeat, shapes)
             results.append({"name": name, **result})
             print(line(name, threads, result), flush=True)
     for engine, mean in geometric_means(results).items():
         print(f"geometric mean speed relative to {engine}: {mean:.3f}x")
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def main() -> None:
+    """Build the models and compare the engines."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_model_option(parser)
+    add_run_options(parser)
+    options = parser.parse_args()
+    compare(((name, path, ()) for name, path in saved(options.model)), options)
 
 
 if __name__ == "__main__":

