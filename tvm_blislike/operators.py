@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Handled by the importer itself, outside its table of converters.
 _CONTROL_FLOW = {"If", "Constant"}
-# The importer takes a node by its name alone. These of ONNX Runtime's own it reads as they are meant.
+# It takes a node by its name alone; these of ONNX Runtime's own it reads as they are meant.
 _OF_MICROSOFT = frozenset(
     """
     Attention BiasGelu DequantizeLinear EmbedLayerNormalization FastGelu Gelu MatMulInteger16
@@ -39,12 +39,10 @@ def check_operators(proto: onnx.ModelProto) -> None:
     listed = [describe(node) for node in unknown[:5]]
     more = f" and {len(unknown) - 5} more nodes" if len(unknown) > 5 else ""
     functions = {(function.domain, function.name) for function in proto.functions}
-    raise UnsupportedOperatorError(
-        f"unsupported operator: {', '.join(listed)}{more}",
-        "this function of the model is written in another opset than the model; export them in one"
-        if (unknown[0].domain, unknown[0].op_type) in functions
-        else "TVM's ONNX importer has no converter for it; replace it or export the model without it",
-    )
+    hint = "TVM's ONNX importer has no converter for it; replace it or export the model without it"
+    if (unknown[0].domain, unknown[0].op_type) in functions:
+        hint = "this function is written in another opset than the model; export both in one"
+    raise UnsupportedOperatorError(f"unsupported operator: {', '.join(listed)}{more}", hint)
 
 
 def check_readings(proto: onnx.ModelProto) -> None:
