@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tvm_blislike.errors import InputError, ModelError, UnsupportedOperatorError, suggest
 from tvm_blislike.folding import replace_by_constants, settled
+from tvm_blislike.onnx_rewrites.rewriting import rewritten
 from tvm_blislike.operator_sets import check_versions, without_functions
 from tvm_blislike.operators import check_operators, check_readings, describe, failing_node
 
@@ -91,6 +92,8 @@ def load(
     inputs = resolve_inputs(proto, shapes or {})
     proto = _folded(proto, inputs, owned=proto is not model)
     check_operators(proto)
+    shapes_of_inputs = {spec.name: spec.shape for spec in inputs}
+    proto = rewritten(proto, shapes_of_inputs, owned=proto is not model)
     check_readings(proto)
     module = _import(proto, name, inputs)
     return LoadedModel(name, module, inputs, _output_specs(proto, module))
