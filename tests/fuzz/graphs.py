@@ -31,10 +31,10 @@ EXACT = frozenset(
     """
     Abs And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil
     Clip Compress Concat Constant ConstantOfShape DepthToSpace Dropout Equal Expand EyeLike Flatten
-    Floor Gather GatherElements GatherND GlobalMaxPool Greater GreaterOrEqual Hardmax Identity If
-    IsInf IsNaN Less LessOrEqual Max MaxPool MaxUnpool Min Neg NonZero Not OneHot Or Pad Range ReduceMax
-    ReduceMin Relu Reshape ReverseSequence Round ScatterElements ScatterND Shape Sign Size Slice
-    SpaceToDepth Split Squeeze Tile TopK Transpose Trilu Unique Unsqueeze Where Xor
+    Floor Gather GatherElements GatherND GlobalMaxPool Greater GreaterOrEqual Hardmax Identity
+    IsInf IsNaN Less LessOrEqual Max MaxPool MaxUnpool Min Neg NonZero Not OneHot Or Pad Range
+    ReduceMax ReduceMin Relu Reshape ReverseSequence Round ScatterElements ScatterND Shape Sign
+    Size Slice SpaceToDepth Split Squeeze Tile TopK Transpose Trilu Unique Unsqueeze Where Xor
     """.split()
 )
 # Twins that are further apart, relative to the largest value, leave nothing to compare.

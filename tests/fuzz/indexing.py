@@ -98,16 +98,6 @@ def compress(g: Graph) -> None:
     g.node("Compress", [x, condition], **({} if axis is None else {"axis": axis}))
 
 
-def reverse_sequence(g: Graph) -> None:
-    """ReverseSequence of the first elements of each row."""
-    if g.opset < 10:
-        raise RejectedError("too early")
-    x = g.tensor(rank=(2, 3, 4), fits=lambda v: v.size > 0)
-    time = g.integer(0, 1)
-    lengths = g.constant(g.rng.integers(1, x.shape[time] + 1, x.shape[1 - time]), "int64")
-    g.node("ReverseSequence", [x, lengths], time_axis=time, batch_axis=1 - time)
-
-
 def suppression(g: Graph) -> None:
     """NonMaxSuppression of random boxes."""
     if g.opset < 11:
@@ -131,5 +121,5 @@ def _indices(g: Graph, shape: tuple[int, ...] | list[int], size: int) -> Tensor:
 
 NODES = {
     gather: 4, gather_elements: 2, gather_nd: 2, scatter: 3, one_hot: 1, compress: 1,
-    reverse_sequence: 1, suppression: 1,
+    suppression: 1,
 }  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 from graphs import Graph, RejectedError, Tensor
 
 _MOST_MACS = 4_000_000
@@ -121,13 +120,16 @@ def batch_norm(g: Graph) -> None:
 
 def norm(g: Graph) -> None:
     """The normalizations that look at the data."""
-    operator = g.pick(
-        ["InstanceNormalization", "LayerNormalization", "GroupNormalization", "LRN", "LpNormalization",
-         "MeanVarianceNormalization", "RMSNormalization"]
-    )  # fmt: skip
-    since = {"LayerNormalization": 17, "GroupNormalization": 21, "RMSNormalization": 23,
-             "MeanVarianceNormalization": 9}  # fmt: skip
-    if g.opset < since.get(operator, 1):
+    since = {
+        "InstanceNormalization": 1,
+        "LRN": 1,
+        "LayerNormalization": 17,
+        "GroupNormalization": 21,
+        "MeanVarianceNormalization": 9,
+        "RMSNormalization": 23,
+    }
+    operator = g.pick(list(since))
+    if g.opset < since[operator]:
         raise RejectedError("too early")
     globals()[f"_{operator.lower()}"](g)
 
@@ -170,15 +172,6 @@ def _lrn(g: Graph) -> None:
     x = g.tensor(rank=4)
     size = g.pick([1, 3, 5, 2, 4])
     g.node("LRN", [x], size=size, **g.maybe(0.5, alpha=0.02, beta=0.6, bias=1.5))
-
-
-def _lpnormalization(g: Graph) -> None:
-    x = g.tensor(rank=(1, 2, 3, 4), fits=lambda v: np.abs(v).min(initial=9) > 1e-3)
-    g.node(
-        "LpNormalization",
-        [x],
-        **g.maybe(0.7, axis=g.integer(-x.rank, x.rank - 1), p=g.integer(1, 2)),
-    )
 
 
 def _meanvariancenormalization(g: Graph) -> None:

@@ -34,7 +34,8 @@ def pool(g: Graph) -> None:
 def global_pool(g: Graph) -> None:
     """One value of each channel."""
     operator = g.pick(["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])
-    x = g.tensor(rank=(3, 4, 5), fits=lambda v: v.size > 0)
+    # ONNX's reference, which takes the place of ONNX Runtime for other types, drops axes.
+    x = g.tensor(("float32",), rank=(3, 4, 5), fits=lambda v: v.size > 0)
     g.node(operator, [x], **(g.maybe(0.6, p=g.integer(1, 3)) if operator == "GlobalLpPool" else {}))
 
 

@@ -11,7 +11,6 @@ from multiprocessing.connection import Connection, wait
 
 from verdicts import CRASH, HANG, OWN, Verdict
 
-_SECONDS = 120.0
 # A process grows by what TVM keeps of each module; a new one now and then keeps it small.
 _SEEDS_OF_A_PROCESS = 150
 
@@ -44,7 +43,10 @@ class _Worker:
 
 
 def verdicts_of(
-    seeds: Iterable[int], work: Callable[[int], Verdict], jobs: int
+    seeds: Iterable[int],
+    work: Callable[[int], Verdict],
+    jobs: int,
+    seconds: float = 120.0,
 ) -> Iterator[tuple[int, Verdict]]:
     """Yield the verdict of each seed, in the order in which they come.
 
@@ -56,6 +58,8 @@ def verdicts_of(
         A function of a module: spawned processes import it.
     jobs : int
         Processes at a time.
+    seconds : float
+        What a seed may take before it counts as a hang.
     """
     waiting = iter(seeds)
     workers: list[_Worker] = []
@@ -68,8 +72,8 @@ def verdicts_of(
                 seed, verdict = worker.seed, None
                 if worker.pipe in ready:
                     verdict = _answer(worker)
-                elif time.monotonic() - worker.since > _SECONDS:
-                    verdict = Verdict(HANG, f"no answer within {_SECONDS:.0f} s")
+                elif time.monotonic() - worker.since > seconds:
+                    verdict = Verdict(HANG, f"no answer within {seconds:.0f} s")
                 if verdict is not None:
                     gone = verdict.kind in (CRASH, HANG) or worker.left <= 0
                     workers.remove(worker)

@@ -8,16 +8,70 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tvm_blislike.onnx_rewrites import pooling, resize
+from tvm_blislike.onnx_rewrites import (
+    convolution,
+    einsum,
+    elementwise,
+    grids,
+    indexing,
+    normalization,
+    pooling,
+    reductions,
+    resize,
+    shapes,
+)
 from tvm_blislike.onnx_rewrites.site import Site
 
 # Takes the place of a node: returns the tensors that stand for its results, None to leave it.
 Rewrite = Callable[[Site], Sequence[str] | None]
 
 REWRITES: dict[str, Rewrite] = {
+    "Acos": elementwise.in_single,
+    "Acosh": elementwise.in_single,
+    "AffineGrid": grids.affine_grid,
+    "ArgMax": indexing.arg_reduce,
+    "ArgMin": indexing.arg_reduce,
+    "Asin": elementwise.in_single,
+    "Asinh": elementwise.in_single,
+    "Atan": elementwise.in_single,
     "AveragePool": pooling.average_pool,
+    "Clip": elementwise.clip,
+    "Compress": indexing.compress,
+    "ConvTranspose": convolution.conv_transpose,
+    "Cosh": elementwise.hyperbolic,
+    "Dropout": elementwise.dropout,
+    "Einsum": einsum.einsum,
+    "Elu": elementwise.elu,
+    "EyeLike": elementwise.eye_like,
+    "IsInf": elementwise.is_inf,
+    "LRN": elementwise.in_single,
+    "LayerNormalization": normalization.layer_norm,
     "LpPool": pooling.lp_pool,
     "MaxPool": pooling.max_pool,
+    "Mean": elementwise.mean,
+    "MeanVarianceNormalization": elementwise.in_single,
+    "NonMaxSuppression": indexing.suppression,
+    "OneHot": indexing.one_hot,
+    "Pow": elementwise.pow_,
+    "RMSNormalization": normalization.rms_norm,
+    "ReduceL1": reductions.reduce_nothing,
+    "ReduceL2": reductions.reduce_nothing,
+    "ReduceLogSum": reductions.reduce_nothing,
+    "ReduceLogSumExp": reductions.reduce_nothing,
+    "ReduceMax": reductions.reduce_nothing,
+    "ReduceMean": reductions.reduce_nothing,
+    "ReduceMin": reductions.reduce_nothing,
+    "ReduceProd": reductions.reduce_nothing,
+    "ReduceSum": reductions.reduce_nothing,
+    "ReduceSumSquare": reductions.reduce_nothing,
     "Resize": resize.resize,
+    "Scatter": indexing.scatter_elements,
+    "ScatterElements": indexing.scatter_elements,
+    "Selu": elementwise.elu,
+    "Sinh": elementwise.hyperbolic,
+    "Slice": indexing.slice_,
+    "ThresholdedRelu": elementwise.thresholded_relu,
+    "Unique": indexing.unique,
+    "Unsqueeze": shapes.unsqueeze,
     "Upsample": resize.upsample,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -60,13 +60,35 @@ class Site:
         """Whether an operand is given at all."""
         return len(self.node.input) > index and bool(self.node.input[index])
 
+    def is_of(self, dtype: type) -> bool:
+        """Whether the first operand is known to be of a data type."""
+        found = self.known_dtype()  # NumPy takes None for float64
+        return found is not None and found == dtype
+
+    def results(self) -> int:
+        """How many results the node has up to the last that has a name."""
+        named = [i for i, name in enumerate(self.node.output, 1) if name]
+        return max(named, default=0)
+
     def shape(self, index: int = 0) -> tuple[int, ...]:
         """Return the shape of an operand, which must be known."""
-        return self._known(self.node.input[index]).shape
+        found = self.tensors.get(self.node.input[index])
+        if found is None or found.shape is None:
+            name = self.node.input[index]
+            self.refuse(f"the shape of {name!r} is not known before it runs")
+        return found.shape
 
     def dtype(self, index: int = 0) -> np.dtype:
         """Return the data type of an operand, which must be known."""
-        return self._known(self.node.input[index]).dtype
+        found = self.known_dtype(index)
+        if found is None:
+            self.refuse(f"the data type of {self.node.input[index]!r} is not known")
+        return found
+
+    def known_dtype(self, index: int = 0) -> np.dtype | None:
+        """Return the data type of an operand, None when it is not known."""
+        found = self.tensors.get(self.node.input[index])
+        return found.dtype if found else None
 
     def result_shape(self) -> tuple[int, ...] | None:
         """Return the shape of the first result, None when it is not known."""
@@ -84,6 +106,13 @@ class Site:
             self.refuse(f"its operand {name!r} is known at run time only")
         return numpy_helper.to_array(self.constants[name])
 
+    def known(self, index: int) -> np.ndarray | None:
+        """Return the value of an operand, None when it is known at run time only or left out."""
+        from onnx import numpy_helper
+
+        tensor = self.constants.get(self.node.input[index]) if self.has_operand(index) else None
+        return None if tensor is None else numpy_helper.to_array(tensor)
+
     def refuse(self, reason: str, hint: str | None = None) -> NoReturn:
         """Raise UnsupportedOperatorError naming the node."""
         raise UnsupportedOperatorError(f"unsupported {describe(self.node)}: {reason}", hint)
@@ -97,6 +126,12 @@ class Site:
         self.nodes.append(made)
         return result
 
+    def again(self, *operands: str) -> str:
+        """Put the node here with other operands and all of its attributes."""
+        result = self.add(self.node.op_type, *operands)
+        self.nodes[-1].attribute.extend(self.node.attribute)
+        return result
+
     def constant(self, array: np.ndarray) -> str:
         """Put a constant here and return its name."""
         from onnx import numpy_helper
@@ -105,8 +140,23 @@ class Site:
         self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
         return name
 
-    def _known(self, name: str) -> Tensor:
-        found = self.tensors.get(name)
-        if found is None or found.shape is None or found.dtype is None:
-            self.refuse(f"the shape of {name!r} is not known before it runs")
-        return found
+    def number(self, value: int) -> str:
+        """Put a number here, an index or an axis."""
+        return self.constant(np.array(value, np.int64))
+
+    def cast(self, tensor: str, dtype: np.dtype | type) -> str:
+        """Put a cast here."""
+        from onnx import helper
+
+        return self.add("Cast", tensor, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def reshaped(self, tensor: str, shape: Sequence[int]) -> str:
+        """Put a reshape here."""
+        return self.add("Reshape", tensor, self.constant(np.array(shape, np.int64)))
+
+    def reduced(self, operator: str, tensor: str, axes: Sequence[int], keepdims: int = 0) -> str:
+        """Put a reduction over some axes here."""
+        if self.opset >= (13 if operator == "ReduceSum" else 18):
+            named = self.constant(np.array(axes, np.int64))
+            return self.add(operator, tensor, named, keepdims=keepdims)
+        return self.add(operator, tensor, axes=list(axes), keepdims=keepdims)
