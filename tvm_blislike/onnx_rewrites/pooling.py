@@ -8,18 +8,19 @@ from functools import reduce
 
 import numpy as np
 
+from tvm_blislike.onnx_rewrites.pool_indices import max_pool_indices
 from tvm_blislike.onnx_rewrites.site import Site
 from tvm_blislike.onnx_rewrites.windows import Windows, windows_of
 
 
 def max_pool(site: Site) -> Sequence[str] | None:
-    """Write `MaxPool` with plain padding; `auto_pad` and `ceil_mode` are read otherwise."""
-    if len(site.node.output) > 1 and site.node.output[1]:
-        site.refuse("its second result, Indices, cannot be computed")
+    """Write `MaxPool` with plain padding; the importer does not know its second result."""
+    wants_indices = len(site.node.output) > 1 and bool(site.node.output[1])
     axes = windows_of(site)
-    if _is_plain(site):
+    if _is_plain(site) and not wants_indices:
         return None
-    return [_pool(site, "MaxPool", site.node.input[0], axes)]
+    largest = _pool(site, "MaxPool", site.node.input[0], axes)
+    return [largest, max_pool_indices(site, axes)] if wants_indices else [largest]
 
 
 def average_pool(site: Site) -> Sequence[str] | None:
