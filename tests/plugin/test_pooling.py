@@ -179,7 +179,7 @@ def test_indices(rank: int) -> None:
     # Few values, so that windows hold the largest one several times.
     x = RNG.integers(-3, 3, (2, 3, *SIZES[:rank])).astype("float32")
     nodes, models = [], []
-    chosen = [*grid(rank, {"storage_order": 0})[:4:2], *grid(rank, {"storage_order": 1})[1:9:3]]
+    chosen = [grid(rank, {"storage_order": 0})[2], *grid(rank, {"storage_order": 1})[1:9:4]]
     for index, attributes in enumerate(chosen):
         results = [f"y_{index}", f"at_{index}"]
         nodes.append(helper.make_node("MaxPool", ["x"], results, **attributes))
