@@ -7,7 +7,7 @@ import copy
 import io
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,7 +95,7 @@ def load(
     shapes_of_inputs = {spec.name: spec.shape for spec in inputs}
     proto = rewritten(proto, shapes_of_inputs, owned=proto is not model)
     check_readings(proto)
-    module = _import(proto, name, inputs)
+    module = _import(proto, name, inputs, lambda: read_model(model)[0])
     return LoadedModel(name, module, inputs, _output_specs(proto, module))
 
 
@@ -246,8 +246,17 @@ class _Unchecked:
     graph: onnx.GraphProto
 
 
-def _import(proto: onnx.ModelProto, name: str, inputs: Sequence[TensorSpec]) -> tvm.IRModule:
-    """Run TVM's importer, turning what it raises into errors that name the model."""
+def _import(
+    proto: onnx.ModelProto,
+    name: str,
+    inputs: Sequence[TensorSpec],
+    original: Callable[[], onnx.ModelProto],
+) -> tvm.IRModule:
+    """Run TVM's importer, turning what it raises into errors that name the model.
+
+    Whether a model is valid says its original: what takes the place of a node may be of an opset
+    that the importer alone takes for the model's.
+    """
     import onnx
     from tvm.relax.frontend.onnx import from_onnx
 
@@ -264,7 +273,7 @@ def _import(proto: onnx.ModelProto, name: str, inputs: Sequence[TensorSpec]) -> 
             )
     except Exception as error:
         try:
-            onnx.checker.check_model(proto)
+            onnx.checker.check_model(original())
         except Exception as fault:
             raise ModelError(f"{name} is not a valid ONNX model: {first_line(fault)}") from error
         node = failing_node(error)
