@@ -4,11 +4,13 @@
    for each: 17 s for a MobileNet-v2, where this takes a fraction of one).
 2. `Clip` of the ONNX importer arrives as calls of the PrimFuncs `topi.maximum` and
    `topi.minimum`, opaque to layout conversion: they become `relax.maximum` and `relax.minimum`.
-3. Signals, volumes and transposed convolutions become images (`passes.planar`).
-4. Normalization across channels becomes one kernel (`passes.local_response`).
-5. Batch normalization becomes a scale and a shift; these, a bias and any other scale or shift per
+3. Normalization across channels becomes one kernel (`passes.local_response`).
+4. Sums in another data type than their operands' get operands in that type
+   (`passes.data_types`).
+5. Signals, volumes and transposed convolutions become images (`passes.planar`).
+6. Batch normalization becomes a scale and a shift; these, a bias and any other scale or shift per
    channel behind a convolution with constant weights become its weights and one addition.
-6. Weights that are lost in every sum become zero (`passes.denormals`).
+7. Weights that are lost in every sum become zero (`passes.denormals`).
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from tvm_blislike.adapter import (
 )
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes.constants import Folding
+from tvm_blislike.passes.data_types import ConvertOperands
 from tvm_blislike.passes.denormals import WithoutDenormals
 from tvm_blislike.passes.local_response import local_response
 from tvm_blislike.passes.planar import ToImages
@@ -52,6 +55,7 @@ class Canonicalize:
         """Return the rewritten module."""
         mod = _rewrite(mod, _Operators)
         mod = TIDY(local_response(TIDY(mod)))
+        mod = ConvertOperands(self.core)(mod)
         mod = TIDY(ToImages(self.core)(mod))
         mod = _rewrite(_rewrite(mod, _Affine), WithoutDenormals)
         return relax.transform.DeadCodeElimination()(mod)
@@ -183,6 +187,7 @@ class _Affine(PyExprMutator):
             padding=conv.attrs.padding,
             dilation=conv.attrs.dilation,
             groups=conv.attrs.groups,
+            out_dtype=conv.attrs.out_dtype,
         )
 
 
@@ -227,7 +232,8 @@ def _is_foldable_conv(value: relax.Expr) -> bool:
         and value.attrs.data_layout == "NCHW"
         and value.attrs.kernel_layout == "OIHW"
         and value.attrs.out_layout == "NCHW"
-        and dtype_name(value.args[1]) in ("float32", "float16")
+        and dtype_name(value) in ("float32", "float16")
+        and all(dtype_name(arg) == dtype_name(value) for arg in value.args)
     )
 
 
