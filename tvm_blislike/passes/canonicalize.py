@@ -57,8 +57,8 @@ class Canonicalize:
         mod = TIDY(local_response(TIDY(mod)))
         mod = ConvertOperands(self.core)(mod)
         mod = TIDY(ToImages(self.core)(mod))
-        mod = _rewrite(_rewrite(mod, _Affine), WithoutDenormals)
-        return relax.transform.DeadCodeElimination()(mod)
+        mod = relax.transform.DeadCodeElimination()(_rewrite(mod, _Affine))
+        return _rewrite(mod, WithoutDenormals)
 
 
 def _rewrite(mod: tvm.IRModule, rewriter: type) -> tvm.IRModule:
@@ -135,11 +135,22 @@ def _placeholders(args: list[relax.Expr]) -> list[relax.Expr]:
 
 @dataclass(frozen=True)
 class _Folded:
-    """A value known to be `conv2d(data, weights) * scale + shift`, per output channel."""
+    """A value known to be `conv2d(data, weights) * scale + shift`, per output channel.
+
+    `largest` has the largest magnitude of each channel's weights.
+    """
 
     conv: relax.Call
+    largest: np.ndarray
     scale: np.ndarray
     shift: np.ndarray
+
+    @staticmethod
+    def of(conv: relax.Call) -> _Folded:
+        weights = constant_array(conv.args[1])
+        low, high = (reduce(axis=(1, 2, 3), initial=0) for reduce in (weights.min, weights.max))
+        largest = np.maximum(-low, high).astype(np.float64)
+        return _Folded(conv, largest, np.ones(len(largest)), np.zeros(len(largest)))
 
     def then(self, op: str, constant: np.ndarray) -> _Folded:
         scale, shift, c = self.scale, self.shift, constant.astype(np.float64)
@@ -149,7 +160,19 @@ class _Folded:
             return replace(self, shift=shift - c)
         if op == "relax.multiply":
             return replace(self, scale=scale * c, shift=shift * c)
-        return replace(self, scale=scale / c, shift=shift / c)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return replace(self, scale=scale / c, shift=shift / c)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether weights and shift stay numbers of their data type.
+
+        A quotient by 0 is infinite, but a sum with infinite weights of both signs is no number.
+        """
+        most = np.finfo(dtype_name(self.conv)).max
+        with np.errstate(invalid="ignore"):
+            largest = np.maximum(self.largest * np.abs(self.scale), np.abs(self.shift))
+        return bool(np.all(largest <= most))
 
 
 @mutator
@@ -210,8 +233,7 @@ def _as_chain(
     value: relax.Expr, chains: dict[relax.Var, _Folded], uses: dict[relax.Var, int]
 ) -> tuple[_Folded, relax.Var | None] | None:
     if _is_foldable_conv(value):
-        channels = static_shape(value.args[1])[0]
-        return _Folded(value, np.ones(channels), np.zeros(channels)), None
+        return _Folded.of(value), None
     if not isinstance(value, relax.Call) or op_name(value) not in _AFFINE:
         return None
     left, right = value.args
@@ -222,7 +244,8 @@ def _as_chain(
     constant = _per_channel(right, len(chains[left].scale))
     if constant is None:
         return None
-    return chains[left].then(op_name(value), constant), left
+    folded = chains[left].then(op_name(value), constant)
+    return (folded, left) if folded.is_finite else None
 
 
 def _is_foldable_conv(value: relax.Expr) -> bool:
@@ -242,6 +265,8 @@ def _per_channel(value: relax.Expr, channels: int) -> np.ndarray | None:
     if not is_constant(value):
         return None
     array = constant_array(value)
+    if array.ndim > 4:
+        return None  # The result has as many axes.
     if array.size == 1:
         return np.full(channels, array.reshape(()))
     shape = (1,) * (4 - array.ndim) + array.shape
