@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tvm_blislike.errors import InputError, ModelError, UnsupportedOperatorError, suggest
 from tvm_blislike.folding import replace_by_constants, settled
+from tvm_blislike.infinities import keep_infinities
 from tvm_blislike.operators import check_operators, check_readings, describe, failing_node
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def load(
     proto = _folded(proto, inputs, owned=proto is not model)
     check_operators(proto)
     check_readings(proto)
-    module = _import(proto, name, inputs)
+    module = _import(keep_infinities(proto), name, inputs)
     return LoadedModel(name, module, inputs, _output_specs(proto, module))
 
 
