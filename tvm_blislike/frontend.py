@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tvm_blislike.errors import InputError, ModelError, UnsupportedOperatorError, suggest
 from tvm_blislike.folding import replace_by_constants, settled
+from tvm_blislike.infinities import keep_infinities
 from tvm_blislike.onnx_rewrites.rewriting import rewritten
 from tvm_blislike.operator_sets import check_versions, without_functions
 from tvm_blislike.operators import check_operators, check_readings, describe, failing_node
@@ -95,7 +96,7 @@ def load(
     shapes_of_inputs = {spec.name: spec.shape for spec in inputs}
     proto = rewritten(proto, shapes_of_inputs, owned=proto is not model)
     check_readings(proto)
-    module = _import(proto, name, inputs, lambda: read_model(model)[0])
+    module = _import(keep_infinities(proto), name, inputs, lambda: read_model(model)[0])
     return LoadedModel(name, module, inputs, _output_specs(proto, module))
 
 
