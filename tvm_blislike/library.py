@@ -136,7 +136,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Module, About]:
         with tempfile.TemporaryDirectory() as folder, _without_scope_notices():
             alias = Path(folder) / path.name
             alias.symlink_to(path.resolve())
-            module = load_module(str(alias))
+            module = load_module(str(alias), keep_module_alive=False)
     except Exception as error:
         raise ModelError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
     for part in module.imports:
