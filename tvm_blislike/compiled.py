@@ -61,6 +61,8 @@ class CompiledModel:
         Configuration of the `tvm.target.Target` it was compiled for.
     report : Report
         What was decided for each layer, and why; its threads are those the model runs with.
+    runnable : tvm.runtime.Executable, optional
+        Runs in place of `executable`, which then stays as it is for `export`.
 
     Attributes
     ----------
@@ -77,12 +79,14 @@ class CompiledModel:
         outputs: Sequence[TensorSpec],
         target: Mapping[str, Any],
         report: Report,
+        runnable: Executable | None = None,
     ) -> None:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.threads = report.threads
         self._target = dict(target)
         self._executable = executable
+        self._runnable = runnable or executable
         self._report = report
         self._machine: Any = None
         self._buffers: list[Any] = []
@@ -266,9 +270,11 @@ class CompiledModel:
         from tvm import relax
 
         require_runnable(self._target)
-        self._machine = relax.VirtualMachine(self._executable, tvm.cpu())
+        machine = relax.VirtualMachine(self._runnable, tvm.cpu())
         self._buffers = [self._empty(spec) for spec in self.inputs]
-        return huge_pages.moved(self._machine)
+        # Last: whatever fails before, the next run starts anew.
+        self._machine = machine
+        return huge_pages.moved(machine)
 
     def _empty(self, spec: TensorSpec) -> Any:
         import tvm
