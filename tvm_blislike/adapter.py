@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -142,6 +143,18 @@ def calling(lowered: tvm.IRModule, executable: tvm.runtime.Executable) -> tvm.ru
     for part in executable.mod.imports:
         second.mod.import_module(part)
     return second
+
+
+def use_workers() -> None:
+    """Have every worker that the calling thread uses do something, which is nothing."""
+    program = ctypes.CDLL(None)
+    # Any function that returns 0 and reads none of its arguments.
+    program.TVMBackendParallelLaunch(program.sched_yield, None, 0)
+
+
+def replace_workers() -> None:
+    """End the workers of the calling thread's pool and start others: TVM's `ResetThreadPool`."""
+    ctypes.CDLL(None)._ZN3tvm7runtime9threading15ResetThreadPoolEv()
 
 
 class _NotConverted(BaseException):

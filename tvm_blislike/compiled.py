@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -91,6 +92,7 @@ class CompiledModel:
         self._machine: Any = None
         self._buffers: list[Any] = []
         self._lock = threading.Lock()
+        _models.add(self)
 
     @property
     def core(self) -> str:
@@ -276,6 +278,12 @@ class CompiledModel:
         self._machine = machine
         return huge_pages.moved(machine)
 
+    def _after_fork(self) -> None:
+        """Forget a run of another thread, which is not in this process and never ends its run."""
+        if self._lock.locked():
+            self._machine = None
+            self._lock = threading.Lock()
+
     def _empty(self, spec: TensorSpec) -> Any:
         import tvm
 
@@ -304,6 +312,18 @@ class CompiledModel:
 
     def _expected(self) -> str:
         return f"the model takes {', '.join(map(str, self.inputs)) or 'none'}"
+
+
+_models: weakref.WeakSet[CompiledModel] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for model in _models:
+        model._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _fitting(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
