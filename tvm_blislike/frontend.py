@@ -227,6 +227,7 @@ def _render(shape: Sequence[int | str] | None) -> str:
     return "x".join(str(dim) or "?" for dim in shape) or "scalar"
 
 
+@compiler_lock()
 def _import(proto: onnx.ModelProto, name: str, inputs: Sequence[TensorSpec]) -> tvm.IRModule:
     """Run TVM's importer, turning what it raises into errors that name the model."""
     import onnx
@@ -235,8 +236,7 @@ def _import(proto: onnx.ModelProto, name: str, inputs: Sequence[TensorSpec]) -> 
 
     shapes = {spec.name: list(spec.shape) for spec in inputs}
     try:
-        with compiler_lock():
-            return import_graph(proto.graph, _opset(proto), shapes)
+        return import_graph(proto.graph, _opset(proto), shapes)
     except Exception as error:
         try:
             onnx.checker.check_model(proto)
