@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import io
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.errors import InputError, ModelError, UnsupportedOperatorError, suggest
 from tvm_blislike.folding import replace_by_constants, settled
-from tvm_blislike.infinities import keep_infinities
 from tvm_blislike.onnx_rewrites.rewriting import rewritten
 from tvm_blislike.operator_sets import check_versions, without_functions
 from tvm_blislike.operators import check_operators, check_readings, describe, failing_node
@@ -96,7 +93,7 @@ def load(
     shapes_of_inputs = {spec.name: spec.shape for spec in inputs}
     proto = rewritten(proto, shapes_of_inputs, owned=proto is not model)
     check_readings(proto)
-    module = _import(keep_infinities(proto), name, inputs, lambda: read_model(model)[0])
+    module = _import(proto, name, inputs, lambda: read_model(model)[0])
     return LoadedModel(name, module, inputs, _output_specs(proto, module))
 
 
@@ -234,19 +231,7 @@ def _render(shape: Sequence[int | str] | None) -> str:
     return "x".join(str(dim) or "?" for dim in shape) or "scalar"
 
 
-@dataclass(frozen=True)
-class _Unchecked:
-    """What TVM's importer reads of a model.
-
-    ONNX's checker would copy a whole `ModelProto`, two seconds for one of 500 MB, and the importer
-    only warns of what it finds.
-    """
-
-    ir_version: int
-    opset_import: Sequence[onnx.OperatorSetIdProto]
-    graph: onnx.GraphProto
-
-
+@compiler_lock()
 def _import(
     proto: onnx.ModelProto,
     name: str,
@@ -259,19 +244,12 @@ def _import(
     that the importer alone takes for the model's.
     """
     import onnx
-    from tvm.relax.frontend.onnx import from_onnx
+
+    from tvm_blislike.adapter import import_graph
 
     shapes = {spec.name: list(spec.shape) for spec in inputs}
     try:
-        # It prints and warns about what it then raises; the message below says that once.
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return from_onnx(
-                _Unchecked(proto.ir_version, proto.opset_import, proto.graph),
-                shape_dict=shapes,
-                keep_params_in_input=False,
-                sanitize_input_names=False,
-            )
+        return import_graph(proto.graph, _opset(proto), shapes)
     except Exception as error:
         try:
             onnx.checker.check_model(original())
@@ -282,6 +260,14 @@ def _import(
         raise UnsupportedOperatorError(
             f"{subject} cannot be imported by TVM: {type(error).__name__}: {first_line(error)}"
         ) from error
+
+
+def _opset(proto: onnx.ModelProto) -> int:
+    """Return the version of the standard operators."""
+    if proto.ir_version < 3:
+        raise ValueError(f"IR version {proto.ir_version} is older than 3")
+    found = (item.version for item in proto.opset_import if item.domain in ("", "ai.onnx"))
+    return next(found, 1)
 
 
 def _output_specs(proto: onnx.ModelProto, module: tvm.IRModule) -> tuple[TensorSpec, ...]:

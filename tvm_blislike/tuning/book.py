@@ -79,7 +79,7 @@ class RecordBook:
 
     def usable_of(self, key: Key, emulated: bool = False) -> tuple[Record, ...]:
         """Return the usable records of a `Record.key`, as `usable` does."""
-        every = self._pages.get(key, {}).values()
+        every = tuple(self._pages.get(key, {}).values())  # at once: another thread may add some
         page = [r for r in every if (r.context == EMULATED) == emulated]
         out = {r.config: r.date for r in page if r.status in ("dropped", "wrong")}
         return tuple(
