@@ -34,8 +34,10 @@ def require_writable(path: str | os.PathLike[str]) -> None:
         pass
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder for results, unless it exists; called before long work begins.
+def require_folder(path: Path) -> None:
+    """Check that a folder for results exists or can be made; called before long work begins.
+
+    Nothing is left behind.
 
     Raises
     ------
@@ -43,10 +45,26 @@ def make_folder(path: Path) -> None:
         When it cannot be made, or nothing can be written into it.
     """
     try:
+        there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    except OSError as error:
+        raise OutputError(f"cannot write to {path}: {error.strerror}") from error
+    if not there.is_dir():
+        raise OutputError(f"cannot write to {path}: {there} is no directory")
+    require_writable(there / "result")
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder for results, unless it exists.
+
+    Raises
+    ------
+    OutputError
+        When it cannot be made.
+    """
+    try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"cannot write to {path}: {error.strerror}") from error
-    require_writable(path / "result")
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import typer
 from tvm_blislike.cli import options, tables
 from tvm_blislike.cli.terminal import print_json, stdout, working
 from tvm_blislike.export.output_names import output_files
-from tvm_blislike.files import make_folder, write_array
+from tvm_blislike.files import make_folder, require_folder, write_array
 
 if TYPE_CHECKING:
     from tvm_blislike.compiled import CompiledModel
@@ -54,7 +54,7 @@ def run(
 
     arrays = options.load_inputs(input)
     if output is not None:
-        make_folder(output)
+        require_folder(output)
     require_runnable(resolve_core(target).target_config())
     limits = options.constraints(max_error, max_workspace, only, without, pin)
     compiled = _open(model, target, shape, threads, limits, records, learned)
@@ -195,6 +195,7 @@ def _timed_runs(
 
 def _write_arrays(folder: Path, arrays: dict[str, np.ndarray]) -> dict[str, Path]:
     """Write the outputs and return their files."""
+    make_folder(folder)
     names = list(arrays)
     places = {name: folder / file for name, file in zip(names, output_files(names), strict=True)}
     for name, array in arrays.items():

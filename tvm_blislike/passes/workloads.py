@@ -14,15 +14,15 @@ from tvm_blislike.workload import Conv2dWorkload, GemmWorkload
 def conv2d_workload(call: relax.Call) -> Conv2dWorkload | None:
     """Return the workload of a `relax.nn.conv2d` with OIHW weights, None for any other call.
 
-    The data may be in any layout of `tvm_blislike.layouts`. Symbolic shapes and mixed data types
-    have no workload.
+    The data may be in any layout of `tvm_blislike.layouts`. Symbolic shapes, mixed data
+    types and empty tensors have no workload.
     """
     if op_name(call) != "relax.nn.conv2d" or call.attrs.kernel_layout != "OIHW":
         return None
     attrs = call.attrs
     data, kernel = static_shape(call.args[0]), static_shape(call.args[1])
     dtypes = {dtype_name(arg) for arg in call.args}
-    if data is None or kernel is None or len(dtypes) != 1:
+    if data is None or kernel is None or len(dtypes) != 1 or 0 in (*data, *kernel):
         return None
     return Conv2dWorkload(
         *nchw_sizes(str(attrs.data_layout), data),
@@ -41,13 +41,16 @@ def gemm_workload(call: relax.Call) -> GemmWorkload | None:
     """Return the workload of a `relax.matmul`, None for any other call.
 
     A matrix B serves the whole batch of A, which then counts as rows; otherwise the batches must
-    be equal. Vectors, broadcast batches, symbolic shapes and mixed data types have no workload.
+    be equal. Vectors, broadcast batches, symbolic shapes, mixed data types and empty tensors have
+    no workload.
     """
     if op_name(call) != "relax.matmul":
         return None
     a, b = static_shape(call.args[0]), static_shape(call.args[1])
     dtypes = {dtype_name(arg) for arg in call.args}
     if a is None or b is None or len(dtypes) != 1 or min(len(a), len(b)) < 2:
+        return None
+    if 0 in (*a, *b):
         return None
     *batch, m, k = a
     if len(b) == 2:
