@@ -37,7 +37,7 @@ def test_what_needs_records_says_how_to_get_them(
     before = sorted(tmp_path.iterdir())
     result = _run(*command.split(), *arguments, tmp_path / "new")
     assert result.exit_code == 5, result.output
-    assert "there are no records" in result.stderr
+    assert "does not exist" in result.stderr
     assert "tvm-blislike tune MODEL.onnx" in result.stderr
     assert sorted(tmp_path.iterdir()) == before
 

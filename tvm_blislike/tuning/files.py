@@ -68,7 +68,7 @@ def read(path: str | os.PathLike[str]) -> tuple[list[Record], list[BadLine]]:
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError as error:
-        raise InputError(f"there are no records: {path} does not exist", HOW_TO_START) from error
+        raise InputError(f"cannot read the records: {path} does not exist", HOW_TO_START) from error
     except OSError as error:
         raise InputError(f"cannot read the records {path}: {error.strerror}") from error
     records, bad = [], []
