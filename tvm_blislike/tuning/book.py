@@ -41,14 +41,14 @@ class RecordBook:
         Parameters
         ----------
         path : path or None
-            None stands for `files.default_path()`, which need not exist.
+            None stands for `files.default_path()`, which need not exist; "none" for no records.
 
         Raises
         ------
         InputError
             When a file that was named is missing.
         """
-        if path is None and not files.default_path().exists():
+        if str(path) == "none" or (path is None and not files.default_path().exists()):
             return RecordBook()
         records, bad = files.read(path or files.default_path())
         warn_of(bad)
