@@ -236,17 +236,25 @@ class CompiledModel:
         return bundle.write(self, folder, cc)
 
     @staticmethod
-    def load(path: str | os.PathLike[str]) -> CompiledModel:
+    def load(path: str | os.PathLike[str], verify: bool = True) -> CompiledModel:
         """Open a library that `export` wrote.
+
+        Parameters
+        ----------
+        path : path
+            The library.
+        verify : bool
+            Whether to compare it with its checksum before any of its code is loaded; see
+            `tvm_blislike.library.read`.
 
         Raises
         ------
         ModelError
-            When the file is missing, truncated, or was not written by `export`.
+            When the file is missing, truncated, damaged, or was not written by `export`.
         """
         from tvm_blislike.report import Report
 
-        module, about = library.read(path)
+        module, about = library.read(path, verify)
         report = Report.from_json(about.report)
         return CompiledModel(module, about.inputs, about.outputs, about.target, report)
 
