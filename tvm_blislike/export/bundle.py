@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 # Of the programs of a bundle.
 SOURCES = Path(__file__).parent / "runner"
-_PROGRAMS = ("blis_run", "blis_rpc")
+# By program.
+_SOURCE_FILES = {"blis_run": ("blis_run.cc", "json.cc"), "blis_rpc": ("blis_rpc.cc",)}
 _LIBRARY = "model.so"
 
 
@@ -131,26 +132,18 @@ def _copy(files: list[Path], folder: Path) -> None:
 
 
 def _copy_sources(folder: Path) -> None:
-    _copy([path for path in SOURCES.iterdir() if path.is_file()], folder)
-    for name, header in runtime_wheel.headers().items():
-        place = folder / "include" / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(header, place)
+    files = {path.relative_to(SOURCES): path for path in SOURCES.rglob("*") if path.is_file()}
+    headers = {Path("include", name): path for name, path in runtime_wheel.headers().items()}
+    for name, path in {**files, **headers}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / name)
 
 
 def _build(folder: Path, target: dict[str, Any], cc: str | None) -> Iterator[str]:
     """Build the programs; without a compiler that can, warn: they can be built on the board."""
-    sources, lib = folder / "src", folder / "lib"
-    for name in _PROGRAMS:
+    for name in _SOURCE_FILES:
         try:
-            command = [*find_builder(target, cc), "-std=c++17", "-O2", "-s"]
-            command += ["-fno-exceptions", "-fno-rtti", f"-I{sources / 'include'}"]
-            # The model's library finds the runtime in the program: it must not be dropped.
-            command += ["-Wl,--no-as-needed", "-Wl,--allow-shlib-undefined"]
-            command += [str(sources / f"{name}.cc"), *map(str, sorted(lib.glob("*.so")))]
-            run_tool(
-                [*command, "-Wl,-rpath,$ORIGIN/lib", "-o", str(folder / name)], f"build {name}"
-            )
+            build_program(folder, name, [*find_builder(target, cc), "-O2", "-s"], folder / name)
             yield name
         except ToolchainError as error:
             warnings.warn(
@@ -158,6 +151,34 @@ def _build(folder: Path, target: dict[str, Any], cc: str | None) -> Iterator[str
                 "cmake -S src -B build && cmake --build build && cmake --install build",
                 stacklevel=2,
             )
+
+
+def build_program(folder: Path, name: str, compiler: Sequence[str], output: Path) -> None:
+    """Build a program of a bundle.
+
+    Parameters
+    ----------
+    folder : Path
+        The bundle.
+    name : str
+        The program.
+    compiler : sequence of str
+        Command of a compiler, with options.
+    output : Path
+        The program's file.
+
+    Raises
+    ------
+    ToolchainError
+        When the compiler is missing, or fails.
+    """
+    sources, lib = folder / "src", folder / "lib"
+    command = [*compiler, "-std=c++17", "-fno-exceptions", "-fno-rtti"]
+    command += [f"-I{sources / 'include'}", *(str(sources / file) for file in _SOURCE_FILES[name])]
+    # The model's library finds the runtime in the program: it must not be dropped.
+    command += ["-Wl,--no-as-needed", "-Wl,--allow-shlib-undefined"]
+    command += [*map(str, sorted(lib.glob("*.so"))), "-Wl,-rpath,$ORIGIN/lib", "-o", str(output)]
+    run_tool(command, f"build {name}")
 
 
 @contextlib.contextmanager

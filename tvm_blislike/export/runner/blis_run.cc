@@ -4,17 +4,21 @@
 #include <unistd.h>
 
 #include "huge_pages.h"
+#include "manifest.h"
 #include "model.h"
+#include "output_files.h"
 
 static const char kHelp[] =
     "usage: blis_run [OPTIONS] [BUNDLE]\n"
     "Runs the model of the folder BUNDLE (default: the one this program lies in).\n"
     "  --input NAME=FILE.npy  value of an input; all of them, or none for pseudo-random values\n"
-    "  --output DIR           write each output to DIR/NAME.npy\n"
+    "  --output DIR           write each output to DIR/NAME.npy; where two would share a file, the\n"
+    "                         second one becomes NAME.1.npy\n"
     "  --repeat N             timed runs, after one that is not counted (default 1)\n"
     "  --threads N            instead of those the model was compiled for\n"
     "  --layers               print the time of each layer\n"
-    "  --json                 print the times as JSON\n";
+    "  --json                 print the times as JSON\n"
+    "  --no-verify            load the library without comparing it with its SHA-256\n";
 
 struct Options {
   const char* bundle = nullptr;
@@ -24,13 +28,14 @@ struct Options {
   int threads = 0;
   bool layers = false;
   bool json = false;
+  bool verify = true;
 };
 
-static int positive(const char* option, const char* text) {
+static int positive(const char* option, const char* text, int most) {
   char* end = nullptr;
   long value = strtol(text, &end, 10);
-  if (*text == '\0' || *end != '\0' || value < 1 || value > 1000000) {
-    die(kUsage, "%s takes a number from 1, not %s", option, text);
+  if (*text == '\0' || *end != '\0' || value < 1 || value > most) {
+    die(kUsage, "%s takes a number from 1 to %d, not %s", option, most, text);
   }
   return static_cast<int>(value);
 }
@@ -47,13 +52,15 @@ static void parse(int argc, char** argv, Options* options) {
     } else if (strcmp(option, "--output") == 0) {
       options->output = value();
     } else if (strcmp(option, "--repeat") == 0) {
-      options->repeat = positive(option, value());
+      options->repeat = positive(option, value(), 1000000);
     } else if (strcmp(option, "--threads") == 0) {
-      options->threads = positive(option, value());
+      options->threads = positive(option, value(), kMostThreads);
     } else if (strcmp(option, "--layers") == 0) {
       options->layers = true;
     } else if (strcmp(option, "--json") == 0) {
       options->json = true;
+    } else if (strcmp(option, "--no-verify") == 0) {
+      options->verify = false;
     } else if (strcmp(option, "--help") == 0) {
       fputs(kHelp, stdout);
       exit(0);
@@ -132,32 +139,51 @@ static void load_inputs(const Options& options, Manifest* manifest) {
   }
 }
 
+// An output as what the library made of it, which has to be what the manifest says.
+static Tensor checked_output(const TVMFFIAny& any, const Spec& spec) {
+  if (any.type_index != kTVMFFITensor) die(kModel, "the output %s is no tensor", spec.name);
+  const DLTensor* found = TVMFFITensorGetDLTensorPtr(any.v_obj);
+  Tensor tensor;
+  tensor.dtype = found->dtype;
+  tensor.ndim = found->ndim;
+  tensor.data = static_cast<char*>(found->data) + found->byte_offset;
+  bool fits = found->ndim == spec.tensor.ndim && found->dtype.code == spec.tensor.dtype.code &&
+              found->dtype.bits == spec.tensor.dtype.bits && found->dtype.lanes == 1;
+  int64_t stride = 1;
+  for (int i = fits ? found->ndim - 1 : -1; i >= 0; i--) {
+    tensor.shape[i] = found->shape[i];
+    fits = fits && (spec.tensor.shape[i] == kUnknown || spec.tensor.shape[i] == found->shape[i]);
+    bool next = found->strides == nullptr || found->strides[i] == stride || found->shape[i] <= 1;
+    if (!next) die(kModel, "the output %s does not lie row by row", spec.name);
+    stride *= found->shape[i];
+  }
+  char wants[256];
+  if (!fits) {
+    die(kModel, "the output %s is not %s, as the manifest says: make the bundle again", spec.name,
+        describe(spec.tensor, wants, sizeof wants));
+  }
+  return tensor;
+}
+
 static void write_outputs(const char* folder, const Manifest& manifest, const Value& result) {
   if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
     die(kOutput, "cannot make the folder %s: %s", folder, strerror(errno));
   }
-  for (size_t i = 0; i < manifest.outputs.size; i++) {
+  bool several = result.is(kTVMFFIArray);
+  size_t count = several ? static_cast<size_t>(length(result, "the outputs")) : 1;
+  if (count != manifest.outputs.size) {
+    die(kModel, "the library has %zu outputs, the manifest %zu: make the bundle again", count,
+        manifest.outputs.size);
+  }
+  Array<const char*> names;
+  for (size_t i = 0; i < count; i++) names.push(manifest.outputs.items[i].name);
+  Array<char*> files;
+  output_files(names, &files);
+  for (size_t i = 0; i < count; i++) {
     Value owner;
-    TVMFFIAny any = result.any;
-    if (result.is(kTVMFFIArray)) {
-      owner = item(result, static_cast<int64_t>(i), "an output");
-      any = owner.any;
-    }
-    if (any.type_index != kTVMFFITensor) die(kModel, "output %zu is no tensor", i);
-    const DLTensor* found = TVMFFITensorGetDLTensorPtr(any.v_obj);
-    Tensor tensor = manifest.outputs.items[i].tensor;
-    tensor.data = static_cast<char*>(found->data) + found->byte_offset;
-    char* name = strdup(manifest.outputs.items[i].name);
-    for (char* c = name; *c != '\0'; c++) {
-      bool plain = (*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') ||
-                   (*c >= 'A' && *c <= 'Z') || strchr("-_.", *c) != nullptr;
-      if (!plain) *c = '_';
-    }
-    char* file = joined(folder, name);
-    char* path = static_cast<char*>(malloc(strlen(file) + 5));
-    if (path == nullptr) die(kOutput, "out of memory");
-    sprintf(path, "%s.npy", file);
-    write_npy(path, tensor);
+    if (several) owner = item(result, static_cast<int64_t>(i), "an output");
+    const TVMFFIAny& any = several ? owner.any : result.any;
+    write_npy(joined(folder, files[i]), checked_output(any, manifest.outputs.items[i]));
   }
 }
 
@@ -192,6 +218,7 @@ int main(int argc, char** argv) {
   const char* bundle = options.bundle != nullptr ? options.bundle : own_folder();
   Manifest manifest;
   read_manifest(bundle, &manifest);
+  if (options.verify) verify_library(manifest);
   load_inputs(options, &manifest);
 
   // TVM reads this when it starts its pool, on the first parallel loop.
@@ -205,7 +232,7 @@ int main(int argc, char** argv) {
             asked, cpus, cpus);
   }
 
-  Model model(joined(bundle, manifest.library));
+  Model model(manifest.library);
   Array<TVMFFIAny> inputs;
   for (Spec& spec : manifest.inputs) inputs.push(view_of(&spec.tensor));
   Value result = model.run(inputs);
