@@ -222,7 +222,8 @@ class CompiledModel:
         Parameters
         ----------
         folder : path
-            A new or empty folder, or an older bundle, which is replaced.
+            A new or empty folder, or an older bundle, which is replaced unless somebody added or
+            changed files in it.
         cc : str, optional
             As of `export`.
 

@@ -15,7 +15,8 @@ import typer
 
 from tvm_blislike.cli import options, tables
 from tvm_blislike.cli.terminal import print_json, stdout, working
-from tvm_blislike.files import atomic_path, make_folder
+from tvm_blislike.export.output_names import output_files
+from tvm_blislike.files import make_folder, write_array
 
 if TYPE_CHECKING:
     from tvm_blislike.compiled import CompiledModel
@@ -29,7 +30,7 @@ def run(
     input: options.Inputs = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="DIR", help="Write each output to DIR/NAME.npy."),
+        typer.Option("--output", metavar="DIR", help="Write each output to a file, DIR/NAME.npy."),
     ] = None,
     target: options.Target = "native",
     shape: options.Shapes = None,
@@ -61,8 +62,7 @@ def run(
     arrays = arrays or random_inputs(compiled.inputs)
     compiled.check(arrays)
     results, times = _timed_runs(compiled, arrays, repeat)
-    if output is not None:
-        _write_arrays(output, results)
+    files = _write_arrays(output, results) if output is not None else {}
     summary = {
         "model": model,
         "threads": compiled.threads,
@@ -70,7 +70,10 @@ def run(
         "median_ms": median(times),
         "min_ms": min(times),
         "repeat": repeat,
-        "outputs": {name: tables.describe(array) for name, array in results.items()},
+        "outputs": {
+            name: tables.describe(array) | ({"file": str(files[name])} if files else {})
+            for name, array in results.items()
+        },
     }
     if as_json:
         print_json(summary)
@@ -195,8 +198,10 @@ def _timed_runs(
     return results, times
 
 
-def _write_arrays(folder: Path, arrays: dict[str, np.ndarray]) -> None:
+def _write_arrays(folder: Path, arrays: dict[str, np.ndarray]) -> dict[str, Path]:
+    """Write the outputs and return their files."""
+    names = list(arrays)
+    places = {name: folder / file for name, file in zip(names, output_files(names), strict=True)}
     for name, array in arrays.items():
-        safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-        with atomic_path(folder / f"{safe}.npy") as fresh:
-            np.save(fresh, array)
+        write_array(places[name], array)
+    return places

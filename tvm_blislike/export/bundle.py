@@ -6,16 +6,16 @@ import contextlib
 import errno
 import os
 import shutil
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tvm_blislike.errors import BlislikeError, OutputError, TargetError, ToolchainError
+from tvm_blislike.errors import OutputError, TargetError, ToolchainError
 from tvm_blislike.export import manifest, runtime_wheel
 from tvm_blislike.export.link import find_builder, is_darwin, machine_of, run_tool
+from tvm_blislike.files import scratch_beside, space_hint
 
 if TYPE_CHECKING:
     from tvm_blislike.compiled import CompiledModel
@@ -25,6 +25,8 @@ SOURCES = Path(__file__).parent / "runner"
 # By program.
 _SOURCE_FILES = {"blis_run": ("blis_run.cc", "json.cc"), "blis_rpc": ("blis_rpc.cc",)}
 _LIBRARY = "model.so"
+# Names of a user's files in a message.
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -54,30 +56,23 @@ def require_bundle(folder: str | os.PathLike[str], target: dict[str, Any]) -> No
     TargetError
         When there is no runtime for the target.
     OutputError
-        When the folder cannot be written, or holds something else than a bundle.
+        When the folder cannot be written, or holds anything but an older bundle as it was written.
     """
     if is_darwin(target) or "linux" not in target["mtriple"]:
         raise TargetError(
             f"a bundle is for Linux boards, not for {target['mtriple']}",
             "write a library with -o, or an object with --standalone",
         )
-    folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"cannot write the bundle {folder}: it is a file")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / manifest.FILE).is_file():
-        raise OutputError(
-            f"cannot write the bundle {folder}: the folder holds other files",
-            "name a new or empty folder, or an older bundle",
-        )
-    with _fresh_folder(folder, keep=False):
+    with _fresh_folder(Path(folder), keep=False):
         pass
 
 
 def write(model: CompiledModel, folder: str | os.PathLike[str], cc: str | None = None) -> Bundle:
-    """Write the bundle of a model, all or nothing; an older bundle is replaced.
+    """Write the bundle of a model, all or nothing.
 
     It holds the model's library, a manifest, TVM's runtime libraries, the sources of the programs
-    `blis_run` and `blis_rpc`, and the programs where there is a compiler to build them.
+    `blis_run` and `blis_rpc`, and the programs where there is a compiler to build them. An older
+    bundle is replaced, unless something was added to it or changed.
 
     Parameters
     ----------
@@ -184,25 +179,50 @@ def build_program(folder: Path, name: str, compiler: Sequence[str], output: Path
 @contextlib.contextmanager
 def _fresh_folder(folder: Path, keep: bool = True) -> Iterator[Path]:
     """Yield a new folder that takes the place of `folder` when the block ends well."""
+    place = Path(os.path.realpath(folder))
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
-            fresh = Path(scratch) / "new"
+        _require_replaceable(folder)
+        with scratch_beside(place) as scratch:
+            fresh = scratch / "new"
             fresh.mkdir()
             yield fresh
             if keep:
-                if folder.exists():
-                    folder.rename(Path(scratch) / "old")
-                fresh.rename(folder)
-    except BlislikeError:
-        raise
+                # Compiling takes a while: a run may have written its outputs there.
+                _require_replaceable(folder)
+                if place.exists():
+                    place.rename(scratch / "old")
+                fresh.rename(place)
     except OSError as error:
         raise OutputError(*_explained(folder, error)) from error
 
 
+def _require_replaceable(folder: Path) -> None:
+    """Raise OutputError unless nothing of a user's is lost with what `folder` holds."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise OutputError(f"cannot write the bundle {folder}: it is a file")
+    if not any(folder.iterdir()):
+        return
+    changes = manifest.not_as_written(folder)
+    if changes is None:
+        raise OutputError(
+            f"cannot write the bundle {folder}: the folder holds other files",
+            "name a new or empty folder, or an older bundle",
+        )
+    if changes:
+        more = f" and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
+        raise OutputError(
+            f"cannot replace the bundle {folder}: it holds what was added or changed since it was "
+            f"written: {', '.join(changes[:_SHOWN])}{more}",
+            "move or remove that, or name another folder",
+        )
+
+
 def _explained(folder: Path, error: OSError) -> tuple[str, str | None]:
-    message = f"cannot write the bundle {folder}: {error.strerror}"
+    message = f"cannot write the bundle {folder}: {error.strerror or error}"
     if error.errno == errno.ENOSPC:
-        return message, f"free some space in {folder.parent.absolute()}"
+        return message, space_hint(Path(os.path.realpath(folder)).parent)
     if not folder.parent.is_dir():
         return message, f"the directory {folder.parent} does not exist"
     return message, None
