@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import tvm
 from tvm import relax
@@ -109,3 +111,9 @@ def use_counts(func: relax.Function) -> dict[relax.Var, int]:
     if isinstance(func.body, relax.SeqExpr):
         relax.analysis.post_order_visit(func.body.body, count)
     return counts
+
+
+def functions_of_python(executable: tvm.runtime.Executable | tvm.runtime.Module) -> list[str]:
+    """Return what a compiled model calls that TVM has in Python only, such as `nonzero`."""
+    text = getattr(executable, "mod", executable)["as_text"]()
+    return re.findall(r"^@relax\.run\.(\S+) packed_func;$", text, re.M)

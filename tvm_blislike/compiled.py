@@ -98,6 +98,13 @@ class CompiledModel:
         """Configuration of the `tvm.target.Target` it was compiled for."""
         return dict(self._target)
 
+    @property
+    def functions_of_python(self) -> list[str]:
+        """What it calls that TVM has in Python only, such as `nonzero`; no bundle can run that."""
+        from tvm_blislike.adapter import functions_of_python
+
+        return functions_of_python(self._executable)
+
     def run(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """Run the model once.
 
@@ -229,7 +236,7 @@ class CompiledModel:
 
         Raises
         ------
-        OutputError, TargetError, ToolchainError
+        OutputError, TargetError, ToolchainError, UnsupportedOperatorError
             As of `tvm_blislike.export.bundle.write`.
         """
         from tvm_blislike.export import bundle

@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tvm_blislike.errors import OutputError, TargetError, ToolchainError
+from tvm_blislike.errors import (
+    OutputError,
+    TargetError,
+    ToolchainError,
+    UnsupportedOperatorError,
+)
 from tvm_blislike.export import manifest, runtime_wheel
 from tvm_blislike.export.link import find_builder, is_darwin, machine_of, run_tool
 from tvm_blislike.files import scratch_beside, space_hint
@@ -25,6 +30,11 @@ SOURCES = Path(__file__).parent / "runner"
 # By program.
 _SOURCE_FILES = {"blis_run": ("blis_run.cc", "json.cc"), "blis_rpc": ("blis_rpc.cc",)}
 _LIBRARY = "model.so"
+# Of inputs and outputs: what npy.h knows.
+_DTYPES = {"bool", "float16", "float32", "float64"} | {
+    f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
+}
+_MOST_DIMENSIONS = 8
 # Names of a user's files in a message.
 _SHOWN = 5
 
@@ -89,9 +99,12 @@ def write(model: CompiledModel, folder: str | os.PathLike[str], cc: str | None =
         As of `require_bundle`, and when there is no space left.
     ToolchainError
         When there is nothing to link the library with, or TVM's runtime cannot be downloaded.
+    UnsupportedOperatorError
+        When `blis_run` could not run the model.
     """
     folder, target = Path(folder), model.target
     require_bundle(folder, target)
+    _require_runs_without_python(model)
     with _fresh_folder(folder) as fresh:
         model.export(fresh / _LIBRARY, cc)
         programs = write_programs(fresh, target, cc)
@@ -99,6 +112,27 @@ def write(model: CompiledModel, folder: str | os.PathLike[str], cc: str | None =
         manifest.write(fresh, fields)
         size = sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
     return Bundle(folder, programs, size)
+
+
+def _require_runs_without_python(model: CompiledModel) -> None:
+    hint = "write a library with -o, and run it with tvm-blislike or in Python"
+    if functions := model.functions_of_python:
+        unknown = [str(spec) for spec in model.outputs if None in spec.shape]
+        outputs = f"; sizes known at run time only: {', '.join(unknown)}" if unknown else ""
+        raise UnsupportedOperatorError(
+            f"no bundle can run this model: TVM has {', '.join(functions)} in Python only{outputs}",
+            hint,
+        )
+    for spec in (*model.inputs, *model.outputs):
+        if spec.dtype not in _DTYPES:
+            raise UnsupportedOperatorError(
+                f"no bundle can run this model: {spec} cannot be a .npy file", hint
+            )
+        if len(spec.shape) > _MOST_DIMENSIONS:
+            raise UnsupportedOperatorError(
+                f"no bundle can run this model: {spec} has more than {_MOST_DIMENSIONS} dimensions",
+                hint,
+            )
 
 
 def write_programs(folder: Path, target: dict[str, Any], cc: str | None = None) -> tuple[str, ...]:
