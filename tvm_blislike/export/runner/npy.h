@@ -123,8 +123,8 @@ inline Tensor parse_npy(const char* path, const char* header) {
     // What does not fit becomes the largest number, which cannot exist.
     tensor.shape[tensor.ndim++] = strtoll(at, &next, 10);
     at = next + strspn(next, " ");
-    at += *at == ',';
-    at += strspn(at, " ");
+    if (*at != ',') break;
+    at += 1 + strspn(at + 1, " ");
   }
   if (*shape != '(' || *at != ')') die(kInput, "%s is damaged: its shape is none", path);
   if (!can_exist(tensor)) die(kInput, "%s is larger than any memory", path);
