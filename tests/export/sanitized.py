@@ -6,8 +6,10 @@ only the second.
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,9 @@ _OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=256",
     "UBSAN_OPTIONS": "print_stacktrace=1",
 }
+# Statements of a main function that is given its `count` of arguments, 1.
+HEAP_FAULT = "char* p = (char*)malloc(8); p[7 + count] = 1; return p[0] & 0;"
+SIGNED_FAULT = "int x = 2147483647 - 1 + count; return x + count == 0;"
 # Documented exit codes; a sanitizer's own is 1, that of a signal is negative.
 CODES = {0, 2, 3, 5, 6, 7}
 
@@ -72,7 +77,7 @@ def is_clean(messages: str) -> bool:
 
 def build(folder: Path) -> Programs:
     """Build both programs inside a bundle for this machine, in place of its own."""
-    options = sanitizers(folder)
+    options = sanitizers()
     for name in ("blis_run", "blis_rpc"):
         bundle.build_program(folder, name, [*_builder(), *_COMMON, *options], folder / name)
     return Programs(folder, options == _BOTH)
@@ -80,24 +85,30 @@ def build(folder: Path) -> Programs:
 
 def build_test(folder: Path, source: Path, program: Path) -> None:
     """Build a program of a test that includes headers of a bundle's programs."""
-    command = [*_builder(), *_COMMON, *sanitizers(source.parent), "-std=c++17"]
+    command = [*_builder(), *_COMMON, *sanitizers(), "-std=c++17"]
     command += ["-fno-exceptions", "-fno-rtti", f"-I{folder / 'src'}", str(source)]
     run_tool([*command, "-o", str(program)], f"build {source.name}")
 
 
-def sanitizers(folder: Path) -> Sequence[str]:
+@functools.cache
+def sanitizers() -> tuple[str, ...]:
     """Return the compiler's options for as many of the two sanitizers as it has."""
-    source = folder / "empty.cc"
-    source.write_text("int main() { return 0; }\n")
-    program = folder / "empty"
-    done = subprocess.run(
-        [*_builder(), *_BOTH, str(source), "-o", str(program)], capture_output=True, check=False
-    )
-    works = done.returncode == 0
-    works = works and subprocess.run([str(program)], check=False, env=environment()).returncode == 0
-    for path in (source, program):
-        path.unlink(missing_ok=True)
-    return _BOTH if works else _UNDEFINED
+    return _BOTH if finds(HEAP_FAULT, _BOTH) else _UNDEFINED
+
+
+def finds(fault: str, options: Sequence[str]) -> bool:
+    """Return whether a program with a fault, statements of C, ends with an error.
+
+    Not every compiler that takes an option does what it says.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        source, program = Path(folder, "fault.cc"), Path(folder, "fault")
+        source.write_text(f"#include <stdlib.h>\nint main(int count, char**) {{ {fault} }}\n")
+        command = [*_builder(), *_COMMON, *options, str(source), "-o", str(program)]
+        if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+            return False
+        done = subprocess.run([program], capture_output=True, check=False, env=environment())
+        return done.returncode != 0
 
 
 def _builder() -> list[str]:
