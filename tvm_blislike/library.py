@@ -216,14 +216,14 @@ def _require_loadable(path: Path, verify: bool) -> None:
         return
     if len(head) < 64 or size < _elf_end(head):
         raise ModelError(f"{path} is truncated")
-    if verify:
-        checksum.verify(path)
     here = architecture(platform.machine())
     if elf_machine(head) != here:
         raise TargetError(
             f"{path} was compiled for {elf_machine(head)}, this machine is {here}",
             "run it on such a machine, or compile it again with another --target",
         )
+    if verify:
+        checksum.verify(path)
 
 
 def _elf_end(head: bytes) -> int:

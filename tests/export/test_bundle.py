@@ -71,7 +71,7 @@ NO_BUNDLES = {
     "inner NonZero": (
         [NONZERO, helper.make_node("ReduceSum", ["y"], ["z"], keepdims=0)],
         _value("z", [], TensorProto.INT64),
-        "nonzero in Python only$",
+        r"nonzero in Python only\n",
     ),
     "bfloat16": (
         [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.BFLOAT16)],
