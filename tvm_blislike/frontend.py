@@ -164,7 +164,8 @@ def _output_specs(proto: onnx.ModelProto, module: tvm.IRModule) -> tuple[TensorS
     for value, type_ in zip(proto.graph.output, types, strict=True):
         if not isinstance(type_, relax.TensorType):
             raise UnsupportedOperatorError(f"output {value.name} is no tensor: {type_}")
-        sizes = type_.shape.values if isinstance(type_.shape, relax.ShapeExpr) else []
+        known = isinstance(type_.shape, relax.ShapeExpr)
+        sizes = type_.shape.values if known else [None] * max(type_.ndim, 0)
         shape = tuple(int(s) if hasattr(s, "value") else None for s in sizes)
         specs.append(TensorSpec(value.name, shape, str(type_.dtype)))
     return tuple(specs)

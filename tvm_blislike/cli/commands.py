@@ -45,6 +45,7 @@ def run(
     pin: options.Pins = None,
     records: options.Records = None,
     learned: options.Learned = None,
+    no_verify: options.NoVerify = False,
     as_json: options.Json = False,
 ) -> None:
     """Run a model once, or several times to time it."""
@@ -57,7 +58,7 @@ def run(
         require_folder(output)
     require_runnable(resolve_core(target).target_config())
     limits = options.constraints(max_error, max_workspace, only, without, pin)
-    compiled = _open(model, target, shape, threads, limits, records, learned)
+    compiled = _open(model, target, shape, threads, limits, records, learned, no_verify)
     arrays = arrays or random_inputs(compiled.inputs)
     compiled.check(arrays)
     results, times = _timed_runs(compiled, arrays, repeat)
@@ -92,6 +93,7 @@ def explain(
     pin: options.Pins = None,
     records: options.Records = None,
     learned: options.Learned = None,
+    no_verify: options.NoVerify = False,
     asm: Annotated[
         bool,
         typer.Option(
@@ -103,7 +105,7 @@ def explain(
 ) -> None:
     """Show what was chosen for each layer, what it should cost, and why."""
     limits = options.constraints(max_error, max_workspace, only, without, pin)
-    compiled = _open(model, target, shape, threads, limits, records, learned)
+    compiled = _open(model, target, shape, threads, limits, records, learned, no_verify)
     report = compiled.explain()
     if asm:
         _explain_loops(compiled, target, as_json)
@@ -160,6 +162,7 @@ def _open(
     limits: Constraints,
     records: Path | None,
     learned: Path | None,
+    no_verify: bool,
 ) -> CompiledModel:
     """Compile an ONNX model or load a library, which then runs with `threads`."""
     from tvm_blislike.compiled import CompiledModel
@@ -167,13 +170,15 @@ def _open(
     from tvm_blislike.library import is_library
 
     if not is_library(model):
+        if no_verify:
+            raise typer.BadParameter("--no-verify is about compiled libraries")
         book = options.record_book(records)
         return compiled_model(model, target, shape, threads, limits, book, learned)
     if shape or target != "native":
         raise typer.BadParameter("--shape and --target are fixed in a compiled library")
     if limits != Constraints() or records is not None or learned is not None:
         raise typer.BadParameter("the choice of implementations is fixed in a compiled library")
-    loaded = CompiledModel.load(model)
+    loaded = CompiledModel.load(model, verify=not no_verify)
     if threads and threads != loaded.threads:
         warnings.warn(f"compiled for {loaded.threads} threads, not {threads}", stacklevel=2)
         loaded.threads = threads

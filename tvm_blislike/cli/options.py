@@ -66,6 +66,10 @@ Inputs = Annotated[
         help="Value of an input; repeatable. With none, seeded random values are used.",
     ),
 ]
+NoVerify = Annotated[
+    bool,
+    typer.Option("--no-verify", help="Load a library without comparing it with its checksum."),
+]
 _CHOICE = "Choice of implementations"
 MaxError = Annotated[
     float | None,

@@ -7,12 +7,17 @@ import errno
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tvm_blislike.errors import OutputError, TargetError, ToolchainError
+from tvm_blislike.errors import (
+    OutputError,
+    TargetError,
+    ToolchainError,
+    UnsupportedOperatorError,
+)
 from tvm_blislike.export import manifest, runtime_wheel
 from tvm_blislike.export.link import find_builder, is_darwin, machine_of, run_tool
 from tvm_blislike.files import scratch_beside, space_hint
@@ -22,8 +27,14 @@ if TYPE_CHECKING:
 
 # Of the programs of a bundle.
 SOURCES = Path(__file__).parent / "runner"
-_PROGRAMS = ("blis_run", "blis_rpc")
+# By program.
+_SOURCE_FILES = {"blis_run": ("blis_run.cc", "json.cc"), "blis_rpc": ("blis_rpc.cc",)}
 _LIBRARY = "model.so"
+# Of inputs and outputs: what npy.h knows.
+_DTYPES = {"bool", "float16", "float32", "float64"} | {
+    f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
+}
+_MOST_DIMENSIONS = 8
 # Names of a user's files in a message.
 _SHOWN = 5
 
@@ -88,9 +99,12 @@ def write(model: CompiledModel, folder: str | os.PathLike[str], cc: str | None =
         As of `require_bundle`, and when there is no space left.
     ToolchainError
         When there is nothing to link the library with, or TVM's runtime cannot be downloaded.
+    UnsupportedOperatorError
+        When `blis_run` could not run the model.
     """
     folder, target = Path(folder), model.target
     require_bundle(folder, target)
+    _require_runs_without_python(model)
     with _fresh_folder(folder) as fresh:
         model.export(fresh / _LIBRARY, cc)
         programs = write_programs(fresh, target, cc)
@@ -98,6 +112,27 @@ def write(model: CompiledModel, folder: str | os.PathLike[str], cc: str | None =
         manifest.write(fresh, fields)
         size = sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
     return Bundle(folder, programs, size)
+
+
+def _require_runs_without_python(model: CompiledModel) -> None:
+    hint = "write a library with -o, and run it with tvm-blislike or in Python"
+    if functions := model.functions_of_python:
+        unknown = [str(spec) for spec in model.outputs if None in spec.shape]
+        outputs = f"; sizes known at run time only: {', '.join(unknown)}" if unknown else ""
+        raise UnsupportedOperatorError(
+            f"no bundle can run this model: TVM has {', '.join(functions)} in Python only{outputs}",
+            hint,
+        )
+    for spec in (*model.inputs, *model.outputs):
+        if spec.dtype not in _DTYPES:
+            raise UnsupportedOperatorError(
+                f"no bundle can run this model: {spec} cannot be a .npy file", hint
+            )
+        if len(spec.shape) > _MOST_DIMENSIONS:
+            raise UnsupportedOperatorError(
+                f"no bundle can run this model: {spec} has more than {_MOST_DIMENSIONS} dimensions",
+                hint,
+            )
 
 
 def write_programs(folder: Path, target: dict[str, Any], cc: str | None = None) -> tuple[str, ...]:
@@ -126,26 +161,18 @@ def _copy(files: list[Path], folder: Path) -> None:
 
 
 def _copy_sources(folder: Path) -> None:
-    _copy([path for path in SOURCES.iterdir() if path.is_file()], folder)
-    for name, header in runtime_wheel.headers().items():
-        place = folder / "include" / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(header, place)
+    files = {path.relative_to(SOURCES): path for path in SOURCES.rglob("*") if path.is_file()}
+    headers = {Path("include", name): path for name, path in runtime_wheel.headers().items()}
+    for name, path in {**files, **headers}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / name)
 
 
 def _build(folder: Path, target: dict[str, Any], cc: str | None) -> Iterator[str]:
     """Build the programs; without a compiler that can, warn: they can be built on the board."""
-    sources, lib = folder / "src", folder / "lib"
-    for name in _PROGRAMS:
+    for name in _SOURCE_FILES:
         try:
-            command = [*find_builder(target, cc), "-std=c++17", "-O2", "-s"]
-            command += ["-fno-exceptions", "-fno-rtti", f"-I{sources / 'include'}"]
-            # The model's library finds the runtime in the program: it must not be dropped.
-            command += ["-Wl,--no-as-needed", "-Wl,--allow-shlib-undefined"]
-            command += [str(sources / f"{name}.cc"), *map(str, sorted(lib.glob("*.so")))]
-            run_tool(
-                [*command, "-Wl,-rpath,$ORIGIN/lib", "-o", str(folder / name)], f"build {name}"
-            )
+            build_program(folder, name, [*find_builder(target, cc), "-O2", "-s"], folder / name)
             yield name
         except ToolchainError as error:
             warnings.warn(
@@ -153,6 +180,34 @@ def _build(folder: Path, target: dict[str, Any], cc: str | None) -> Iterator[str
                 "cmake -S src -B build && cmake --build build && cmake --install build",
                 stacklevel=2,
             )
+
+
+def build_program(folder: Path, name: str, compiler: Sequence[str], output: Path) -> None:
+    """Build a program of a bundle.
+
+    Parameters
+    ----------
+    folder : Path
+        The bundle.
+    name : str
+        The program.
+    compiler : sequence of str
+        Command of a compiler, with options.
+    output : Path
+        The program's file.
+
+    Raises
+    ------
+    ToolchainError
+        When the compiler is missing, or fails.
+    """
+    sources, lib = folder / "src", folder / "lib"
+    command = [*compiler, "-std=c++17", "-fno-exceptions", "-fno-rtti"]
+    command += [f"-I{sources / 'include'}", *(str(sources / file) for file in _SOURCE_FILES[name])]
+    # The model's library finds the runtime in the program: it must not be dropped.
+    command += ["-Wl,--no-as-needed", "-Wl,--allow-shlib-undefined"]
+    command += [*map(str, sorted(lib.glob("*.so"))), "-Wl,-rpath,$ORIGIN/lib", "-o", str(output)]
+    run_tool(command, f"build {name}")
 
 
 @contextlib.contextmanager

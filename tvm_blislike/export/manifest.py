@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from tvm_blislike.export import runtime_wheel
+from tvm_blislike.export import checksum, runtime_wheel
 from tvm_blislike.export.link import machine_of
 
 if TYPE_CHECKING:
@@ -132,9 +132,8 @@ def _layer(layer: LayerReport) -> dict[str, Any]:
 
 
 def _file(path: Path, folder: Path) -> dict[str, Any]:
-    content = path.read_bytes()
     return {
         "path": path.relative_to(folder).as_posix(),
-        "bytes": len(content),
-        "sha256": hashlib.sha256(content).hexdigest(),
+        "bytes": path.stat().st_size,
+        "sha256": checksum.sha256(path),
     }
