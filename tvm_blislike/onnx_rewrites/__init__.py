@@ -46,6 +46,7 @@ REWRITES: dict[str, Rewrite] = {
     "EyeLike": elementwise.eye_like,
     "IsInf": elementwise.is_inf,
     "GatherElements": indexing.gather_elements,
+    "GridSample": elementwise.in_single,
     "LRN": elementwise.in_single,
     "LayerNormalization": normalization.layer_norm,
     "LpPool": pooling.lp_pool,

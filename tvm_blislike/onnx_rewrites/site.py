@@ -143,7 +143,7 @@ class Site:
         from onnx import numpy_helper
 
         name = next(self.names)
-        self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        self.initializers.append(numpy_helper.from_array(np.array(array, order="C"), name))
         return name
 
     def number(self, value: int) -> str:
