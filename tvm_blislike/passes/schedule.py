@@ -15,7 +15,7 @@ from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes.legalize import CHOICE, note_of, read_choice
 from tvm_blislike.passes.plain import product_of, replaced
-from tvm_blislike.plugin import DEFAULT, PLAIN, SCHEDULED, is_ours, root_annotations
+from tvm_blislike.plugin import DEFAULT, PLAIN, SCHEDULED, is_ours, marked, root_annotations
 from tvm_blislike.registry import get_implementation
 from tvm_blislike.schedules import lowering
 from tvm_blislike.schedules.common import root_block, stages
@@ -40,7 +40,7 @@ def schedule(strategy: Strategy) -> tvm.transform.Pass:
                 if scheduled is not None:
                     result.update_func(gvar, scheduled)
         target = tvm.target.Target.current()
-        return s_tir.dlight.ApplyDefaultSchedule(DefaultCPU())(finish(result, target))
+        return marked(s_tir.dlight.ApplyDefaultSchedule(DefaultCPU())(finish(result, target)))
 
     return run
 
