@@ -9,13 +9,14 @@ reference implementation give the values here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tvm_blislike.onnx_shapes import constants_of, distinct, shapes_of, untyped
-from tvm_blislike.operators import all_nodes, branches
+from tvm_blislike.operator_sets import STANDARD
+from tvm_blislike.operators import branches, read_in
 
 if TYPE_CHECKING:
     import onnx
@@ -73,17 +74,9 @@ def replace_by_constants(proto: onnx.ModelProto, values: Values) -> None:
     kept = [node for node in graph.node if not values.keys() >= set(distinct(node.output))]
     del graph.node[:]
     graph.node.extend(kept)
-    read = {name for node in all_nodes(graph) for name in node.input} | set(_results(graph))
+    read = read_in(graph)
     for name in sorted(read & values.keys()):
         graph.initializer.append(numpy_helper.from_array(values[name], name))
-
-
-def _results(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the outputs of a graph and of the branches in it, which may be tensors of the graph."""
-    yield from (value.name for value in graph.output)
-    for node in all_nodes(graph):
-        for branch in branches(node):
-            yield from (value.name for value in branch.output)
 
 
 def _small(tensors: Tensors) -> Values:
@@ -104,7 +97,7 @@ def _array(tensor: onnx.TensorProto) -> np.ndarray | None:
 
 def _foldable(node: onnx.NodeProto, known: Values) -> bool:
     """Whether a node, not computed yet, may be computed ahead."""
-    if node.domain not in ("", "ai.onnx") or node.op_type in _KEPT or any(branches(node)):
+    if node.domain not in STANDARD or node.op_type in _KEPT or any(branches(node)):
         return False
     if known.keys() >= set(distinct(node.output)):
         return False

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tvm_blislike.errors import InputError, ModelError, UnsupportedOperatorError, suggest
 from tvm_blislike.folding import replace_by_constants, settled
+from tvm_blislike.operator_sets import check_versions, without_functions
 from tvm_blislike.operators import check_operators, check_readings, describe, failing_node
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def load(
         Symbolic shapes without a value, or `shapes` that do not fit.
     """
     proto, name = read_model(model)
+    proto = without_functions(proto)
     inputs = resolve_inputs(proto, shapes or {})
     proto = _folded(proto, inputs, owned=proto is not model)
     check_operators(proto)
@@ -169,8 +171,7 @@ def _require_graph(proto: onnx.ModelProto, name: str) -> None:
     # Protobuf accepts many a random file; a model without these fields is none.
     if not proto.ir_version or not proto.graph.node or not proto.graph.output:
         raise ModelError(f"{name} is not a complete ONNX model: it has no graph")
-    if not proto.opset_import:
-        raise ModelError(f"{name} is not a complete ONNX model: it names no operator set")
+    check_versions(proto, name)
 
 
 def _declared_shape(value: onnx.ValueInfoProto) -> list[int | str] | None:

@@ -7,39 +7,57 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tvm_blislike.errors import UnsupportedOperatorError
+from tvm_blislike.operator_sets import MICROSOFT, STANDARD, opset
 
 if TYPE_CHECKING:
     import onnx
 
 # Handled by the importer itself, outside its table of converters.
 _CONTROL_FLOW = {"If", "Constant"}
+# It takes a node by its name alone; these of ONNX Runtime's own it reads as they are meant.
+_OF_MICROSOFT = frozenset(
+    """
+    Attention BiasGelu DequantizeLinear EmbedLayerNormalization FastGelu Gelu MatMulInteger16
+    QuantizeLinear SkipLayerNormalization
+    """.split()
+)
+# It reads this one as Microsoft's, whose operands are others.
+_NOT_OF_ONNX = frozenset(["Attention"])
 
 
 def check_operators(proto: onnx.ModelProto) -> None:
     """Raise UnsupportedOperatorError naming every node that TVM's importer cannot take."""
     from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
-    known = set(_get_convert_map()) | _CONTROL_FLOW
-    unknown = [node for node in all_nodes(proto.graph) if node.op_type not in known]
+    converters = set(_get_convert_map()) | _CONTROL_FLOW
+    standard = converters - _NOT_OF_ONNX
+    known = {**dict.fromkeys(STANDARD, standard), MICROSOFT: converters & _OF_MICROSOFT}
+    nodes = all_nodes(proto.graph)
+    unknown = [node for node in nodes if node.op_type not in known.get(node.domain, ())]
     if not unknown:
         return
     listed = [describe(node) for node in unknown[:5]]
     more = f" and {len(unknown) - 5} more nodes" if len(unknown) > 5 else ""
-    raise UnsupportedOperatorError(
-        f"unsupported operator: {', '.join(listed)}{more}",
-        "TVM's ONNX importer has no converter for it; replace it or export the model without it",
-    )
+    functions = {(function.domain, function.name) for function in proto.functions}
+    hint = "TVM's ONNX importer has no converter for it; replace it or export the model without it"
+    if (unknown[0].domain, unknown[0].op_type) in functions:
+        hint = "this function is written in another opset than the model; export both in one"
+    raise UnsupportedOperatorError(f"unsupported operator: {', '.join(listed)}{more}", hint)
 
 
 def check_readings(proto: onnx.ModelProto) -> None:
     """Raise UnsupportedOperatorError for a node that TVM's importer would misread in silence."""
     faults = {
+        "Attention": _has_further_results,
         "BatchNormalization": _trains,
         "ConvTranspose": _output_shape_matters,
+        "EmbedLayerNormalization": _has_further_results,
         "Expand": _shape_comes_at_run_time,
         "IsInf": _tells_signs_apart,
+        "LayerNormalization": _has_further_results,
         "PRelu": _slopes_belong_to_axis_1,
         "RoiAlign": _takes_the_largest,
+        "SkipLayerNormalization": _has_further_results,
         "SpaceToDepth": _puts_columns_first,
     }
     for node in all_nodes(proto.graph):
@@ -67,12 +85,24 @@ def describe(node: onnx.NodeProto) -> str:
     return f"{operator} (node {name})"
 
 
+def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graph and those of the branches inside it."""
+    yield graph
+    for node in graph.node:
+        for branch in branches(node):
+            yield from all_graphs(branch)
+
+
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Yield the nodes of the graph and of the branches inside them."""
-    for node in graph.node:
-        yield node
-        for branch in branches(node):
-            yield from all_nodes(branch)
+    for inner in all_graphs(graph):
+        yield from inner.node
+
+
+def read_in(graph: onnx.GraphProto) -> set[str]:
+    """Return the tensors that nodes read, or that are results of the graph or of a branch."""
+    read = {name for node in all_nodes(graph) for name in node.input if name}
+    return read | {value.name for inner in all_graphs(graph) for value in inner.output}
 
 
 def branches(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -89,6 +119,13 @@ def _attribute(node: onnx.NodeProto, name: str) -> Any:
 
     found = [item for item in node.attribute if item.name == name]
     return onnx.helper.get_attribute_value(found[0]) if found else None
+
+
+def _has_further_results(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    """The importer computes the first result only and puts a zero for the others."""
+    read = read_in(proto.graph)
+    wanted = [name for name in node.output[1:] if name in read]
+    return f"its result {wanted[0]!r} is read" if wanted else None
 
 
 def _trains(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
@@ -118,11 +155,10 @@ def _output_shape_matters(proto: onnx.ModelProto, node: onnx.NodeProto) -> str |
 
 
 def _slopes_belong_to_axis_1(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
-    versions = [item.version for item in proto.opset_import if item.domain in ("", "ai.onnx")]
-    opset = max(versions, default=1)
+    version = opset(proto)
     slopes = [item.dims for item in proto.graph.initializer if item.name == node.input[1]]
     per_channel = bool(slopes) and list(slopes[0]) not in ([], [1])
-    return f"slopes per channel in opset {opset}" if opset < 7 and per_channel else None
+    return f"slopes per channel in opset {version}" if version < 7 and per_channel else None
 
 
 def _shape_comes_at_run_time(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
