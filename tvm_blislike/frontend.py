@@ -12,10 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tvm_blislike.element_types import check_element_types
 from tvm_blislike.errors import InputError, ModelError, UnsupportedOperatorError, suggest
 from tvm_blislike.folding import replace_by_constants, settled
 from tvm_blislike.operator_sets import check_versions, without_functions
-from tvm_blislike.operators import check_operators, check_readings, describe, failing_node
+from tvm_blislike.operators import (
+    check_operators,
+    check_readings,
+    describe,
+    failing_node,
+    why_unknown,
+)
 
 if TYPE_CHECKING:
     import onnx
@@ -91,6 +98,8 @@ def load(
     inputs = resolve_inputs(proto, shapes or {})
     proto = _folded(proto, inputs, owned=proto is not model)
     check_operators(proto)
+    _require_tensors(proto)
+    check_element_types(proto)
     check_readings(proto)
     module = _import(proto, name, inputs)
     return LoadedModel(name, module, inputs, _output_specs(proto, module))
@@ -266,9 +275,22 @@ def _import(proto: onnx.ModelProto, name: str, inputs: Sequence[TensorSpec]) -> 
             raise ModelError(f"{name} is not a valid ONNX model: {first_line(fault)}") from error
         node = failing_node(error)
         subject = f"{describe(node)} of {name}" if node else name
-        raise UnsupportedOperatorError(
-            f"{subject} cannot be imported by TVM: {type(error).__name__}: {first_line(error)}"
-        ) from error
+        unknown = why_unknown(proto, node) if node else None
+        reason = unknown or f"{type(error).__name__}: {first_line(error)}"
+        raise UnsupportedOperatorError(f"{subject} cannot be imported by TVM: {reason}") from error
+
+
+def _require_tensors(proto: onnx.ModelProto) -> None:
+    """Raise UnsupportedOperatorError when an output is a sequence or an optional."""
+    for value in proto.graph.output:
+        kind = value.type.WhichOneof("value") or "tensor_type"
+        if kind != "tensor_type":
+            makers = [node for node in proto.graph.node if value.name in node.output]
+            subject = describe(makers[0]) if makers else f"output {value.name!r}"
+            raise UnsupportedOperatorError(
+                f"unsupported {subject}: output {value.name!r} is no tensor but "
+                f"{kind.removesuffix('_type')}"
+            )
 
 
 def _output_specs(proto: onnx.ModelProto, module: tvm.IRModule) -> tuple[TensorSpec, ...]:

@@ -15,8 +15,13 @@ _MOST_OF_A_SHAPE = 1 << 10
 
 def constants_of(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     """Return the constants of a model, of nodes too, by name."""
-    found = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in model.graph.node:
+    return constants_in(model.graph)
+
+
+def constants_in(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """Return the constants of a graph, of nodes too, without those of branches, by name."""
+    found = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
         if node.op_type == "Constant":
             found.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
     return found
@@ -43,14 +48,25 @@ def shapes_of(
     onnx.shape_inference.InferenceError
         Or another error of ONNX, when the model is inconsistent.
     """
-    from onnx import shape_inference
-
-    shell = _shell(model, inputs, constants)
-    graph = shape_inference.infer_shapes(shell, data_prop=True).graph
+    graph = inferred(model, inputs, constants)
     values = (*graph.value_info, *graph.input, *graph.output)
-    found = {value.name: _complete(value.type.tensor_type) for value in values}
+    found = {value.name: complete(value.type.tensor_type) for value in values}
     found.update((name, tuple(tensor.dims)) for name, tensor in constants.items())
     return {name: shape for name, shape in found.items() if shape is not None}
+
+
+def inferred(
+    model: onnx.ModelProto,
+    inputs: Mapping[str, Sequence[int]],
+    constants: Mapping[str, onnx.TensorProto],
+) -> onnx.GraphProto:
+    """Return the graph with the types that ONNX infers, its branches too, without weights.
+
+    The parameters are those of `shapes_of`. Nodes that yield constants are not in it.
+    """
+    from onnx import shape_inference
+
+    return shape_inference.infer_shapes(_shell(model, inputs, constants), data_prop=True).graph
 
 
 def distinct(names: Iterable[str]) -> list[str]:
@@ -105,7 +121,7 @@ def _named(name: str, tensor: onnx.TensorProto) -> onnx.TensorProto:
     return named
 
 
-def _complete(type_: onnx.TypeProto.Tensor) -> tuple[int, ...] | None:
+def complete(type_: onnx.TypeProto.Tensor) -> tuple[int, ...] | None:
     """Return the shape of a tensor, None when a size or the rank is unknown."""
     if not type_.HasField("shape"):
         return None
