@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tvm_blislike.element_types import check_element_types
 from tvm_blislike.errors import InputError, ModelError, UnsupportedOperatorError, suggest
 from tvm_blislike.folding import replace_by_constants, settled
+from tvm_blislike.onnx_rewrites.rewriting import rewritten
 from tvm_blislike.operator_sets import check_versions, without_functions
 from tvm_blislike.operators import (
     check_operators,
@@ -93,6 +94,19 @@ def load(
     InputError
         Symbolic shapes without a value, or `shapes` that do not fit.
     """
+    proto, name, inputs = prepared(model, shapes)
+    module = _import(proto, name, inputs)
+    return LoadedModel(name, module, inputs, _output_specs(proto, module))
+
+
+def prepared(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> tuple[onnx.ModelProto, str, tuple[TensorSpec, ...]]:
+    """Return the model as TVM's importer is to read it, its name, and its inputs.
+
+    Parameters and errors are those of `load`.
+    """
     proto, name = read_model(model)
     proto = without_functions(proto)
     inputs = resolve_inputs(proto, shapes or {})
@@ -100,9 +114,10 @@ def load(
     check_operators(proto)
     _require_tensors(proto)
     check_element_types(proto)
+    shapes_of_inputs = {spec.name: spec.shape for spec in inputs}
+    proto = rewritten(proto, shapes_of_inputs, owned=proto is not model)
     check_readings(proto)
-    module = _import(proto, name, inputs)
-    return LoadedModel(name, module, inputs, _output_specs(proto, module))
+    return proto, name, inputs
 
 
 def _folded(proto: onnx.ModelProto, inputs: Sequence[TensorSpec], owned: bool) -> onnx.ModelProto:

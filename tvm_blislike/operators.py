@@ -130,7 +130,7 @@ def branches(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from attribute.graphs
 
 
-def _attribute(node: onnx.NodeProto, name: str) -> Any:
+def attribute(node: onnx.NodeProto, name: str) -> Any:
     """Return the value of an attribute, None when the node does not have it."""
     import onnx
 
@@ -146,7 +146,7 @@ def _has_further_results(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | 
 
 
 def _trains(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
-    trains = _attribute(node, "training_mode")
+    trains = attribute(node, "training_mode")
     return "training_mode is set; export it for inference" if trains else None
 
 
@@ -154,7 +154,7 @@ def _output_shape_matters(proto: onnx.ModelProto, node: onnx.NodeProto) -> str |
     """Tell whether `output_shape` says anything that the other attributes do not."""
     import onnx
 
-    if not _attribute(node, "output_shape"):
+    if not attribute(node, "output_shape"):
         return None
     plain = onnx.ModelProto()
     plain.CopyFrom(proto)
@@ -166,7 +166,7 @@ def _output_shape_matters(proto: onnx.ModelProto, node: onnx.NodeProto) -> str |
     inferred = onnx.shape_inference.infer_shapes(plain).graph.value_info
     types = [value.type.tensor_type for value in inferred if value.name == node.output[0]]
     sizes = [dim.dim_value for dim in types[0].shape.dim] if types else []
-    wanted = list(_attribute(node, "output_shape"))
+    wanted = list(attribute(node, "output_shape"))
     reason = f"output_shape {'x'.join(map(str, wanted))} needs other pads"
     return None if sizes[2:] == wanted else reason
 
@@ -214,14 +214,14 @@ def _constant_value(proto: onnx.ModelProto, node: onnx.NodeProto, place: int) ->
 
 def _tells_signs_apart(_proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
     for name in ("detect_negative", "detect_positive"):
-        if _attribute(node, name) == 0:
+        if attribute(node, name) == 0:
             return f"{name} is 0"
     return None
 
 
 def _takes_the_largest(_proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
-    return "its mode is max" if _attribute(node, "mode") == b"max" else None
+    return "its mode is max" if attribute(node, "mode") == b"max" else None
 
 
 def _puts_columns_first(_proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
-    return "its mode is CRD" if _attribute(node, "mode") == b"CRD" else None
+    return "its mode is CRD" if attribute(node, "mode") == b"CRD" else None

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 import tvm
-from tvm import relax, s_tir, te
+from tvm import relax, s_tir, te, topi
 
 from tvm_blislike.adapter import constant_array, is_constant, static_shape
 from tvm_blislike.choice import Choice
@@ -66,11 +66,17 @@ def legalize(strategy: Strategy) -> tvm.transform.Pass:
         in_place = lower_concat(builder, call)
         return call if in_place is None else in_place
 
+    def take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        # By default TVM reads whatever lies at an index out of range, and warns of it each time.
+        data, indices = call.args
+        return builder.call_te(topi.take, data, indices, call.attrs.axis, mode="clip")
+
     own = {
         "relax.nn.conv2d": conv2d,
         "relax.matmul": matmul,
         "relax.concat": concat,
         "relax.layout_transform": layout_transform,
+        "relax.take": take,
     }
     return tvm.transform.Sequential(
         [
