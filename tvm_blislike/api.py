@@ -102,13 +102,13 @@ def compile_with(
     use_threads(min(threads, len(available_cpus())) if is_foreign(target) else threads)
     loaded = frontend.load(model, shapes)
     try:
-        executable, report = compile_module(loaded.module, strategy)
+        executable, report, runnable = compile_module(loaded.module, strategy)
     except Exception as error:
         operators = frontend.operators_of_run_time_shapes(loaded.module)
         if isinstance(error, BlislikeError) or not operators:
             raise
         raise _of_run_time_shapes(loaded.name, operators, error) from error
-    return CompiledModel(executable, loaded.inputs, loaded.outputs, target, report)
+    return CompiledModel(executable, loaded.inputs, loaded.outputs, target, report, runnable)
 
 
 def _of_run_time_shapes(name: str, operators: list[str], error: Exception) -> BlislikeError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -61,6 +62,8 @@ class CompiledModel:
         Configuration of the `tvm.target.Target` it was compiled for.
     report : Report
         What was decided for each layer, and why; its threads are those the model runs with.
+    runnable : tvm.runtime.Executable, optional
+        Runs in place of `executable`, which then stays as it is for `export`.
 
     Attributes
     ----------
@@ -77,16 +80,19 @@ class CompiledModel:
         outputs: Sequence[TensorSpec],
         target: Mapping[str, Any],
         report: Report,
+        runnable: Executable | None = None,
     ) -> None:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.threads = report.threads
         self._target = dict(target)
         self._executable = executable
+        self._runnable = runnable or executable
         self._report = report
         self._machine: Any = None
         self._buffers: list[Any] = []
         self._lock = threading.Lock()
+        _models.add(self)
 
     @property
     def core(self) -> str:
@@ -266,9 +272,17 @@ class CompiledModel:
         from tvm import relax
 
         require_runnable(self._target)
-        self._machine = relax.VirtualMachine(self._executable, tvm.cpu())
+        machine = relax.VirtualMachine(self._runnable, tvm.cpu())
         self._buffers = [self._empty(spec) for spec in self.inputs]
-        return huge_pages.moved(self._machine)
+        # Last: whatever fails before, the next run starts anew.
+        self._machine = machine
+        return huge_pages.moved(machine)
+
+    def _after_fork(self) -> None:
+        """Forget a run of another thread, which is not in this process and never ends its run."""
+        if self._lock.locked():
+            self._machine = None
+            self._lock = threading.Lock()
 
     def _empty(self, spec: TensorSpec) -> Any:
         import tvm
@@ -298,6 +312,18 @@ class CompiledModel:
 
     def _expected(self) -> str:
         return f"the model takes {', '.join(map(str, self.inputs)) or 'none'}"
+
+
+_models: weakref.WeakSet[CompiledModel] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for model in _models:
+        model._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _fitting(spec: TensorSpec, array: np.ndarray) -> np.ndarray:

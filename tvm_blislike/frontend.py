@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import io
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.element_types import check_element_types
 from tvm_blislike.errors import InputError, ModelError, UnsupportedOperatorError, suggest
 from tvm_blislike.folding import replace_by_constants, settled
 from tvm_blislike.onnx_rewrites.rewriting import rewritten
-from tvm_blislike.operator_sets import check_versions, without_functions
+from tvm_blislike.operator_sets import check_versions, opset, without_functions
 from tvm_blislike.operators import (
     check_operators,
     check_readings,
@@ -254,35 +252,16 @@ def _render(shape: Sequence[int | str] | None) -> str:
     return "x".join(str(dim) or "?" for dim in shape) or "scalar"
 
 
-@dataclass(frozen=True)
-class _Unchecked:
-    """What TVM's importer reads of a model.
-
-    ONNX's checker would copy a whole `ModelProto`, two seconds for one of 500 MB, and the importer
-    only warns of what it finds.
-    """
-
-    ir_version: int
-    opset_import: Sequence[onnx.OperatorSetIdProto]
-    graph: onnx.GraphProto
-
-
 def _import(proto: onnx.ModelProto, name: str, inputs: Sequence[TensorSpec]) -> tvm.IRModule:
     """Run TVM's importer, turning what it raises into errors that name the model."""
     import onnx
-    from tvm.relax.frontend.onnx import from_onnx
+
+    from tvm_blislike.adapter import import_graph
 
     shapes = {spec.name: list(spec.shape) for spec in inputs}
     try:
-        # It prints and warns about what it then raises; the message below says that once.
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return from_onnx(
-                _Unchecked(proto.ir_version, proto.opset_import, proto.graph),
-                shape_dict=shapes,
-                keep_params_in_input=False,
-                sanitize_input_names=False,
-            )
+        with compiler_lock():
+            return import_graph(proto.graph, opset(proto), shapes)
     except Exception as error:
         try:
             onnx.checker.check_model(proto)

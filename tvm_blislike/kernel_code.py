@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tvm_blislike.assembly import Instruction, functions, innermost_loops
+from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, standalone
 
@@ -13,6 +14,7 @@ STEPS = 256
 UNROLL = 4
 
 
+@compiler_lock()
 def k_loops(
     kernels: Iterable[Microkernel], core: Core, view: str = "rows"
 ) -> dict[str, list[Instruction]]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import platform
-import re
 import struct
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.errors import ModelError, OutputError, TargetError
 from tvm_blislike.export.link import elf_machine, find_compiler, link, require_machine
 from tvm_blislike.files import atomic_path
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 
 _ABOUT = "tvm_blislike_about"
 _FORMAT = 1
-_SCOPE_NOTICE = re.compile(rb"Warning: Scope (Saving|Loaded):")
 
 
 @dataclass(frozen=True)
@@ -105,8 +102,8 @@ def write(
     if module.kind != "relax.VMExecutable":
         raise OutputError(f"cannot write {path}: the model is itself a loaded library", "copy it")
     compiler = find_compiler(about.target, cc)
-    _describe(module, about)
-    with atomic_path(path) as fresh, _without_scope_notices():
+    with compiler_lock(), atomic_path(path) as fresh:
+        _describe(module, about)
         try:
             module.export_library(str(fresh), fcompile=partial(link, compiler))
         except (OSError, RuntimeError) as error:
@@ -133,10 +130,11 @@ def read(path: str | os.PathLike[str]) -> tuple[Module, About]:
     try:
         # The dynamic loader returns an old library again for a name it knows: use a fresh one
         # (and not tvm.runtime.load_module, which resolves it to the old name).
-        with tempfile.TemporaryDirectory() as folder, _without_scope_notices():
+        with tempfile.TemporaryDirectory() as folder:
             alias = Path(folder) / path.name
             alias.symlink_to(path.resolve())
-            module = load_module(str(alias))
+            # TVM's default would keep it, weights and all, until the process ends.
+            module = load_module(str(alias), keep_module_alive=False)
     except Exception as error:
         raise ModelError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
     for part in module.imports:
@@ -204,24 +202,3 @@ def _elf_end(head: bytes) -> int:
     (offset,) = struct.unpack_from("<Q", head, 40)
     entry_bytes, entries = struct.unpack_from("<HH", head, 58)
     return offset + entry_bytes * entries
-
-
-@contextlib.contextmanager
-def _without_scope_notices() -> Iterator[None]:
-    """Drop the lines "Scope Saving" and "Scope Loaded" that TVM logs for every constant.
-
-    It is written to file descriptor 2, past Python; whatever else arrives there is passed on.
-    """
-    sys.stderr.flush()
-    original = os.dup(2)
-    with tempfile.TemporaryFile() as log:
-        os.dup2(log.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(original, 2)
-            os.close(original)
-            log.seek(0)
-            for line in log:
-                if not _SCOPE_NOTICE.search(line):
-                    os.write(2, line)

@@ -32,6 +32,7 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
 from tvm_blislike import plugin
+from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.config import Config
 from tvm_blislike.constraints import Constraints
 from tvm_blislike.passes.legalize import CHOICE
@@ -54,6 +55,7 @@ CANDIDATES = 16
 _STEPS = (2, 8)
 
 
+@compiler_lock()
 def prepare(
     mod: tvm.IRModule,
     target: tvm.target.Target | dict[str, Any],

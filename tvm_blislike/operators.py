@@ -87,10 +87,14 @@ def constants_everywhere(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
 
 
 def failing_node(error: Exception) -> onnx.NodeProto | None:
-    """Return the node the importer was at: only the frames of its traceback still know."""
+    """Return the node the importer was at: only the frames of its traceback still know.
+
+    They are in that of the error's cause where a converter raised it, see `adapter.import_graph`.
+    """
     import onnx
 
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    tracebacks = [e.__traceback__ for e in (error, error.__cause__) if e is not None]
+    frames = [frame for trace in tracebacks for frame, _ in traceback.walk_tb(trace)]
     nodes = [frame.f_locals.get("node") for frame in reversed(frames)]
     return next((node for node in nodes if isinstance(node, onnx.NodeProto)), None)
 

@@ -8,6 +8,8 @@ import tvm
 from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
+from tvm_blislike.adapter import calling
+from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.constraints import Constraints
 from tvm_blislike.hardware import Core
 from tvm_blislike.offers import Predictor
@@ -72,7 +74,7 @@ def blislike_pipeline(
         target = tvm.target.Target.current(allow_none=core is not None)
         target = target or tvm.target.Target(core.target_config(threads))
         strategy = strategy_for(target, core, threads, override, constraints, records, predictor)
-        with target:
+        with compiler_lock(), target:
             return _passes(strategy, target, reporter, finalize)(mod)
 
     return run
@@ -147,15 +149,21 @@ def prepare(target: tvm.target.Target, core: Core) -> tvm.transform.Pass:
     return tvm.transform.Sequential([*dispatch, Canonicalize(core)])
 
 
-def compile_module(mod: tvm.IRModule, strategy: Strategy) -> tuple[tvm.runtime.Executable, Report]:
+@compiler_lock()
+def compile_module(
+    mod: tvm.IRModule, strategy: Strategy
+) -> tuple[tvm.runtime.Executable, Report, tvm.runtime.Executable]:
     """Compile an imported module for the core of a strategy.
 
     Returns
     -------
     tuple
-        The executable, and the report of what was chosen for each layer.
+        The executable to export, the report of what was chosen for each layer, and the executable
+        to run, see `adapter.calling`.
     """
     reporter = Reporter()
     target = tvm.target.Target(strategy.core.target_config(strategy.threads))
-    passes = _passes(strategy, target, reporter, finalize=True)
-    return tvm.compile(mod, target, relax_pipeline=passes), reporter.report
+    with target:
+        lowered = _passes(strategy, target, reporter, finalize=True)(mod)
+    executable = tvm.compile(lowered, target, relax_pipeline=None)
+    return executable, reporter.report, calling(lowered, executable)

@@ -17,6 +17,8 @@ import tvm
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from tvm_blislike.compiler_lock import compiler_lock
+
 if TYPE_CHECKING:
     from tvm_blislike.hardware import Core
 
@@ -64,6 +66,7 @@ class Kernels:
 
 
 @functools.cache
+@compiler_lock()
 def kernels(core: Core) -> Kernels:
     """Return the kernels for a core that this machine runs, compiled once per process."""
     library = tvm.compile(module(core), tvm.target.Target(core.target_config()))

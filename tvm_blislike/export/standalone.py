@@ -23,6 +23,7 @@ from tvm import tirx
 
 from tvm_blislike import frontend
 from tvm_blislike.api import resolve_core, resolve_predictor
+from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.errors import OutputError
 from tvm_blislike.export import c_tables
 from tvm_blislike.export.link import find_archiver, find_builder, is_darwin, run_tool
@@ -90,6 +91,7 @@ class StandaloneModel:
         return max(sum(_allocations(function)) for function in functions)
 
 
+@compiler_lock()
 def compile(
     model: str | os.PathLike[str] | onnx.ModelProto,
     target: str | os.PathLike[str] | Core,

@@ -9,6 +9,7 @@ import tvm
 
 from tvm_blislike.adapter import bindings, functions
 from tvm_blislike.choice import Choice
+from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.passes.workloads import conv2d_workload, gemm_workload
 from tvm_blislike.pipeline import prepare
 from tvm_blislike.strategy import Strategy
@@ -39,6 +40,7 @@ class Task:
         return self.choice.workload
 
 
+@compiler_lock()
 def tasks_of(mod: tvm.IRModule, strategy: Strategy) -> list[Task]:
     """Return the workloads that the strategy has a choice for, the most expensive ones first.
 
