@@ -18,7 +18,11 @@ MOST_HALF_STEPS = 256
 
 def missing(workload: Workload, core: Core) -> str:
     """Return "" when micro-kernels compute in the workload's data type, else why not."""
-    dtype = workload.dtype
+    return missing_dtype(workload.dtype, core)
+
+
+def missing_dtype(dtype: str, core: Core) -> str:
+    """Return "" when a core has micro-kernels for a data type, else why not."""
     if not kernels_for(core.isa, dtype):
         return f"no {dtype} micro-kernels for {core.isa}"
     if not core.computes(dtype):

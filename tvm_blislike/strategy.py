@@ -56,6 +56,7 @@ class Strategy:
     predictor: Predictor | None = None
     _made: dict[Workload, Choice] = field(default_factory=dict)
     _options: dict[Workload, tuple[Choice, ...]] = field(default_factory=dict)
+    _left: dict[str, str] = field(default_factory=dict)
     _offers: Offers = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +71,7 @@ class Strategy:
         return self._changed(override=override)
 
     def _changed(self, **fields: Any) -> Strategy:
-        other = replace(self, _made={}, _options={}, **fields)
+        other = replace(self, _made={}, _options={}, _left={}, **fields)
         other._offers = self._offers
         return other
 
@@ -107,12 +108,16 @@ class Strategy:
             self._options[workload] = tuple(self._ways(workload))
         return self._options[workload]
 
-    def left_out(self) -> dict[str, tuple[Workload, ...]]:
-        """Return the workloads for which nothing applied, by reason."""
-        reasons: dict[str, tuple[Workload, ...]] = {}
-        for workload, choice in self._made.items():
-            if choice.config is None:
-                reasons[choice.reason] = (*reasons.get(choice.reason, ()), workload)
+    def leave(self, layer: str, reason: str) -> None:
+        """Note a layer that has no workload, for `left_out`."""
+        self._left[layer] = reason
+
+    def left_out(self) -> dict[str, tuple[str, ...]]:
+        """Return the layers that the default rule computes, by reason."""
+        reasons: dict[str, tuple[str, ...]] = {}
+        refused = {str(w): c.reason for w, c in self._made.items() if c.config is None}
+        for layer, reason in {**refused, **self._left}.items():
+            reasons[reason] = (*reasons.get(reason, ()), layer)
         return reasons
 
     def choice_of(self, workload: Workload, config: Config) -> Choice:

@@ -4,11 +4,13 @@
    for each: 17 s for a MobileNet-v2, where this takes a fraction of one).
 2. `Clip` of the ONNX importer arrives as calls of the PrimFuncs `topi.maximum` and
    `topi.minimum`, opaque to layout conversion: they become `relax.maximum` and `relax.minimum`.
-3. Signals, volumes and transposed convolutions become images (`passes.planar`).
-4. Normalization across channels becomes one kernel (`passes.local_response`).
-5. Batch normalization becomes a scale and a shift; these, a bias and any other scale or shift per
+3. Normalization across channels becomes one kernel (`passes.local_response`).
+4. Sums in another data type than their operands' get operands in that type
+   (`passes.data_types`).
+5. Signals, volumes and transposed convolutions become images (`passes.planar`).
+6. Batch normalization becomes a scale and a shift; these, a bias and any other scale or shift per
    channel behind a convolution with constant weights become its weights and one addition.
-6. Weights that are lost in every sum become zero (`passes.denormals`).
+7. Weights that are lost in every sum become zero (`passes.denormals`).
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from tvm_blislike.adapter import (
 )
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes.constants import Folding
+from tvm_blislike.passes.data_types import ConvertOperands
 from tvm_blislike.passes.denormals import WithoutDenormals
 from tvm_blislike.passes.local_response import local_response
 from tvm_blislike.passes.planar import ToImages
@@ -52,9 +55,10 @@ class Canonicalize:
         """Return the rewritten module."""
         mod = _rewrite(mod, _Operators)
         mod = TIDY(local_response(TIDY(mod)))
+        mod = ConvertOperands(self.core)(mod)
         mod = TIDY(ToImages(self.core)(mod))
-        mod = _rewrite(_rewrite(mod, _Affine), WithoutDenormals)
-        return relax.transform.DeadCodeElimination()(mod)
+        mod = relax.transform.DeadCodeElimination()(_rewrite(mod, _Affine))
+        return _rewrite(mod, WithoutDenormals)
 
 
 def _rewrite(mod: tvm.IRModule, rewriter: type) -> tvm.IRModule:
@@ -131,11 +135,22 @@ def _placeholders(args: list[relax.Expr]) -> list[relax.Expr]:
 
 @dataclass(frozen=True)
 class _Folded:
-    """A value known to be `conv2d(data, weights) * scale + shift`, per output channel."""
+    """A value known to be `conv2d(data, weights) * scale + shift`, per output channel.
+
+    `largest` has the largest magnitude of each channel's weights.
+    """
 
     conv: relax.Call
+    largest: np.ndarray
     scale: np.ndarray
     shift: np.ndarray
+
+    @staticmethod
+    def of(conv: relax.Call) -> _Folded:
+        weights = constant_array(conv.args[1])
+        low, high = (reduce(axis=(1, 2, 3), initial=0) for reduce in (weights.min, weights.max))
+        largest = np.maximum(-low, high).astype(np.float64)
+        return _Folded(conv, largest, np.ones(len(largest)), np.zeros(len(largest)))
 
     def then(self, op: str, constant: np.ndarray) -> _Folded:
         scale, shift, c = self.scale, self.shift, constant.astype(np.float64)
@@ -145,7 +160,19 @@ class _Folded:
             return replace(self, shift=shift - c)
         if op == "relax.multiply":
             return replace(self, scale=scale * c, shift=shift * c)
-        return replace(self, scale=scale / c, shift=shift / c)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return replace(self, scale=scale / c, shift=shift / c)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether weights and shift stay numbers of their data type.
+
+        A quotient by 0 is infinite, but a sum with infinite weights of both signs is no number.
+        """
+        most = np.finfo(dtype_name(self.conv)).max
+        with np.errstate(invalid="ignore"):
+            largest = np.maximum(self.largest * np.abs(self.scale), np.abs(self.shift))
+        return bool(np.all(largest <= most))
 
 
 @mutator
@@ -183,6 +210,7 @@ class _Affine(PyExprMutator):
             padding=conv.attrs.padding,
             dilation=conv.attrs.dilation,
             groups=conv.attrs.groups,
+            out_dtype=conv.attrs.out_dtype,
         )
 
 
@@ -205,8 +233,7 @@ def _as_chain(
     value: relax.Expr, chains: dict[relax.Var, _Folded], uses: dict[relax.Var, int]
 ) -> tuple[_Folded, relax.Var | None] | None:
     if _is_foldable_conv(value):
-        channels = static_shape(value.args[1])[0]
-        return _Folded(value, np.ones(channels), np.zeros(channels)), None
+        return _Folded.of(value), None
     if not isinstance(value, relax.Call) or op_name(value) not in _AFFINE:
         return None
     left, right = value.args
@@ -217,7 +244,8 @@ def _as_chain(
     constant = _per_channel(right, len(chains[left].scale))
     if constant is None:
         return None
-    return chains[left].then(op_name(value), constant), left
+    folded = chains[left].then(op_name(value), constant)
+    return (folded, left) if folded.is_finite else None
 
 
 def _is_foldable_conv(value: relax.Expr) -> bool:
@@ -227,7 +255,8 @@ def _is_foldable_conv(value: relax.Expr) -> bool:
         and value.attrs.data_layout == "NCHW"
         and value.attrs.kernel_layout == "OIHW"
         and value.attrs.out_layout == "NCHW"
-        and dtype_name(value.args[1]) in ("float32", "float16")
+        and dtype_name(value) in ("float32", "float16")
+        and all(dtype_name(arg) == dtype_name(value) for arg in value.args)
     )
 
 
@@ -236,6 +265,8 @@ def _per_channel(value: relax.Expr, channels: int) -> np.ndarray | None:
     if not is_constant(value):
         return None
     array = constant_array(value)
+    if array.ndim > 4:
+        return None  # The result has as many axes.
     if array.size == 1:
         return np.full(channels, array.reshape(()))
     shape = (1,) * (4 - array.ndim) + array.shape

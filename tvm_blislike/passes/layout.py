@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_blislike.adapter import (
+    constant,
     constant_array,
     dtype_name,
     functions,
@@ -134,6 +134,7 @@ class _Layouts(PyExprMutator):
             data_layout=config.data_layout,
             kernel_layout=attrs.kernel_layout,
             out_layout=config.out_layout,
+            out_dtype=attrs.out_dtype,
         )
         return Image(self.builder_.emit(result), config.out_layout, static_shape(call))
 
@@ -236,15 +237,15 @@ def _place(n: object, c: object, y: object, x: object, layout: str) -> tuple[obj
 
 def _constant_like(arg: relax.Expr, layout: str) -> relax.Expr:
     """Return a constant of at most 4 axes that broadcasts against an image in a layout."""
-    array = constant_array(arg)
+    array, dtype = constant_array(arg), dtype_name(arg)
     if array.size == 1:
-        return relax.const(array.reshape(()), dtype_name(arg))
+        return constant(array.reshape(()), dtype)
     nchw = array.reshape((1,) * (4 - array.ndim) + array.shape)
     n, c, h, w = nchw.shape
     if layout == "NHWC":
-        return relax.const(np.ascontiguousarray(nchw.transpose(0, 2, 3, 1)))
+        return constant(nchw.transpose(0, 2, 3, 1), dtype)
     block = block_of(layout)
     if c == 1:
-        return relax.const(nchw.reshape(n, 1, h, w, 1))
+        return constant(nchw.reshape(n, 1, h, w, 1), dtype)
     blocks = nchw.reshape(n, c // block, block, h, w).transpose(0, 1, 3, 4, 2)
-    return relax.const(np.ascontiguousarray(blocks))
+    return constant(blocks, dtype)

@@ -17,7 +17,13 @@ from tvm_blislike.config import Config
 from tvm_blislike.passes.concat import lower_concat
 from tvm_blislike.passes.layout import Image, transformed
 from tvm_blislike.passes.moves import lower_interleave
-from tvm_blislike.passes.workloads import conv2d_workload, gemm_workload
+from tvm_blislike.passes.workloads import (
+    CONVOLUTIONS,
+    conv2d_workload,
+    described,
+    gemm_workload,
+    why_not,
+)
 from tvm_blislike.schedules.common import stages
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.workload import Workload
@@ -31,10 +37,14 @@ _OUT_ELEMENTWISE_FUSABLE = 4
 def legalize(strategy: Strategy) -> tvm.transform.Pass:
     """Return the pass that lowers what the strategy has an implementation for."""
 
+    def left(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        strategy.leave(described(call), why_not(call))
+        return call
+
     def conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         workload = conv2d_workload(call)
         if workload is None:
-            return call
+            return left(builder, call)
         choice = strategy.choose_in(workload, call.attrs.data_layout, call.attrs.out_layout)
         if choice.config is None:
             return call
@@ -48,8 +58,10 @@ def legalize(strategy: Strategy) -> tvm.transform.Pass:
 
     def matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         workload = gemm_workload(call)
-        choice = strategy.choose(workload) if workload is not None else None
-        if choice is None or choice.config is None:
+        if workload is None:
+            return left(builder, call)
+        choice = strategy.choose(workload)
+        if choice.config is None:
             return call
         rows = (workload.batch, workload.m) if workload.batch > 1 else (workload.m,)
         b_shape = (workload.k, workload.n)
@@ -72,6 +84,7 @@ def legalize(strategy: Strategy) -> tvm.transform.Pass:
         return builder.call_te(topi.take, data, indices, call.attrs.axis, mode="clip")
 
     own = {
+        **dict.fromkeys(CONVOLUTIONS, left),
         "relax.nn.conv2d": conv2d,
         "relax.matmul": matmul,
         "relax.concat": concat,

@@ -89,6 +89,8 @@ class _Rewriter(PyExprMutator):
             return None
         if static_shape(data) is None or dtype_name(data) != "float32":
             return None
+        if static_shape(data) != static_shape(call):
+            return None  # A parameter has more axes.
         return _Window(data, size, alpha, beta, bias)
 
     def _value(self, expr: Any) -> Any:

@@ -244,7 +244,7 @@ def _constant_like(arg: relax.Expr, like: Planar) -> relax.Expr | None:
         full = np.expand_dims(full, 2 if like.along_row else 3)
     elif rank == 5:
         n, c, d, h, w = full.shape
-        if d > 1 and n < like.shape[0]:
-            return None
+        if (n, d) not in ((1, 1), (like.shape[0], like.shape[2])):
+            return None  # Volumes and slices are one axis there.
         full = full.transpose(0, 2, 1, 3, 4).reshape(n * d, c, h, w)
     return relax.const(np.ascontiguousarray(full), dtype_name(arg))

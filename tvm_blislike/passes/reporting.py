@@ -19,7 +19,6 @@ from tvm_blislike.passes.schedule import CHOSEN
 from tvm_blislike.report import CandidateReport, Footprint, LayerReport, Report
 from tvm_blislike.schedules.default_rule import ATTRIBUTE
 from tvm_blislike.strategy import Strategy
-from tvm_blislike.workload import Workload
 
 
 class Reporter:
@@ -42,9 +41,9 @@ class Reporter:
         return run
 
 
-def _left_out(reason: str, workloads: Sequence[Workload]) -> str:
-    """Say why workloads got the default rule: their kernels carry the names of operators only."""
-    return f"default rule for {', '.join(map(str, workloads))}: {reason}"
+def _left_out(reason: str, layers: Sequence[str]) -> str:
+    """Say why layers got the default rule: their kernels carry the names of operators only."""
+    return f"default rule for {', '.join(layers)}: {reason}"
 
 
 def _calls(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:

@@ -1,0 +1,63 @@
+"""Sums in another data type than their operands' become sums of operands in that type.
+
+`relax.matmul(a, b, out_dtype=...)` and the convolutions multiply and add in `out_dtype`. Where the
+core has kernels for that type, its operands are converted first: what is summed stays the same,
+and the sum is one that every implementation computes. Elsewhere the call is left to TVM as it is.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_blislike.adapter import (
+    constant,
+    constant_array,
+    dtype_name,
+    functions,
+    is_constant,
+    op_name,
+)
+from tvm_blislike.cost_models.data_types import missing_dtype
+from tvm_blislike.hardware import Core
+from tvm_blislike.passes.workloads import SUMS
+
+
+@tvm.transform.module_pass(opt_level=0, name="blislike.ConvertOperands")
+class ConvertOperands:
+    """Module pass that converts the operands of every such call, for a core."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Return the rewritten module."""
+        result = mod.clone()
+        for gvar, func in functions(mod):
+            result.update_func(gvar, _ConvertOperands(mod, self.core).visit_expr(func))
+        return result
+
+
+@mutator
+class _ConvertOperands(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, core: Core) -> None:
+        super().__init__(mod)
+        self.core = core
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if op_name(call) not in SUMS:
+            return call
+        dtype = dtype_name(call)
+        if all(dtype_name(arg) == dtype for arg in call.args) or missing_dtype(dtype, self.core):
+            return call
+        args = [self._converted(arg, dtype) for arg in call.args]
+        return self.builder_.normalize(relax.Call(call.op, args, call.attrs))
+
+    def _converted(self, value: relax.Expr, dtype: str) -> relax.Expr:
+        if dtype_name(value) == dtype:
+            return value
+        if is_constant(value):
+            return constant(constant_array(value).astype(dtype), dtype)
+        return self.builder_.emit(relax.op.astype(value, dtype))
