@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tvm_blislike.onnx_shapes import complete, constants_of, distinct, inferred
+from tvm_blislike.operator_sets import opset
 
 if TYPE_CHECKING:
     import onnx
@@ -80,8 +81,11 @@ def _models(
         for name in kept:
             alone.initializer.add().CopyFrom(constants[name])
             alone.initializer[-1].name = name
-        yield node, onnx.ModelProto(
-            ir_version=max(proto.ir_version, 4), opset_import=proto.opset_import, graph=alone
+        yield (
+            node,
+            onnx.ModelProto(
+                ir_version=max(proto.ir_version, 4), opset_import=proto.opset_import, graph=alone
+            ),
         )
 
 
@@ -110,10 +114,10 @@ def _form(model: onnx.ModelProto) -> bytes:
 def _error_of(model: onnx.ModelProto, target: tvm.target.Target) -> Exception | None:
     import tvm
 
-    from tvm_blislike.frontend import import_graph
+    from tvm_blislike.adapter import import_graph
 
     try:
-        tvm.compile(import_graph(model, {}), target)
+        tvm.compile(import_graph(model.graph, opset(model), {}), target)
     except Exception as error:
         return error
     return None

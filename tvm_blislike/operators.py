@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tvm_blislike.errors import UnsupportedOperatorError
 from tvm_blislike.onnx_shapes import constants_in
 from tvm_blislike.operator_sets import MICROSOFT, STANDARD, opset
-from tvm_blislike.settings import missing_setting, setting_of_run_time
+from tvm_blislike.settings import setting_of_run_time
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,7 +59,6 @@ def check_readings(proto: onnx.ModelProto) -> None:
         "Expand": _shape_comes_at_run_time,
         "IsInf": _tells_signs_apart,
         "LayerNormalization": _has_further_results,
-        "NonMaxSuppression": _takes_other_thresholds,
         "PRelu": _slopes_belong_to_axis_1,
         "RoiAlign": _takes_the_largest,
         "SequenceInsert": _counts_from_the_back,
@@ -185,11 +184,6 @@ def _slopes_belong_to_axis_1(proto: onnx.ModelProto, node: onnx.NodeProto) -> st
 def _shape_comes_at_run_time(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
     unknown = why_unknown(proto, node)
     return f"{unknown}, and a 1 in it keeps sizes" if unknown else None
-
-
-def _takes_other_thresholds(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
-    """The importer takes thresholds of its own for those that it does not know."""
-    return why_unknown(proto, node) or missing_setting(node)
 
 
 def _drops(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:

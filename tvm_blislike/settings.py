@@ -55,11 +55,3 @@ def setting_of_run_time(node: onnx.NodeProto, constants: Container[str]) -> str 
         if operand and operand not in constants:
             return f"its {name} ({operand!r}) is known at run time only"
     return None
-
-
-def missing_setting(node: onnx.NodeProto) -> str | None:
-    """Return which setting of a node is left out, in words; None where all are there."""
-    for place, name in _SETTINGS.get(node.op_type, {}).items():
-        if place >= len(node.input) or not node.input[place]:
-            return f"its {name} is left out"
-    return None

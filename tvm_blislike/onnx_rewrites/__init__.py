@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tvm_blislike.onnx_rewrites import pooling, resize
+from tvm_blislike.onnx_rewrites import arithmetic, pooling, resize, selection
 from tvm_blislike.onnx_rewrites.site import Site
 
 # Takes the place of a node: returns the tensors that stand for its results, None to leave it.
@@ -18,6 +18,12 @@ REWRITES: dict[str, Rewrite] = {
     "AveragePool": pooling.average_pool,
     "LpPool": pooling.lp_pool,
     "MaxPool": pooling.max_pool,
+    "Mod": arithmetic.remainder,
+    "NonMaxSuppression": selection.non_max_suppression,
+    "OneHot": selection.one_hot,
+    "Pow": arithmetic.power,
     "Resize": resize.resize,
+    "TopK": selection.top_k,
+    "Unique": selection.unique,
     "Upsample": resize.upsample,
 }

@@ -68,6 +68,11 @@ class Site:
         """Return the data type of an operand, which must be known."""
         return self._known(self.node.input[index]).dtype
 
+    def dtype_if_known(self, index: int) -> np.dtype | None:
+        """Return the data type of an operand, None when it is not known."""
+        found = self.tensors.get(self.node.input[index])
+        return found.dtype if found else None
+
     def result_shape(self) -> tuple[int, ...] | None:
         """Return the shape of the first result, None when it is not known."""
         found = self.tensors.get(self.node.output[0])
@@ -97,12 +102,18 @@ class Site:
         self.nodes.append(made)
         return result
 
+    def cast(self, name: str, dtype: np.dtype) -> str:
+        """Put a conversion here and return its result."""
+        from onnx import helper
+
+        return self.add("Cast", name, to=helper.np_dtype_to_tensor_dtype(dtype))
+
     def constant(self, array: np.ndarray) -> str:
         """Put a constant here and return its name."""
         from onnx import numpy_helper
 
         name = next(self.names)
-        self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        self.initializers.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
     def _known(self, name: str) -> Tensor:
