@@ -52,13 +52,18 @@ def reference(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
 
 
 def runtime(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    return runtime_results(model, x)[0]
+
+
+def runtime_results(model: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
+    """Return what ONNX Runtime computes, node by node."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    return session.run(None, {"x": x})[0]
+    return session.run(None, {"x": x})
 
 
 def computed(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:

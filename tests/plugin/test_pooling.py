@@ -8,7 +8,16 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from rewrites import close, computed, one_node, operators, runtime, several_nodes, written
+from rewrites import (
+    close,
+    computed,
+    one_node,
+    operators,
+    runtime,
+    runtime_results,
+    several_nodes,
+    written,
+)
 
 import tvm_blislike
 from tvm_blislike.errors import UnsupportedOperatorError
@@ -163,6 +172,22 @@ def test_data_types(dtype: str) -> None:
     whole = {"dilations": [1, 1], "ceil_mode": 0, **attributes}
     np.testing.assert_array_equal(result, slow("MaxPool", x, whole))
     assert result.dtype == dtype
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_indices(rank: int) -> None:
+    # Few values, so that windows hold the largest one several times.
+    x = RNG.integers(-3, 3, (2, 3, *SIZES[:rank])).astype("float32")
+    nodes, models = [], []
+    chosen = [grid(rank, {"storage_order": 0})[2], *grid(rank, {"storage_order": 1})[1:9:4]]
+    for index, attributes in enumerate(chosen):
+        results = [f"y_{index}", f"at_{index}"]
+        nodes.append(helper.make_node("MaxPool", ["x"], results, **attributes))
+        models.append(several_nodes([nodes[-1]], {"x": x}, opset=12))
+    ours = tvm_blislike.compile(several_nodes(nodes, {"x": x}, opset=12)).run({"x": x})
+    theirs = [array for model in models for array in runtime_results(model, x)]
+    for name, array in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(ours[name], array, err_msg=name)
 
 
 @pytest.mark.parametrize("p", [1, 2, 3])

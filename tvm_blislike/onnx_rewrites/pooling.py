@@ -8,28 +8,36 @@ from functools import reduce
 
 import numpy as np
 
+from tvm_blislike.onnx_rewrites.pool_indices import max_pool_indices
 from tvm_blislike.onnx_rewrites.site import Site
 from tvm_blislike.onnx_rewrites.windows import Windows, windows_of
 
 
 def max_pool(site: Site) -> Sequence[str] | None:
-    """Write `MaxPool` with plain padding; `auto_pad` and `ceil_mode` are read otherwise."""
-    if len(site.node.output) > 1 and site.node.output[1]:
-        site.refuse("its second result, Indices, cannot be computed")
-    axes = windows_of(site)
-    if _is_plain(site):
+    """Write `MaxPool` with plain padding; the importer does not know its second result."""
+    wants_indices = len(site.node.output) > 1 and bool(site.node.output[1])
+    plain = _is_plain(site) and not wants_indices
+    if plain and not site.is_known():
         return None
-    return [_pool(site, "MaxPool", site.node.input[0], axes)]
+    axes = windows_of(site)
+    if plain:
+        return None
+    largest = _pool(site, "MaxPool", site.node.input[0], axes)
+    return [largest, max_pool_indices(site, axes)] if wants_indices else [largest]
 
 
 def average_pool(site: Site) -> Sequence[str] | None:
     """Write `AveragePool` with plain padding, and divide by what its windows really hold."""
-    axes = windows_of(site)
     padding = bool(site.attribute("count_include_pad", 0))
-    if _is_plain(site) and (padding or not _is_dilated(axes)):
+    dilated = max(site.attribute("dilations", [1])) > 1
+    plain = _is_plain(site) and (padding or not dilated)
+    if plain and not site.is_known():
+        return None
+    axes = windows_of(site)
+    if plain:
         return None
     image = site.node.input[0]
-    if not padding and not _is_dilated(axes):
+    if not padding and not dilated:
         return [_pool(site, "AveragePool", image, axes, count_include_pad=0)]
     mean = _pool(site, "AveragePool", image, axes, count_include_pad=1)
     elements = [windows.elements(padding) for windows in axes]
@@ -59,10 +67,6 @@ def _power(site: Site, base: str, exponent: float) -> str:
     if exponent == 0.5:
         return site.add("Sqrt", base)
     return site.add("Pow", base, site.constant(np.array(exponent, site.dtype())))
-
-
-def _is_dilated(axes: Sequence[Windows]) -> bool:
-    return any(windows.dilation > 1 for windows in axes)
 
 
 def _is_plain(site: Site) -> bool:

@@ -62,11 +62,16 @@ class Site:
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
         """Return the shape of an operand, which must be known."""
-        return self._known(self.node.input[index]).shape
+        return self._known(index).shape
 
     def dtype(self, index: int = 0) -> np.dtype:
         """Return the data type of an operand, which must be known."""
-        return self._known(self.node.input[index]).dtype
+        return self._known(index).dtype
+
+    def is_known(self, index: int = 0) -> bool:
+        """Whether shape and data type of an operand are known."""
+        found = self.tensors.get(self.node.input[index])
+        return found is not None and found.shape is not None and found.dtype is not None
 
     def dtype_if_known(self, index: int) -> np.dtype | None:
         """Return the data type of an operand, None when it is not known."""
@@ -116,8 +121,8 @@ class Site:
         self.initializers.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
-    def _known(self, name: str) -> Tensor:
-        found = self.tensors.get(name)
-        if found is None or found.shape is None or found.dtype is None:
+    def _known(self, index: int) -> Tensor:
+        if not self.is_known(index):
+            name = self.node.input[index]
             self.refuse(f"the shape of {name!r} is not known before it runs")
-        return found
+        return self.tensors[self.node.input[index]]
