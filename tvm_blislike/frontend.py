@@ -13,6 +13,7 @@ from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.element_types import check_element_types
 from tvm_blislike.errors import InputError, ModelError, UnsupportedOperatorError, suggest
 from tvm_blislike.folding import replace_by_constants, settled
+from tvm_blislike.infinities import keep_infinities
 from tvm_blislike.onnx_rewrites.rewriting import rewritten
 from tvm_blislike.operator_sets import check_versions, opset, without_functions
 from tvm_blislike.operators import (
@@ -115,7 +116,7 @@ def prepared(
     shapes_of_inputs = {spec.name: spec.shape for spec in inputs}
     proto = rewritten(proto, shapes_of_inputs, owned=proto is not model)
     check_readings(proto)
-    return proto, name, inputs
+    return keep_infinities(proto), name, inputs
 
 
 def _folded(proto: onnx.ModelProto, inputs: Sequence[TensorSpec], owned: bool) -> onnx.ModelProto:

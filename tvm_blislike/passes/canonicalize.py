@@ -41,6 +41,8 @@ from tvm_blislike.passes.local_response import local_response
 from tvm_blislike.passes.planar import ToImages
 from tvm_blislike.passes.tidy import TIDY
 
+# Maxima of several tensors arrive as one stack of them and a reduction.
+_OF_STACKS = {"relax.max": relax.op.maximum, "relax.min": relax.op.minimum}
 _AFFINE = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
 
 
@@ -78,6 +80,8 @@ class _Operators(Folding):
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         result = super().visit_call_(call)
+        if op_name(result) in _OF_STACKS:
+            return self._one_by_one(result)
         return self._operator_of(result) if op_name(result) == "relax.call_tir" else result
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
@@ -104,6 +108,25 @@ class _Operators(Folding):
         )
         scaled = self.builder_.emit(relax.op.multiply(data, scale))
         return relax.op.add(scaled, shift)
+
+    def _one_by_one(self, call: relax.Call) -> relax.Expr:
+        """Return the maxima of two that the importer stacked up; any other call as it is."""
+        stack = self._value(call.args[0])
+        axes = None if call.attrs.axis is None else [int(axis) for axis in call.attrs.axis]
+        if op_name(stack) != "relax.stack" or int(stack.attrs.axis or 0) or axes != [0]:
+            return call
+        parts = self._value(stack.args[0])
+        if call.attrs.keepdims or not isinstance(parts, relax.Tuple):
+            return call
+        operator = _OF_STACKS[op_name(call)]
+        total, *rest = map(self.known, parts.fields)
+        for part in rest:
+            total = self.builder_.emit(operator(total, part))
+        return total
+
+    def _value(self, expr: relax.Expr) -> relax.Expr:
+        bound = self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
+        return expr if bound is None else bound
 
     def _operator_of(self, call: relax.Call) -> relax.Expr:
         fields = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else []

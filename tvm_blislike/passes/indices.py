@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 import tvm
-from tvm import tirx
+from tvm import s_tir, tirx
 
 from tvm_blislike.schedules.rewrite import collect
 
@@ -30,8 +30,9 @@ class NarrowIndices:
             if not isinstance(func, tirx.PrimFunc):
                 continue
             buffers = _buffers(func)
-            # TVM's pass would break functions of scalars only, whose blocks have no indices.
-            if any(len(b.shape) for b in buffers) and all(map(_is_narrow, buffers)):
+            # TVM's pass breaks functions of scalars only, and blocks that compute a scalar.
+            is_broken = not any(len(b.shape) for b in buffers) or _has_bare_blocks(func)
+            if not is_broken and all(map(_is_narrow, buffers)):
                 wide[gvar] = func
             else:
                 result.update_func(gvar, func.with_attr("op_pattern", _OPAQUE))
@@ -45,6 +46,15 @@ def _buffers(func: tirx.PrimFunc) -> list[tirx.Buffer]:
     """Return every buffer of a function: parameters, temporaries and views."""
     # They are variables of a type that has a shape.
     return [variable for variable in collect(func, tirx.Var) if hasattr(variable, "shape")]
+
+
+def _has_bare_blocks(func: tirx.PrimFunc) -> bool:
+    """Whether a block is in no loop, as those are that compute a scalar."""
+    realized = collect(func, s_tir.SBlockRealize)
+    return any(
+        block.iter_values and all(isinstance(value, tirx.IntImm) for value in block.iter_values)
+        for block in realized
+    )
 
 
 def _is_narrow(buffer: tirx.Buffer) -> bool:

@@ -17,6 +17,7 @@ from tvm_blislike.config import Config
 from tvm_blislike.passes.concat import lower_concat
 from tvm_blislike.passes.layout import Image, transformed
 from tvm_blislike.passes.moves import lower_interleave
+from tvm_blislike.passes.not_finite import NAMES, lower_not_finite
 from tvm_blislike.passes.workloads import (
     CONVOLUTIONS,
     conv2d_workload,
@@ -83,7 +84,12 @@ def legalize(strategy: Strategy) -> tvm.transform.Pass:
         data, indices = call.args
         return builder.call_te(topi.take, data, indices, call.attrs.axis, mode="clip")
 
+    def not_finite(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        lowered = lower_not_finite(builder, call)
+        return call if lowered is None else lowered
+
     own = {
+        **dict.fromkeys(NAMES, not_finite),
         **dict.fromkeys(CONVOLUTIONS, left),
         "relax.nn.conv2d": conv2d,
         "relax.matmul": matmul,

@@ -20,6 +20,7 @@ from tvm_blislike.registry import get_implementation
 from tvm_blislike.schedules import lowering
 from tvm_blislike.schedules.common import root_block, stages
 from tvm_blislike.schedules.default_rule import DefaultCPU
+from tvm_blislike.schedules.not_a_number import keep_nan
 from tvm_blislike.strategy import Strategy
 from tvm_blislike.targets import core_of
 from tvm_blislike.workload import Workload
@@ -40,7 +41,8 @@ def schedule(strategy: Strategy) -> tvm.transform.Pass:
                 if scheduled is not None:
                     result.update_func(gvar, scheduled)
         target = tvm.target.Target.current()
-        return marked(s_tir.dlight.ApplyDefaultSchedule(DefaultCPU())(finish(result, target)))
+        result = s_tir.dlight.ApplyDefaultSchedule(DefaultCPU())(finish(result, target))
+        return marked(keep_nan(result, strategy.core))
 
     return run
 
