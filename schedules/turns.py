@@ -37,21 +37,27 @@ def _turned(loop: tirx.For) -> tirx.Stmt:
     if note is None:
         return loop
     rows = collect(loop.body, tirx.For)[0]
+    load = _load_of_block(rows.body)
+    if load is None:  # an epilogue such as x - x, of which nothing is left
+        return loop
     lanes = int(note)
     parts: list[tirx.Stmt] = []
     for column in range(0, int(loop.extent), lanes):
         for row, height in pieces.vectors(0, int(rows.extent), lanes):
-            parts += _square(loop, rows, (row, height), (column, lanes))
+            parts += _square(loop, rows, load, (row, height), (column, lanes))
     return tirx.SeqStmt(parts)
 
 
 def _square(
-    loop: tirx.For, rows: tirx.For, across: tuple[int, int], along: tuple[int, int]
+    loop: tirx.For,
+    rows: tirx.For,
+    load: Any,
+    across: tuple[int, int],
+    along: tuple[int, int],
 ) -> Iterator[tirx.Stmt]:
     """Load, transpose and finish (first, number) rows by (first, lanes) columns of a block."""
     (row, height), (column, lanes) = across, along
     width = min(lanes, int(loop.extent) - column)
-    load = _load_of_block(rows.body)
     dtype = str(load.source.dtype)
     turned = tirx.decl_buffer((width, height), dtype, "turned")
     loads = [_vector(load, loop, rows, row + i, column, lanes) for i in range(height)]
@@ -71,7 +77,7 @@ def _square(
 
 def _load_of_block(body: tirx.Stmt) -> Any:
     loads = collect(body, ir.TensorLoad)
-    return next(load for load in loads if load.source.name.startswith(_BLOCK))
+    return next((load for load in loads if load.source.name.startswith(_BLOCK)), None)
 
 
 def _vector(

@@ -24,11 +24,17 @@ if TYPE_CHECKING:
 # Elements of a tensor that is worth keeping as a constant: the grids of detectors have some 10,000.
 # Larger ones are weights, and slow to compute with ONNX's reference implementation.
 _MOST_ELEMENTS = 1 << 20
-# Not the same each time, or read as they are by what comes later, such as quantized weights.
-_KEPT = frozenset(
+# What shapes, axes, indices and grids are computed with. Others are left to the compiler: ONNX's
+# reference implementation gets some attributes of the larger operators wrong, and random numbers
+# and quantized weights have to stay.
+_ARITHMETIC = frozenset(
     """
-    Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike
-    DequantizeLinear QuantizeLinear DynamicQuantizeLinear
+    Abs Add And ArgMax ArgMin Cast CastLike Ceil Clip Compress Concat Constant ConstantOfShape Cos
+    CumSum Div Equal Exp Expand EyeLike Flatten Floor Gather GatherElements GatherND Greater
+    GreaterOrEqual Identity Less LessOrEqual Log MatMul Max Min Mod Mul Neg NonZero Not OneHot Or
+    Pow Range Reciprocal ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round ScatterElements
+    ScatterND Shape Sign Sin Size Slice Split Sqrt Squeeze Sub Sum Tile TopK Transpose Trilu Unique
+    Unsqueeze Where Xor
     """.split()
 )
 # Read nothing of their input but its shape.
@@ -97,7 +103,7 @@ def _array(tensor: onnx.TensorProto) -> np.ndarray | None:
 
 def _foldable(node: onnx.NodeProto, known: Values) -> bool:
     """Whether a node, not computed yet, may be computed ahead."""
-    if node.domain not in STANDARD or node.op_type in _KEPT or any(branches(node)):
+    if node.domain not in STANDARD or node.op_type not in _ARITHMETIC or any(branches(node)):
         return False
     if known.keys() >= set(distinct(node.output)):
         return False

@@ -53,12 +53,8 @@ def check_readings(proto: onnx.ModelProto) -> None:
     faults = {
         "Attention": _has_further_results,
         "BatchNormalization": _trains,
-        "ConvTranspose": _output_shape_matters,
-        "Dropout": _drops,
         "EmbedLayerNormalization": _has_further_results,
         "Expand": _shape_comes_at_run_time,
-        "IsInf": _tells_signs_apart,
-        "LayerNormalization": _has_further_results,
         "PRelu": _slopes_belong_to_axis_1,
         "RoiAlign": _takes_the_largest,
         "SequenceInsert": _counts_from_the_back,
@@ -153,27 +149,6 @@ def _trains(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
     return "training_mode is set; export it for inference" if trains else None
 
 
-def _output_shape_matters(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
-    """Tell whether `output_shape` says anything that the other attributes do not."""
-    import onnx
-
-    if not attribute(node, "output_shape"):
-        return None
-    plain = onnx.ModelProto()
-    plain.CopyFrom(proto)
-    for other in all_nodes(plain.graph):
-        kept = [item for item in other.attribute if item.name != "output_shape"]
-        del other.attribute[:]
-        other.attribute.extend(kept)
-    del plain.graph.output[:]  # their declared shapes would contradict
-    inferred = onnx.shape_inference.infer_shapes(plain).graph.value_info
-    types = [value.type.tensor_type for value in inferred if value.name == node.output[0]]
-    sizes = [dim.dim_value for dim in types[0].shape.dim] if types else []
-    wanted = list(attribute(node, "output_shape"))
-    reason = f"output_shape {'x'.join(map(str, wanted))} needs other pads"
-    return None if sizes[2:] == wanted else reason
-
-
 def _slopes_belong_to_axis_1(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
     version = opset(proto)
     slopes = [item.dims for item in proto.graph.initializer if item.name == node.input[1]]
@@ -184,15 +159,6 @@ def _slopes_belong_to_axis_1(proto: onnx.ModelProto, node: onnx.NodeProto) -> st
 def _shape_comes_at_run_time(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
     unknown = why_unknown(proto, node)
     return f"{unknown}, and a 1 in it keeps sizes" if unknown else None
-
-
-def _drops(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
-    if unknown := why_unknown(proto, node):
-        return unknown
-    trains = _constant_value(proto, node, 2)
-    if trains is not None and trains.any():
-        return "training_mode is set; export it for inference"
-    return _has_further_results(proto, node)
 
 
 def _counts_from_the_back(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
@@ -208,13 +174,6 @@ def _constant_value(proto: onnx.ModelProto, node: onnx.NodeProto, place: int) ->
     name = node.input[place] if place < len(node.input) else ""
     tensor = constants_everywhere(proto).get(name)
     return None if tensor is None else numpy_helper.to_array(tensor)
-
-
-def _tells_signs_apart(_proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
-    for name in ("detect_negative", "detect_positive"):
-        if attribute(node, name) == 0:
-            return f"{name} is 0"
-    return None
 
 
 def _takes_the_largest(_proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:

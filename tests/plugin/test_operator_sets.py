@@ -190,7 +190,6 @@ def test_what_is_read_of_microsofts_operators(name: str) -> None:
 @pytest.mark.parametrize(
     ("operator", "domain"),
     [
-        ("LayerNormalization", ""),
         ("SkipLayerNormalization", "com.microsoft"),
         ("EmbedLayerNormalization", "com.microsoft"),
         ("Attention", "com.microsoft"),

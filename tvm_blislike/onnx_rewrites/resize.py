@@ -208,11 +208,11 @@ def _weighted(site: Site, request: _Request, taps: dict[int, Taps]) -> str:
     # ONNX Runtime and TVM do; ONNX does not say.
     wide = np.dtype(np.float32 if given in (np.float16, np.float32) else np.float64)
     if given != wide:
-        image = _cast(site, image, wide)
+        image = site.cast(image, wide)
     for axis in _order(request, taps):
         along = _sum if taps[axis].indices.shape[1] <= _MOST_TAPS else _product
         image = along(site, image, axis, request, taps[axis], wide)
-    return image if given == wide else _cast(site, image, given)
+    return image if given == wide else site.cast(image, given)
 
 
 def _order(request: _Request, taps: dict[int, Taps]) -> list[int]:
@@ -256,9 +256,3 @@ def _with_value_outside(
         mask = mask | flags.reshape([-1 if i == axis else 1 for i in range(rank)])
     value = np.array(request.value_outside).astype(site.dtype())
     return site.add("Where", site.constant(mask), site.constant(value), result)
-
-
-def _cast(site: Site, image: str, dtype: np.dtype) -> str:
-    from onnx import helper
-
-    return site.add("Cast", image, to=helper.np_dtype_to_tensor_dtype(dtype))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -60,20 +60,37 @@ class Site:
         """Whether an operand is given at all."""
         return len(self.node.input) > index and bool(self.node.input[index])
 
+    def is_of(self, dtype: type) -> bool:
+        """Whether the first operand is known to be of a data type."""
+        found = self.known_dtype()  # NumPy takes None for float64
+        return found is not None and found == dtype
+
+    def results(self) -> int:
+        """How many results the node has up to the last that has a name."""
+        named = [i for i, name in enumerate(self.node.output, 1) if name]
+        return max(named, default=0)
+
     def shape(self, index: int = 0) -> tuple[int, ...]:
         """Return the shape of an operand, which must be known."""
-        return self._known(index).shape
+        found = self.tensors.get(self.node.input[index])
+        if found is None or found.shape is None:
+            name = self.node.input[index]
+            self.refuse(f"the shape of {name!r} is not known before it runs")
+        return found.shape
 
     def dtype(self, index: int = 0) -> np.dtype:
         """Return the data type of an operand, which must be known."""
-        return self._known(index).dtype
+        found = self.known_dtype(index)
+        if found is None:
+            self.refuse(f"the data type of {self.node.input[index]!r} is not known")
+        return found
 
     def is_known(self, index: int = 0) -> bool:
         """Whether shape and data type of an operand are known."""
         found = self.tensors.get(self.node.input[index])
         return found is not None and found.shape is not None and found.dtype is not None
 
-    def dtype_if_known(self, index: int) -> np.dtype | None:
+    def known_dtype(self, index: int = 0) -> np.dtype | None:
         """Return the data type of an operand, None when it is not known."""
         found = self.tensors.get(self.node.input[index])
         return found.dtype if found else None
@@ -94,6 +111,13 @@ class Site:
             self.refuse(f"its operand {name!r} is known at run time only")
         return numpy_helper.to_array(self.constants[name])
 
+    def known(self, index: int) -> np.ndarray | None:
+        """Return the value of an operand, None when it is known at run time only or left out."""
+        from onnx import numpy_helper
+
+        tensor = self.constants.get(self.node.input[index]) if self.has_operand(index) else None
+        return None if tensor is None else numpy_helper.to_array(tensor)
+
     def refuse(self, reason: str, hint: str | None = None) -> NoReturn:
         """Raise UnsupportedOperatorError naming the node."""
         raise UnsupportedOperatorError(f"unsupported {describe(self.node)}: {reason}", hint)
@@ -107,11 +131,11 @@ class Site:
         self.nodes.append(made)
         return result
 
-    def cast(self, name: str, dtype: np.dtype) -> str:
-        """Put a conversion here and return its result."""
-        from onnx import helper
-
-        return self.add("Cast", name, to=helper.np_dtype_to_tensor_dtype(dtype))
+    def again(self, *operands: str) -> str:
+        """Put the node here with other operands and all of its attributes."""
+        result = self.add(self.node.op_type, *operands)
+        self.nodes[-1].attribute.extend(self.node.attribute)
+        return result
 
     def constant(self, array: np.ndarray) -> str:
         """Put a constant here and return its name."""
@@ -121,8 +145,23 @@ class Site:
         self.initializers.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
-    def _known(self, index: int) -> Tensor:
-        if not self.is_known(index):
-            name = self.node.input[index]
-            self.refuse(f"the shape of {name!r} is not known before it runs")
-        return self.tensors[self.node.input[index]]
+    def number(self, value: int) -> str:
+        """Put a number here, an index or an axis."""
+        return self.constant(np.array(value, np.int64))
+
+    def cast(self, tensor: str, dtype: np.dtype | type) -> str:
+        """Put a cast here."""
+        from onnx import helper
+
+        return self.add("Cast", tensor, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def reshaped(self, tensor: str, shape: Sequence[int]) -> str:
+        """Put a reshape here."""
+        return self.add("Reshape", tensor, self.constant(np.array(shape, np.int64)))
+
+    def reduced(self, operator: str, tensor: str, axes: Sequence[int], keepdims: int = 0) -> str:
+        """Put a reduction over some axes here."""
+        if self.opset >= (13 if operator == "ReduceSum" else 18):
+            named = self.constant(np.array(axes, np.int64))
+            return self.add(operator, tensor, named, keepdims=keepdims)
+        return self.add(operator, tensor, axes=list(axes), keepdims=keepdims)
