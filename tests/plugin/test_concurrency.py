@@ -210,9 +210,7 @@ def test_a_library_that_is_gone_takes_its_memory_along(tmp_path: Path) -> None:
     weights = np.random.default_rng(0).standard_normal((512, 1024)).astype("float32")
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     tensors = [numpy_helper.from_array(weights, "w")]
-    proto = make_model(
-        [node], [float_input("x", [1, 512])], [float_input("y", [1, 1024])], tensors
-    )
+    proto = make_model([node], [float_input("x", [1, 512])], [float_input("y", [1, 1024])], tensors)
     model = _compiled(proto)
     expected = _outputs(model)
     model.export(tmp_path / "net.so")
