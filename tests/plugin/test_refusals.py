@@ -167,3 +167,21 @@ def test_remainder_of_scalars_is_a_scalar() -> None:
     (z,) = tvm_blislike.compile(model).run(list(arrays.values())).values()
     assert z.shape == ()
     np.testing.assert_allclose(z, np.mod(*arrays.values()), rtol=1e-6)
+
+
+@pytest.mark.parametrize("scores", [(-0.1, -0.2, -0.3), (0.5, -0.2, -3.0), (0.0, 0.0, 0.0)])
+@pytest.mark.parametrize("limit", [None, -1.0, 0.4])
+def test_suppression_whatever_the_sign_of_scores(
+    scores: tuple[float, ...], limit: float | None
+) -> None:
+    """The first two boxes overlap by 0.9, more than is allowed."""
+    boxes = np.array([[[0, 0, 1, 1], [0, 0, 1, 0.9], [0, 2, 1, 3]]], "float32")
+    inputs = {"boxes": boxes, "scores": np.array([[scores]], "float32")}
+    settings = {"most": np.array([9]), "overlap": np.array([0.5], "float32")}
+    if limit is not None:
+        settings["limit"] = np.array([limit], "float32")
+    node = helper.make_node("NonMaxSuppression", [*inputs, *settings], ["chosen"])
+    model = several_nodes([node], inputs, settings)
+    (chosen,) = tvm_blislike.compile(model).run(inputs).values()
+    expected = [i for i in (0, 2) if limit is None or scores[i] > limit]
+    np.testing.assert_array_equal(chosen[:, 2], expected)

@@ -91,18 +91,33 @@ def slice_(site: Site) -> Sequence[str] | None:
 def suppression(site: Site) -> Sequence[str]:
     """Write `NonMaxSuppression` with limits as TVM means them.
 
-    It has other defaults, and drops boxes that overlap by the limit as well, where ONNX drops those
-    that overlap by more.
+    It has other defaults, drops boxes that overlap by the limit as well, where ONNX drops those
+    that overlap by more, and lets no box be dropped whose score is not positive.
     """
     most, overlap, score = (site.value(index) for index in (2, 3, 4))
-    lowest, none = np.finfo(np.float32).min, np.float32(0)
+    none, boxes, scores = np.float32(0), *site.node.input[:2]
     overlap = np.nextafter(none if overlap is None else np.float32(overlap.item()), np.float32(1))
+    limit = none if score is None else np.float32(score.item())
+    if score is None or limit < 0:
+        scores, limit = _positive(site, scores, None if score is None else limit), none
     limits = [
         np.array([0 if most is None else most.item()], np.int64),
         np.array([overlap]),
-        np.array([lowest if score is None else score.item()], np.float32),
+        np.array([limit]),
     ]
-    return [site.again(*site.node.input[:2], *map(site.constant, limits))]
+    return [site.again(boxes, scores, *map(site.constant, limits))]
+
+
+def _positive(site: Site, scores: str, limit: np.float32 | None) -> str:
+    """Put scores here that are positive and in the same order, 0 for those below the limit."""
+    zero, one = (site.constant(np.array(number, np.float32)) for number in (0, 1))
+    lowest = site.reduced("ReduceMin", scores, range(len(site.shape(1))), keepdims=1)
+    added = site.add("Where", site.add("Less", zero, lowest), zero, site.add("Sub", one, lowest))
+    shifted = site.add("Add", scores, added)
+    if limit is None:
+        return shifted
+    kept = site.add("Less", site.constant(np.array(limit)), scores)
+    return site.add("Where", kept, shifted, zero)
 
 
 def unique(site: Site) -> None:
