@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,7 +94,7 @@ def load(
         Symbolic shapes without a value, or `shapes` that do not fit.
     """
     proto, name, inputs = prepared(model, shapes)
-    module = _import(proto, name, inputs)
+    module = _import(proto, name, inputs, lambda: read_model(model)[0])
     return LoadedModel(name, module, inputs, _output_specs(proto, module))
 
 
@@ -253,8 +253,17 @@ def _render(shape: Sequence[int | str] | None) -> str:
     return "x".join(str(dim) or "?" for dim in shape) or "scalar"
 
 
-def _import(proto: onnx.ModelProto, name: str, inputs: Sequence[TensorSpec]) -> tvm.IRModule:
-    """Run TVM's importer, turning what it raises into errors that name the model."""
+def _import(
+    proto: onnx.ModelProto,
+    name: str,
+    inputs: Sequence[TensorSpec],
+    original: Callable[[], onnx.ModelProto],
+) -> tvm.IRModule:
+    """Run TVM's importer, turning what it raises into errors that name the model.
+
+    Whether a model is valid says its original: what takes the place of a node may be of an opset
+    that the importer alone takes for the model's.
+    """
     import onnx
 
     from tvm_blislike.adapter import import_graph
@@ -265,7 +274,7 @@ def _import(proto: onnx.ModelProto, name: str, inputs: Sequence[TensorSpec]) -> 
             return import_graph(proto.graph, opset(proto), shapes)
     except Exception as error:
         try:
-            onnx.checker.check_model(proto)
+            onnx.checker.check_model(original())
         except Exception as fault:
             raise ModelError(f"{name} is not a valid ONNX model: {first_line(fault)}") from error
         node = failing_node(error)

@@ -72,6 +72,8 @@ def resize(g: Graph) -> None:
         if g.opset >= 18:
             policies = ["stretch", "not_larger", "not_smaller"]
             attributes |= g.maybe(0.15, keep_aspect_ratio_policy=g.pick(policies))
+            if "keep_aspect_ratio_policy" in attributes and "axes" in attributes:
+                attributes["axes"] = axes  # ONNX Runtime takes no others with a policy
     if attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize":
         starts = g.rng.uniform(0, 0.3, len(axes))
         ends = g.rng.uniform(0.6, 1.1, len(axes))

@@ -79,13 +79,44 @@ def arg_reduce(site: Site) -> Sequence[str] | None:
     return [site.add(operator, site.node.input[0], axis=axis + len(site.shape()), keepdims=keep)]
 
 
-def slice_(site: Site) -> Sequence[str] | None:
-    """Write `Slice` with the axes that it leaves out."""
-    if site.opset < 10 or site.has_operand(3) or not site.has_operand(4):
+def gather_elements(site: Site) -> Sequence[str] | None:
+    """Write `GatherElements` of a part of the other axes with that part of the tensor.
+
+    TVM counts on indices for all of them and reads elsewhere.
+    """
+    shape, given = site.shape(), site.shape(1)
+    axis = site.attribute("axis", 0) % len(shape)
+    cut = [i for i in range(len(shape)) if i != axis and given[i] != shape[i]]
+    if not cut:
         return None
-    starts, steps = site.value(1), site.node.input[4]
-    axes = site.constant(np.arange(starts.size))
-    return [site.add("Slice", *site.node.input[:3], axes, steps)]
+    data, indices = site.node.input
+    part = site.sliced(data, cut, [0] * len(cut), [given[i] for i in cut])
+    return [site.add("GatherElements", part, indices, axis=axis)]
+
+
+def slice_(site: Site) -> Sequence[str] | None:
+    """Write `Slice` with its axes, and as operands: the importer knows of no other form."""
+    data = site.node.input[0]
+    if site.opset < 10:
+        starts, ends = site.attribute("starts"), site.attribute("ends")
+        return [site.sliced(data, site.attribute("axes", range(len(starts))), starts, ends)]
+    if site.has_operand(3) or not site.has_operand(4):
+        return None
+    axes = site.constant(np.arange(site.value(1).size))
+    return [site.add("Slice", *site.node.input[:3], axes, site.node.input[4])]
+
+
+def split(site: Site) -> Sequence[str] | None:
+    """Write a `Split` with empty parts as slices; TVM wants places to cut that differ."""
+    sizes = site.attribute("split") if site.opset < 13 else site.known(1)
+    if sizes is None or all(sizes):
+        return None
+    axis = site.attribute("axis", 0) % len(site.shape())
+    ends = np.cumsum(sizes)
+    return [
+        site.sliced(site.node.input[0], [axis], [end - size], [end])
+        for size, end in zip(sizes, ends, strict=True)
+    ]
 
 
 def suppression(site: Site) -> Sequence[str]:

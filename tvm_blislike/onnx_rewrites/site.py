@@ -85,15 +85,15 @@ class Site:
             self.refuse(f"the data type of {self.node.input[index]!r} is not known")
         return found
 
-    def is_known(self, index: int = 0) -> bool:
-        """Whether shape and data type of an operand are known."""
-        found = self.tensors.get(self.node.input[index])
-        return found is not None and found.shape is not None and found.dtype is not None
-
     def known_dtype(self, index: int = 0) -> np.dtype | None:
         """Return the data type of an operand, None when it is not known."""
         found = self.tensors.get(self.node.input[index])
         return found.dtype if found else None
+
+    def is_known(self, index: int = 0) -> bool:
+        """Whether shape and data type of an operand are known."""
+        found = self.tensors.get(self.node.input[index])
+        return found is not None and found.shape is not None and found.dtype is not None
 
     def result_shape(self) -> tuple[int, ...] | None:
         """Return the shape of the first result, None when it is not known."""
@@ -131,10 +131,11 @@ class Site:
         self.nodes.append(made)
         return result
 
-    def again(self, *operands: str) -> str:
-        """Put the node here with other operands and all of its attributes."""
+    def again(self, *operands: str, without: Sequence[str] = ()) -> str:
+        """Put the node here with other operands, and its attributes but some."""
         result = self.add(self.node.op_type, *operands)
-        self.nodes[-1].attribute.extend(self.node.attribute)
+        kept = [item for item in self.node.attribute if item.name not in without]
+        self.nodes[-1].attribute.extend(kept)
         return result
 
     def constant(self, array: np.ndarray) -> str:
@@ -158,6 +159,13 @@ class Site:
     def reshaped(self, tensor: str, shape: Sequence[int]) -> str:
         """Put a reshape here."""
         return self.add("Reshape", tensor, self.constant(np.array(shape, np.int64)))
+
+    def sliced(
+        self, tensor: str, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int]
+    ) -> str:
+        """Put a slice here, in the form with operands whatever the opset."""
+        limits = [self.constant(np.array(values, np.int64)) for values in (starts, ends, axes)]
+        return self.add("Slice", tensor, *limits)
 
     def reduced(self, operator: str, tensor: str, axes: Sequence[int], keepdims: int = 0) -> str:
         """Put a reduction over some axes here."""
