@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -39,15 +39,16 @@ class Group:
     cases: tuple[str, ...]
     refusal: Refusal
     reason: str
-    misread: bool  # TVM's importer takes them, without a word, for something else
+    misread: tuple[str, ...]  # those that TVM's importer takes, without a word, for something else
 
     def has(self, name: str) -> bool:
         """Whether a case belongs here."""
-        return any(fnmatchcase(name, pattern) for pattern in self.cases)
+        return _is_any(name, self.cases)
 
     def unused(self, names: Mapping[str, Case]) -> list[str]:
         """Return the patterns that no case has."""
-        return [p for p in self.cases if not any(fnmatchcase(name, p) for name in names)]
+        patterns = (*self.cases, *self.misread)
+        return [p for p in patterns if not any(fnmatchcase(name, p) for name in names)]
 
 
 class Table:
@@ -55,17 +56,22 @@ class Table:
 
     def __init__(self) -> None:
         table = tomllib.loads(TABLE.read_text())
-        self.without_converter: dict[str, str] = table["without_converter"]
+        self.without_converter = frozenset(table["without_converter"])
         self.wider: list[dict] = table["wider"]
         self.groups = [
-            Group(tuple(g["cases"]), Refusal(g["error"], g["message"]), g["reason"], g["misread"])
+            Group(
+                tuple(g["cases"]),
+                Refusal(g["error"], g["message"]),
+                g["reason"],
+                tuple(g.get("misread", ())),
+            )
             for g in table["refused"]
         ]
 
     def refusals(self, case: Case) -> list[Refusal]:
         """Return what is said of a case; more than one entry is a fault of the table."""
         found = [group.refusal for group in self.groups if group.has(case.name)]
-        lacking = sorted(case.operators & self.without_converter.keys())
+        lacking = sorted(case.operators & self.without_converter)
         if lacking and not found:
             pattern = rf"unsupported operator: .*\b({'|'.join(lacking)}) \(node"
             found = [Refusal("UnsupportedOperatorError", pattern)]
@@ -73,10 +79,14 @@ class Table:
 
     def is_misread(self, name: str) -> bool:
         """Whether TVM's importer would take a case for something else."""
-        return any(group.misread and group.has(name) for group in self.groups)
+        return any(_is_any(name, group.misread) for group in self.groups)
 
     def tolerance(self, name: str) -> float | None:
         """Return the relative tolerance of a case that needs a wider one than its own."""
-        found = [w["rtol"] for w in self.wider if any(fnmatchcase(name, p) for p in w["cases"])]
+        found = [w["rtol"] for w in self.wider if _is_any(name, w["cases"])]
         assert len(found) < 2, f"two tolerances of {name}"
         return found[0] if found else None
+
+
+def _is_any(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
