@@ -23,6 +23,7 @@ from tvm_blislike.cost_models.roofline import l2_bytes
 from tvm_blislike.cost_models.slicing import INPUT_STATIONARY, WEIGHT_STATIONARY, slicings
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
+from tvm_blislike.space import divisors
 from tvm_blislike.workload import Conv2dWorkload
 
 # Vectors that packing a channel may write out per kernel tap: code, compiled once for each.
@@ -106,8 +107,8 @@ def ways(
     shifts = w.stride[1] == 1 and 0 < reach < kernel.lanes <= w.ow
     # Rows of the micro-kernel are cut exactly, its columns up to whole vectors.
     spare = 0 if columns == FILTER_COLUMNS else kernel.lanes - 1
-    for rows in range(1, w.oh + 1):
-        if w.oh % rows or windows > rows * w.ow + spare:
+    for rows in divisors(w.oh):
+        if windows > rows * w.ow + spare:
             continue
         alone = Config("", kernel.mr, kernel.nr, oh_block=rows, packing=IN_PLACE, columns=columns)
         geo = Im2colGeometry(w, alone)

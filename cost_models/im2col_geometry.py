@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from dataclasses import dataclass
 
@@ -238,8 +237,19 @@ class Im2colGeometry(Divisible):
 @functools.cache
 def _vectors(pixels: int, windows: int, width: int, lanes: int) -> int:
     """Vectors, of powers of two, that cover pixels cut into tiles and into rows."""
-    cuts = {*range(0, pixels, windows), pixels}
-    if width:
-        cuts |= {*range(0, pixels, width)}
-    sizes = (b - a for a, b in itertools.pairwise(sorted(cuts)))
-    return sum(math.ceil(n / min(lanes, 1 << (n.bit_length() - 1))) for n in sizes)
+
+    def vectors(size: int) -> int:
+        return math.ceil(size / min(lanes, 1 << (size.bit_length() - 1))) if size else 0
+
+    def in_row(start: int, size: int) -> int:
+        first = min(size, -start % windows)
+        tiles, last = divmod(size - first, windows)
+        return vectors(first) + tiles * vectors(windows) + vectors(last)
+
+    rows, rest = divmod(pixels, width or max(pixels, 1))
+    width = width or pixels
+    # Rows are cut alike again after so many.
+    period = windows // math.gcd(windows, width)
+    cycle = [in_row(row * width, width) for row in range(min(rows, period))]
+    full, part = divmod(rows, period)
+    return full * sum(cycle) + sum(cycle[:part]) + in_row(rows * width, rest)

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
+
+# `python -m pytest` finds the folder tvm_blislike first, which is the package only in part.
+if importlib.util.find_spec("tvm_blislike.schedules") is None:
+    sys.exit(
+        "this checkout is not installed: run `python dev.py test`, or `pip install -e .[test]` "
+        "before; to test an installed wheel, run `pytest` instead of `python -m pytest`"
+    )
 
 
 @pytest.fixture(autouse=True, scope="session")

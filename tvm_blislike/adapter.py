@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -200,3 +201,9 @@ def import_graph(
         return Importer(shapes, "float32", sanitize=False).from_onnx(graph, opset)
     except _NotConverted as failure:
         raise failure.error from failure
+
+
+def functions_of_python(executable: tvm.runtime.Executable | tvm.runtime.Module) -> list[str]:
+    """Return what a compiled model calls that TVM has in Python only, such as `nonzero`."""
+    text = getattr(executable, "mod", executable)["as_text"]()
+    return re.findall(r"^@relax\.run\.(\S+) packed_func;$", text, re.M)

@@ -53,7 +53,7 @@ def compile(
         Largest error and workspace, implementations to use or to leave out, pinned layers.
     records : path or RecordBook, optional
         What `tune` measured: records of the same core, threads and workload overrule the model.
-        By default the user's own file, if there is one; `RecordBook()` stands for none.
+        By default the user's own file, if there is one; "none" or `RecordBook()` stands for none.
     learned : path or Predictor, optional
         What `records train` wrote: it corrects the cost model.
 

@@ -104,6 +104,13 @@ class CompiledModel:
         """Configuration of the `tvm.target.Target` it was compiled for."""
         return dict(self._target)
 
+    @property
+    def functions_of_python(self) -> list[str]:
+        """What it calls that TVM has in Python only, such as `nonzero`; no bundle can run that."""
+        from tvm_blislike.adapter import functions_of_python
+
+        return functions_of_python(self._executable)
+
     def run(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """Run the model once.
 
@@ -228,13 +235,14 @@ class CompiledModel:
         Parameters
         ----------
         folder : path
-            A new or empty folder, or an older bundle, which is replaced.
+            A new or empty folder, or an older bundle, which is replaced unless somebody added or
+            changed files in it.
         cc : str, optional
             As of `export`.
 
         Raises
         ------
-        OutputError, TargetError, ToolchainError
+        OutputError, TargetError, ToolchainError, UnsupportedOperatorError
             As of `tvm_blislike.export.bundle.write`.
         """
         from tvm_blislike.export import bundle
@@ -242,17 +250,25 @@ class CompiledModel:
         return bundle.write(self, folder, cc)
 
     @staticmethod
-    def load(path: str | os.PathLike[str]) -> CompiledModel:
+    def load(path: str | os.PathLike[str], verify: bool = True) -> CompiledModel:
         """Open a library that `export` wrote.
+
+        Parameters
+        ----------
+        path : path
+            The library.
+        verify : bool
+            Whether to compare it with its checksum before any of its code is loaded; see
+            `tvm_blislike.library.read`.
 
         Raises
         ------
         ModelError
-            When the file is missing, truncated, or was not written by `export`.
+            When the file is missing, truncated, damaged, or was not written by `export`.
         """
         from tvm_blislike.report import Report
 
-        module, about = library.read(path)
+        module, about = library.read(path, verify)
         report = Report.from_json(about.report)
         return CompiledModel(module, about.inputs, about.outputs, about.target, report)
 

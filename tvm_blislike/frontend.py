@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvm_blislike.compiler_lock import compiler_lock
-from tvm_blislike.element_types import check_element_types
-from tvm_blislike.errors import InputError, ModelError, UnsupportedOperatorError, suggest
+from tvm_blislike.errors import ModelError, UnsupportedOperatorError
 from tvm_blislike.folding import replace_by_constants, settled
-from tvm_blislike.infinities import keep_infinities
+from tvm_blislike.graph_inputs import TensorSpec, resolve_inputs
 from tvm_blislike.onnx_rewrites.rewriting import rewritten
+from tvm_blislike.onnx_types import check_types
 from tvm_blislike.operator_sets import check_versions, opset, without_functions
 from tvm_blislike.operators import (
     check_operators,
@@ -23,37 +23,11 @@ from tvm_blislike.operators import (
     failing_node,
     why_unknown,
 )
+from tvm_blislike.sizes import check_sizes
 
 if TYPE_CHECKING:
     import onnx
     import tvm
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """Name, shape and data type of a model's input or output.
-
-    Parameters
-    ----------
-    name : str
-        The name in the ONNX graph.
-    shape : tuple of int or None
-        Sizes; None where a size is known at run time only (outputs such as NonZero).
-    dtype : str
-        NumPy name of the element type.
-    """
-
-    name: str
-    shape: tuple[int | None, ...]
-    dtype: str
-
-    @property
-    def sizes(self) -> str:
-        """The shape as written on the command line, `1x3x224x224`."""
-        return "x".join("?" if size is None else str(size) for size in self.shape) or "scalar"
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.sizes} {self.dtype}"
 
 
 @dataclass(frozen=True)
@@ -95,6 +69,7 @@ def load(
     """
     proto, name, inputs = prepared(model, shapes)
     module = _import(proto, name, inputs, lambda: read_model(model)[0])
+    check_sizes(proto, name, {spec.name: spec.shape for spec in inputs}, module)
     return LoadedModel(name, module, inputs, _output_specs(proto, module))
 
 
@@ -112,11 +87,11 @@ def prepared(
     proto = _folded(proto, inputs, owned=proto is not model)
     check_operators(proto)
     _require_tensors(proto)
-    check_element_types(proto)
+    check_types(proto)
     shapes_of_inputs = {spec.name: spec.shape for spec in inputs}
     proto = rewritten(proto, shapes_of_inputs, owned=proto is not model)
     check_readings(proto)
-    return keep_infinities(proto), name, inputs
+    return proto, name, inputs
 
 
 def _folded(proto: onnx.ModelProto, inputs: Sequence[TensorSpec], owned: bool) -> onnx.ModelProto:
@@ -153,43 +128,6 @@ def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.Mo
     return proto, path.name
 
 
-def resolve_inputs(
-    proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]
-) -> tuple[TensorSpec, ...]:
-    """Return the model's inputs with every size known.
-
-    A named symbolic size that `shapes` settles for one input holds for all others.
-
-    Raises
-    ------
-    InputError
-        Naming every input whose shape is still missing, or the first that contradicts the model.
-    """
-    import onnx
-
-    weights = {tensor.name for tensor in proto.graph.initializer}
-    values = [value for value in proto.graph.input if value.name not in weights]
-    _require_known_names(shapes, [value.name for value in values])
-    declared = {value.name: _declared_shape(value) for value in values}
-    symbols = _bind_symbols(declared, shapes)
-    specs, missing = [], []
-    for value in values:
-        shape = _known_shape(declared[value.name], shapes.get(value.name), symbols)
-        if shape is None:
-            missing.append(f"{value.name} ({_render(declared[value.name])})")
-            continue
-        elem_type = value.type.tensor_type.elem_type
-        dtype = str(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
-        specs.append(TensorSpec(value.name, shape, dtype))
-    if missing:
-        example = missing[0].split(" (")[0]
-        raise InputError(
-            f"these inputs have symbolic shapes: {', '.join(missing)}",
-            f"give each of them a shape, for example --shape {example}=1x3x224x224",
-        )
-    return tuple(specs)
-
-
 def _require_graph(proto: onnx.ModelProto, name: str) -> None:
     # Protobuf accepts many a random file; a model without these fields is none.
     if not proto.ir_version or not proto.graph.node or not proto.graph.output:
@@ -197,62 +135,7 @@ def _require_graph(proto: onnx.ModelProto, name: str) -> None:
     check_versions(proto, name)
 
 
-def _declared_shape(value: onnx.ValueInfoProto) -> list[int | str] | None:
-    """Return sizes (int), symbols (str, empty when unnamed), or None for an unknown rank."""
-    if not value.type.HasField("tensor_type"):
-        raise InputError(f"input {value.name} is no tensor; only tensors can be passed in")
-    if not value.type.tensor_type.HasField("shape"):
-        return None
-    dims = value.type.tensor_type.shape.dim
-    return [dim.dim_value if dim.dim_value > 0 else dim.dim_param for dim in dims]
-
-
-def _require_known_names(shapes: Mapping[str, Sequence[int]], names: list[str]) -> None:
-    for name in shapes:
-        if name not in names:
-            raise InputError(f"the model has no input named {name!r}", suggest(name, names))
-
-
-def _bind_symbols(
-    declared: Mapping[str, list[int | str] | None], shapes: Mapping[str, Sequence[int]]
-) -> dict[str, int]:
-    """Return the value of each named symbol that the given shapes settle."""
-    symbols: dict[str, int] = {}
-    for name, given in shapes.items():
-        pattern = declared[name]
-        if any(size < 1 for size in given):
-            raise InputError(f"shape {_render(given)} of {name}: every size must be at least 1")
-        if pattern is None:
-            continue
-        expected = [symbols.get(dim, dim) if isinstance(dim, str) else dim for dim in pattern]
-        fits = len(given) == len(expected) and all(
-            isinstance(dim, str) or dim == size for dim, size in zip(expected, given, strict=True)
-        )
-        if not fits:
-            raise InputError(
-                f"shape {_render(given)} does not fit input {name}, which is {_render(expected)}"
-            )
-        symbols |= {d: s for d, s in zip(expected, given, strict=True) if isinstance(d, str) and d}
-    return symbols
-
-
-def _known_shape(
-    declared: list[int | str] | None, given: Sequence[int] | None, symbols: Mapping[str, int]
-) -> tuple[int, ...] | None:
-    if given is not None:
-        return tuple(given)
-    if declared is None:
-        return None
-    shape = [symbols.get(dim, dim) if isinstance(dim, str) else dim for dim in declared]
-    return None if any(isinstance(dim, str) for dim in shape) else tuple(shape)
-
-
-def _render(shape: Sequence[int | str] | None) -> str:
-    if shape is None:
-        return "unknown rank"
-    return "x".join(str(dim) or "?" for dim in shape) or "scalar"
-
-
+@compiler_lock()
 def _import(
     proto: onnx.ModelProto,
     name: str,
@@ -270,8 +153,7 @@ def _import(
 
     shapes = {spec.name: list(spec.shape) for spec in inputs}
     try:
-        with compiler_lock():
-            return import_graph(proto.graph, opset(proto), shapes)
+        return import_graph(proto.graph, opset(proto), shapes)
     except Exception as error:
         try:
             onnx.checker.check_model(original())
@@ -306,7 +188,8 @@ def _output_specs(proto: onnx.ModelProto, module: tvm.IRModule) -> tuple[TensorS
     for value, type_ in zip(proto.graph.output, types, strict=True):
         if not isinstance(type_, relax.TensorType):
             raise UnsupportedOperatorError(f"output {value.name} is no tensor: {type_}")
-        sizes = type_.shape.values if isinstance(type_.shape, relax.ShapeExpr) else []
+        known = isinstance(type_.shape, relax.ShapeExpr)
+        sizes = type_.shape.values if known else [None] * max(type_.ndim, 0)
         shape = tuple(int(s) if hasattr(s, "value") else None for s in sizes)
         specs.append(TensorSpec(value.name, shape, str(type_.dtype)))
     return tuple(specs)

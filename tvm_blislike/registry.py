@@ -132,8 +132,7 @@ def unregister_implementation(name: str) -> None:
 
 def implementations(kind: str) -> tuple[Implementation, ...]:
     """Return the implementations for a kind of workload, in order of registration."""
-    _load_own()
-    return tuple(i for i in _IMPLEMENTATIONS.values() if i.kind == kind)
+    return tuple(i for i in all_implementations() if i.kind == kind)
 
 
 def all_implementations() -> tuple[Implementation, ...]:
@@ -144,10 +143,9 @@ def all_implementations() -> tuple[Implementation, ...]:
 
 def user_implementations() -> tuple[Implementation, ...]:
     """Return the implementations that were registered beside the library's own."""
-    _load_own()
     from tvm_blislike.schedules import OWN
 
-    return tuple(i for i in _IMPLEMENTATIONS.values() if not any(i is own for own in OWN))
+    return tuple(i for i in all_implementations() if not any(i is own for own in OWN))
 
 
 def get_implementation(name: str) -> Implementation:

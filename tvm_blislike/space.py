@@ -110,7 +110,8 @@ def even_parts(count: int) -> list[int]:
 
 def divisors(count: int) -> list[int]:
     """Return the divisors of a positive number, rising."""
-    return [d for d in range(1, count + 1) if count % d == 0]
+    small = [d for d in range(1, math.isqrt(count) + 1) if count % d == 0]
+    return sorted({*small, *(count // d for d in small)})
 
 
 def unrolls(steps: int) -> list[int]:

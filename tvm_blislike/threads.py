@@ -119,24 +119,27 @@ def _configure(threads: int) -> int:
 def _same_affinity() -> Iterator[None]:
     """Put back the CPUs of the calling thread, which TVM sets to those of the pool."""
     cpus = available_cpus()
-    yield
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, cpus)
 
 
 def _before_fork() -> None:
     """Wake the calling thread's workers: none then waits for what only TVM's destructors end."""
-    _state.replaces = hasattr(_state, "cpus") and _can_replace_workers()
-    if _state.replaces:
+    _state.replaces = False
+    if hasattr(_state, "cpus") and _can_replace_workers():
         from tvm_blislike import adapter
 
         _configure(len(_state.cpus))
         adapter.use_workers()
+        _state.replaces = True
 
 
 def _after_fork_in_parent() -> None:
     if _state.replaces:
-        _configure(_state.used)
+        _configure(getattr(_state, "used", len(_state.cpus)))
 
 
 def _after_fork_in_child() -> None:

@@ -133,7 +133,7 @@ def build(board: Board, source: Path, program: Path) -> None:
 def _version_of_sources() -> str:
     """Return a name for what the programs are built from."""
     digest = hashlib.sha256(repr(runtime_wheel.versions()).encode())
-    for path in sorted(bundle.SOURCES.iterdir()):
+    for path in sorted(path for path in bundle.SOURCES.rglob("*") if path.is_file()):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 

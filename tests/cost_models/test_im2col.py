@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import time
 from functools import partial
 
 import pytest
@@ -23,7 +25,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tvm_blislike.config import Config
-from tvm_blislike.cost_models import im2col
+from tvm_blislike.cost_models import im2col, im2col_geometry
 from tvm_blislike.cost_models.im2col_configs import configs
 from tvm_blislike.cost_models.im2col_geometry import Im2colGeometry
 from tvm_blislike.cost_models.roofline import (
@@ -223,3 +225,24 @@ def test_layers_between_blocked_layouts_stay_with_direct_convolution() -> None:
     for workload in (LAYER, DEEP, Conv2dWorkload(1, 256, 14, 14, 1024, 1, 1)):
         ours, direct = (fastest(i, workload, AVX512, 1).seconds for i in (IMPLEMENTATION, DIRECT))
         assert direct < ours
+
+
+def _counted(pixels: int, windows: int, width: int, lanes: int) -> int:
+    """Vectors of pixels that tiles and rows cut, piece by piece."""
+    cuts = {*range(0, pixels, windows), *range(0, pixels, width or pixels), pixels}
+    sizes = [end - start for start, end in itertools.pairwise(sorted(cuts))]
+    return sum(math.ceil(size / min(lanes, 1 << (size.bit_length() - 1))) for size in sizes)
+
+
+@given(st.integers(1, 600), st.integers(1, 70), st.integers(0, 130), st.sampled_from([4, 8, 16]))
+def test_pieces_of_rows_and_tiles(pixels: int, windows: int, width: int, lanes: int) -> None:
+    assert im2col_geometry._vectors(pixels, windows, width, lanes) == _counted(
+        pixels, windows, width, lanes
+    )
+
+
+def test_the_height_of_an_image_costs_no_time() -> None:
+    tall = Conv2dWorkload(1, 3, 10**7, 8, 8, 3, 3, padding=SAME)
+    started = time.monotonic()
+    assert list(configs(tall, AVX512, 1))
+    assert time.monotonic() - started < 20

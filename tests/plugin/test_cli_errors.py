@@ -34,6 +34,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(path / "several.npy.npz", a=np.zeros(1))
     np.save(path / "object.npy", np.array([{}], dtype=object))
     (path / "text.npy").write_text("hello")
+    for name, data in BAD_ARRAYS.items():
+        (path / name).write_bytes(data)
     (path / "text.so").write_text("hello")
     machine = (62 if FOREIGN == "haswell" else 183).to_bytes(2, "little")
     (path / "foreign.so").write_bytes(b"\x7fELF\x02\x01\x01".ljust(18, b"\0") + machine + bytes(44))
@@ -48,6 +50,30 @@ def _two_symbolic_inputs() -> onnx.ModelProto:
     inputs = [float_input("left", ["A", 4]), float_input("right", ["B", 4])]
     return make_model([node], inputs, [float_input("y", ["C", 4])], [])
 
+
+def _npy(header: bytes, version: int = 1, size: int | None = None) -> bytes:
+    """Return the beginning of a .npy file; `size` is what it says of its header's length."""
+    length = (len(header) if size is None else size).to_bytes(2 if version == 1 else 4, "little")
+    return b"\x93NUMPY" + bytes([version, 0]) + length + header
+
+
+def _header(shape: str) -> bytes:
+    return f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+
+
+BAD_ARRAYS = {
+    "zip.npy": b"PK\x03\x04" + bytes(40),
+    "cut.npy": _npy(_header("(1, 3, 8, 8)"))[:-9],
+    "open.npy": _npy(b"{'descr': '<f4', 'shape': (1,\n"),
+    "nested.npy": _npy(b"(" * 5000),
+    "keys.npy": _npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), 1: 2}\n"),
+    "bytes.npy": _npy(b"\xff\xfe{'descr'\n"),
+    "header.npy": _npy(b"x" * 100, 2, 0xFFFFFFFF),
+    "long.npy": _npy(_header("(1, 3, 8, 8)") + b" " * 20_000),
+    "bool.npy": _npy(_header("(True,)")) + b"abcd",
+    "index.npy": _npy(_header(f"({10**30},)")),
+    "memory.npy": _npy(_header(f"({10**15},)")),
+}
 
 # A core of the architecture that this machine has not.
 FOREIGN = "haswell" if architecture(platform.machine()) == "aarch64" else "cortex-a72"
@@ -81,6 +107,10 @@ CASES = {
     "input text": ("run net.onnx --input image=text.npy", 5, ["text.npy is no .npy file"]),
     "input several": ("run net.onnx --input image=several.npy.npz", 5, ["several arrays"]),
     "input objects": ("run net.onnx --input image=object.npy", 5, ["object.npy is no .npy file"]),
+    **{
+        name: (f"run net.onnx --input image={name}", 5, [f"input image: {name}"])
+        for name in BAD_ARRAYS
+    },
     "input syntax": ("run net.onnx --input image", 2, ["NAME=FILE.npy"]),
     "target": ("compile net.onnx --target hasswell", 6, ["'hasswell'", "did you mean haswell"]),
     "target of bench": ("bench net.onnx --target zen9", 6, ["'zen9'", "zen4"]),
@@ -94,6 +124,12 @@ CASES = {
     "output folder": ("compile net.onnx -o none/net.so", 7, ["none/net.so", "does not exist"]),
     "output is folder": ("compile net.onnx -o directory.so", 7, ["it is a directory"]),
     "output in file": ("compile net.onnx -o text.onnx/net.so", 7, ["text.onnx/net.so"]),
+    "results of no model": ("run none.onnx --output results", 3, ["none.onnx: no such file"]),
+    "report of no records": (
+        "report net.onnx -o page --records none.jsonl",
+        5,
+        ["none.jsonl does not exist", "tvm-blislike tune"],
+    ),
     "results in file": ("run net.onnx --output text.onnx", 7, ["text.onnx"]),
     "bench json": ("bench net.onnx --json none/b.json", 7, ["none/b.json"]),
     "probe toml": ("probe -o none/core.toml", 7, ["none/core.toml"]),

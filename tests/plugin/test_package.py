@@ -111,3 +111,15 @@ def test_every_folder_with_code_is_packaged() -> None:
             parts = init.parent.relative_to(ROOT).parts
             name = ".".join(parts if parts[0] == "tvm_blislike" else ("tvm_blislike", *parts))
             assert f'"{name}",' in text, name
+
+
+def test_a_checkout_that_is_not_installed_says_what_to_run() -> None:
+    """Its folder hides an installed wheel from `python -m pytest`."""
+    # Without -S, site would add this checkout where it is installed.
+    found = os.pathsep.join(path for path in sys.path if path.endswith("-packages"))
+    command = [sys.executable, "-S", "-m", "pytest", "--collect-only", "tests/tuning"]
+    environment = {**os.environ, "PYTHONPATH": found}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.returncode != 0
+    assert "python dev.py test" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -122,7 +122,7 @@ def test_a_stop_ends_a_model_that_compiles(
 
     def interrupt_when_it_hangs() -> None:
         while not seen:
-            seen.extend(tmp_path.glob("*/hangs-*"))
+            seen.extend(tmp_path.glob("**/hangs-*"))
             time.sleep(0.01)
         signal.pthread_kill(main, signal.SIGINT)
 

@@ -15,7 +15,8 @@ import typer
 
 from tvm_blislike.cli import options, tables
 from tvm_blislike.cli.terminal import print_json, stdout, working
-from tvm_blislike.files import atomic_path, make_folder
+from tvm_blislike.export.output_names import output_files
+from tvm_blislike.files import make_folder, require_folder, write_array
 
 if TYPE_CHECKING:
     from tvm_blislike.compiled import CompiledModel
@@ -29,7 +30,7 @@ def run(
     input: options.Inputs = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="DIR", help="Write each output to DIR/NAME.npy."),
+        typer.Option("--output", metavar="DIR", help="Write each output to a file, DIR/NAME.npy."),
     ] = None,
     target: options.Target = "native",
     shape: options.Shapes = None,
@@ -44,6 +45,7 @@ def run(
     pin: options.Pins = None,
     records: options.Records = None,
     learned: options.Learned = None,
+    no_verify: options.NoVerify = False,
     as_json: options.Json = False,
 ) -> None:
     """Run a model once, or several times to time it."""
@@ -53,15 +55,14 @@ def run(
 
     arrays = options.load_inputs(input)
     if output is not None:
-        make_folder(output)
+        require_folder(output)
     require_runnable(resolve_core(target).target_config())
     limits = options.constraints(max_error, max_workspace, only, without, pin)
-    compiled = _open(model, target, shape, threads, limits, records, learned)
+    compiled = _open(model, target, shape, threads, limits, records, learned, no_verify)
     arrays = arrays or random_inputs(compiled.inputs)
     compiled.check(arrays)
     results, times = _timed_runs(compiled, arrays, repeat)
-    if output is not None:
-        _write_arrays(output, results)
+    files = _write_arrays(output, results) if output is not None else {}
     summary = {
         "model": model,
         "threads": compiled.threads,
@@ -69,7 +70,10 @@ def run(
         "median_ms": median(times),
         "min_ms": min(times),
         "repeat": repeat,
-        "outputs": {name: tables.describe(array) for name, array in results.items()},
+        "outputs": {
+            name: tables.describe(array) | ({"file": str(files[name])} if files else {})
+            for name, array in results.items()
+        },
     }
     if as_json:
         print_json(summary)
@@ -89,6 +93,7 @@ def explain(
     pin: options.Pins = None,
     records: options.Records = None,
     learned: options.Learned = None,
+    no_verify: options.NoVerify = False,
     asm: Annotated[
         bool,
         typer.Option(
@@ -100,7 +105,7 @@ def explain(
 ) -> None:
     """Show what was chosen for each layer, what it should cost, and why."""
     limits = options.constraints(max_error, max_workspace, only, without, pin)
-    compiled = _open(model, target, shape, threads, limits, records, learned)
+    compiled = _open(model, target, shape, threads, limits, records, learned, no_verify)
     report = compiled.explain()
     if asm:
         _explain_loops(compiled, target, as_json)
@@ -157,6 +162,7 @@ def _open(
     limits: Constraints,
     records: Path | None,
     learned: Path | None,
+    no_verify: bool,
 ) -> CompiledModel:
     """Compile an ONNX model or load a library, which then runs with `threads`."""
     from tvm_blislike.compiled import CompiledModel
@@ -164,13 +170,15 @@ def _open(
     from tvm_blislike.library import is_library
 
     if not is_library(model):
+        if no_verify:
+            raise typer.BadParameter("--no-verify is about compiled libraries")
         book = options.record_book(records)
         return compiled_model(model, target, shape, threads, limits, book, learned)
     if shape or target != "native":
         raise typer.BadParameter("--shape and --target are fixed in a compiled library")
     if limits != Constraints() or records is not None or learned is not None:
         raise typer.BadParameter("the choice of implementations is fixed in a compiled library")
-    loaded = CompiledModel.load(model)
+    loaded = CompiledModel.load(model, verify=not no_verify)
     if threads and threads != loaded.threads:
         warnings.warn(f"compiled for {loaded.threads} threads, not {threads}", stacklevel=2)
         loaded.threads = threads
@@ -190,8 +198,11 @@ def _timed_runs(
     return results, times
 
 
-def _write_arrays(folder: Path, arrays: dict[str, np.ndarray]) -> None:
+def _write_arrays(folder: Path, arrays: dict[str, np.ndarray]) -> dict[str, Path]:
+    """Write the outputs and return their files."""
+    make_folder(folder)
+    names = list(arrays)
+    places = {name: folder / file for name, file in zip(names, output_files(names), strict=True)}
     for name, array in arrays.items():
-        safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-        with atomic_path(folder / f"{safe}.npy") as fresh:
-            np.save(fresh, array)
+        write_array(places[name], array)
+    return places

@@ -93,6 +93,10 @@ def _require_possible(
     for kind, path in outputs.items():
         if kind == "bundle":
             require_bundle(path, core.target_config())
+        elif kind == "object":
+            from tvm_blislike.export.standalone import require_places
+
+            require_places(path)
         else:
             require_writable(path)
     if "object" not in outputs:

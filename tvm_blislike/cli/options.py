@@ -66,6 +66,10 @@ Inputs = Annotated[
         help="Value of an input; repeatable. With none, seeded random values are used.",
     ),
 ]
+NoVerify = Annotated[
+    bool,
+    typer.Option("--no-verify", help="Load a library without comparing it with its checksum."),
+]
 _CHOICE = "Choice of implementations"
 MaxError = Annotated[
     float | None,
@@ -170,7 +174,7 @@ def record_book(path: Path | None) -> RecordBook:
     """
     from tvm_blislike.tuning.book import RecordBook
 
-    return RecordBook() if str(path) == "none" else RecordBook.open(path)
+    return RecordBook.open(path)
 
 
 def parse_bytes(text: str) -> int:
@@ -229,7 +233,9 @@ def _load_array(name: str, path: Path) -> np.ndarray:
         array = np.load(path, allow_pickle=False)
     except OSError as error:
         raise InputError(f"input {name}: cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, EOFError) as error:
+    except MemoryError as error:
+        raise InputError(f"input {name}: {path} does not fit into memory") from error
+    except Exception as error:  # of NumPy, its parser of headers and that of zip files
         raise InputError(f"input {name}: {path} is no .npy file", "write it with numpy.save") from (
             error
         )

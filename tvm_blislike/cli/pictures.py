@@ -44,11 +44,11 @@ def report(
 ) -> None:
     """Draw what is on record for a model: one HTML page, PNGs and the data as JSON."""
     from tvm_blislike.api import resolve_core
-    from tvm_blislike.files import make_folder
+    from tvm_blislike.files import make_folder, require_folder
 
     _require_extra()
     core, names = resolve_core(target), _engines(engines)
-    make_folder(output)
+    require_folder(output)
     from tvm_blislike.export.link import is_foreign
     from tvm_blislike.pictures import collect, page
     from tvm_blislike.pictures.measure import measured
@@ -71,6 +71,7 @@ def report(
     if measure:
         with progress() as show:
             findings = measured(found, model, core, threads, shapes, names, show)
+    make_folder(output)
     with working(f"drawing into {output}"):
         written = page.write(findings, output)
     if as_json:

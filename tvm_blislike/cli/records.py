@@ -36,7 +36,7 @@ app = typer.Typer(
 @app.command()
 def show(records: File = None, as_json: options.Json = False) -> None:
     """Print every record, in the order in which they were written."""
-    _print(_read(_path(records)), as_json)
+    _print(_read_if_any(records), as_json)
 
 
 @app.command()
@@ -44,7 +44,7 @@ def best(records: File = None, as_json: options.Json = False) -> None:
     """Print what compilations follow: one record for each core, threads and workload."""
     from tvm_blislike.tuning import maintain
 
-    _print(maintain.best(_read(_path(records))), as_json)
+    _print(maintain.best(_read_if_any(records)), as_json)
 
 
 @app.command()
@@ -71,6 +71,8 @@ def prune(
     """Remove bad lines, superseded records and those of other versions."""
     from tvm_blislike.tuning import maintain
 
+    if not _is_there(records):
+        return
     stay, gone = maintain.prune(_path(records), keep)
     stderr().print(f"{stay} records stay, {gone} lines went")
 
@@ -137,6 +139,22 @@ def _read(path: Path) -> list[Record]:
     records, bad = files.read(path)
     _name_bad(bad)
     return records
+
+
+def _read_if_any(records: Path | None) -> list[Record]:
+    return _read(_path(records)) if _is_there(records) else []
+
+
+def _is_there(records: Path | None) -> bool:
+    """Return whether there is a file to read, and tell when it is the user's own that is not."""
+    from tvm_blislike.tuning import files
+
+    path = _path(records)
+    if records is not None or path.exists():
+        return True
+    stderr().print(f"no records yet in {escape(str(path))}", soft_wrap=True)
+    stderr().print(f"[bold]hint:[/]  {files.HOW_TO_START}", soft_wrap=True)
+    return False
 
 
 def _name_bad(bad: Sequence[BadLine]) -> None:

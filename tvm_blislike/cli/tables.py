@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 if TYPE_CHECKING:
     from tvm_blislike.bench import BenchResult
@@ -55,11 +55,22 @@ def print_run(console: Console, summary: Mapping[str, Any]) -> None:
     """Print the outputs and the time of `run`."""
     if summary["random_input"]:
         console.print("inputs: random, seed 0")
-    table = Table("output", "shape", "data type", "min", "mean", "max")
+    files = (
+        [Column("file", overflow="fold")]
+        if any("file" in facts for facts in summary["outputs"].values())
+        else []
+    )
+    table = Table("output", "shape", "data type", "min", "mean", "max", *files)
     for name, facts in summary["outputs"].items():
         sizes = "x".join(map(str, facts["shape"])) or "scalar"
         values = [f"{facts[key]:.6g}" if key in facts else "" for key in ("min", "mean", "max")]
-        table.add_row(escape(name), sizes, facts["dtype"], *values)
+        table.add_row(
+            escape(name),
+            sizes,
+            facts["dtype"],
+            *values,
+            *([escape(facts["file"])] if files else []),
+        )
     console.print(table)
     runs = "1 run" if summary["repeat"] == 1 else f"median of {summary['repeat']} runs"
     console.print(

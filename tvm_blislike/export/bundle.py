@@ -6,24 +6,37 @@ import contextlib
 import errno
 import os
 import shutil
-import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tvm_blislike.errors import BlislikeError, OutputError, TargetError, ToolchainError
+from tvm_blislike.errors import (
+    OutputError,
+    TargetError,
+    ToolchainError,
+    UnsupportedOperatorError,
+)
 from tvm_blislike.export import manifest, runtime_wheel
 from tvm_blislike.export.link import find_builder, is_darwin, machine_of, run_tool
+from tvm_blislike.files import scratch_beside, space_hint
 
 if TYPE_CHECKING:
     from tvm_blislike.compiled import CompiledModel
 
 # Of the programs of a bundle.
 SOURCES = Path(__file__).parent / "runner"
-_PROGRAMS = ("blis_run", "blis_rpc")
+# By program.
+_SOURCE_FILES = {"blis_run": ("blis_run.cc", "json.cc"), "blis_rpc": ("blis_rpc.cc",)}
 _LIBRARY = "model.so"
+# Of inputs and outputs: what npy.h knows.
+_DTYPES = {"bool", "float16", "float32", "float64"} | {
+    f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
+}
+_MOST_DIMENSIONS = 8
+# Names of a user's files in a message.
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -53,30 +66,23 @@ def require_bundle(folder: str | os.PathLike[str], target: dict[str, Any]) -> No
     TargetError
         When there is no runtime for the target.
     OutputError
-        When the folder cannot be written, or holds something else than a bundle.
+        When the folder cannot be written, or holds anything but an older bundle as it was written.
     """
     if is_darwin(target) or "linux" not in target["mtriple"]:
         raise TargetError(
             f"a bundle is for Linux boards, not for {target['mtriple']}",
             "write a library with -o, or an object with --standalone",
         )
-    folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"cannot write the bundle {folder}: it is a file")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / manifest.FILE).is_file():
-        raise OutputError(
-            f"cannot write the bundle {folder}: the folder holds other files",
-            "name a new or empty folder, or an older bundle",
-        )
-    with _fresh_folder(folder, keep=False):
+    with _fresh_folder(Path(folder), keep=False):
         pass
 
 
 def write(model: CompiledModel, folder: str | os.PathLike[str], cc: str | None = None) -> Bundle:
-    """Write the bundle of a model, all or nothing; an older bundle is replaced.
+    """Write the bundle of a model, all or nothing.
 
     It holds the model's library, a manifest, TVM's runtime libraries, the sources of the programs
-    `blis_run` and `blis_rpc`, and the programs where there is a compiler to build them.
+    `blis_run` and `blis_rpc`, and the programs where there is a compiler to build them. An older
+    bundle is replaced, unless something was added to it or changed.
 
     Parameters
     ----------
@@ -93,9 +99,12 @@ def write(model: CompiledModel, folder: str | os.PathLike[str], cc: str | None =
         As of `require_bundle`, and when there is no space left.
     ToolchainError
         When there is nothing to link the library with, or TVM's runtime cannot be downloaded.
+    UnsupportedOperatorError
+        When `blis_run` could not run the model.
     """
     folder, target = Path(folder), model.target
     require_bundle(folder, target)
+    _require_runs_without_python(model)
     with _fresh_folder(folder) as fresh:
         model.export(fresh / _LIBRARY, cc)
         programs = write_programs(fresh, target, cc)
@@ -103,6 +112,27 @@ def write(model: CompiledModel, folder: str | os.PathLike[str], cc: str | None =
         manifest.write(fresh, fields)
         size = sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
     return Bundle(folder, programs, size)
+
+
+def _require_runs_without_python(model: CompiledModel) -> None:
+    hint = "write a library with -o, and run it with tvm-blislike or in Python"
+    if functions := model.functions_of_python:
+        unknown = [str(spec) for spec in model.outputs if None in spec.shape]
+        outputs = f"; sizes known at run time only: {', '.join(unknown)}" if unknown else ""
+        raise UnsupportedOperatorError(
+            f"no bundle can run this model: TVM has {', '.join(functions)} in Python only{outputs}",
+            hint,
+        )
+    for spec in (*model.inputs, *model.outputs):
+        if spec.dtype not in _DTYPES:
+            raise UnsupportedOperatorError(
+                f"no bundle can run this model: {spec} cannot be a .npy file", hint
+            )
+        if len(spec.shape) > _MOST_DIMENSIONS:
+            raise UnsupportedOperatorError(
+                f"no bundle can run this model: {spec} has more than {_MOST_DIMENSIONS} dimensions",
+                hint,
+            )
 
 
 def write_programs(folder: Path, target: dict[str, Any], cc: str | None = None) -> tuple[str, ...]:
@@ -131,26 +161,18 @@ def _copy(files: list[Path], folder: Path) -> None:
 
 
 def _copy_sources(folder: Path) -> None:
-    _copy([path for path in SOURCES.iterdir() if path.is_file()], folder)
-    for name, header in runtime_wheel.headers().items():
-        place = folder / "include" / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(header, place)
+    files = {path.relative_to(SOURCES): path for path in SOURCES.rglob("*") if path.is_file()}
+    headers = {Path("include", name): path for name, path in runtime_wheel.headers().items()}
+    for name, path in {**files, **headers}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / name)
 
 
 def _build(folder: Path, target: dict[str, Any], cc: str | None) -> Iterator[str]:
     """Build the programs; without a compiler that can, warn: they can be built on the board."""
-    sources, lib = folder / "src", folder / "lib"
-    for name in _PROGRAMS:
+    for name in _SOURCE_FILES:
         try:
-            command = [*find_builder(target, cc), "-std=c++17", "-O2", "-s"]
-            command += ["-fno-exceptions", "-fno-rtti", f"-I{sources / 'include'}"]
-            # The model's library finds the runtime in the program: it must not be dropped.
-            command += ["-Wl,--no-as-needed", "-Wl,--allow-shlib-undefined"]
-            command += [str(sources / f"{name}.cc"), *map(str, sorted(lib.glob("*.so")))]
-            run_tool(
-                [*command, "-Wl,-rpath,$ORIGIN/lib", "-o", str(folder / name)], f"build {name}"
-            )
+            build_program(folder, name, [*find_builder(target, cc), "-O2", "-s"], folder / name)
             yield name
         except ToolchainError as error:
             warnings.warn(
@@ -160,28 +182,81 @@ def _build(folder: Path, target: dict[str, Any], cc: str | None) -> Iterator[str
             )
 
 
+def build_program(folder: Path, name: str, compiler: Sequence[str], output: Path) -> None:
+    """Build a program of a bundle.
+
+    Parameters
+    ----------
+    folder : Path
+        The bundle.
+    name : str
+        The program.
+    compiler : sequence of str
+        Command of a compiler, with options.
+    output : Path
+        The program's file.
+
+    Raises
+    ------
+    ToolchainError
+        When the compiler is missing, or fails.
+    """
+    sources, lib = folder / "src", folder / "lib"
+    command = [*compiler, "-std=c++17", "-fno-exceptions", "-fno-rtti"]
+    command += [f"-I{sources / 'include'}", *(str(sources / file) for file in _SOURCE_FILES[name])]
+    # The model's library finds the runtime in the program: it must not be dropped.
+    command += ["-Wl,--no-as-needed", "-Wl,--allow-shlib-undefined"]
+    command += [*map(str, sorted(lib.glob("*.so"))), "-Wl,-rpath,$ORIGIN/lib", "-o", str(output)]
+    run_tool(command, f"build {name}")
+
+
 @contextlib.contextmanager
 def _fresh_folder(folder: Path, keep: bool = True) -> Iterator[Path]:
     """Yield a new folder that takes the place of `folder` when the block ends well."""
+    place = Path(os.path.realpath(folder))
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
-            fresh = Path(scratch) / "new"
+        _require_replaceable(folder)
+        with scratch_beside(place) as scratch:
+            fresh = scratch / "new"
             fresh.mkdir()
             yield fresh
             if keep:
-                if folder.exists():
-                    folder.rename(Path(scratch) / "old")
-                fresh.rename(folder)
-    except BlislikeError:
-        raise
+                # Compiling takes a while: a run may have written its outputs there.
+                _require_replaceable(folder)
+                if place.exists():
+                    place.rename(scratch / "old")
+                fresh.rename(place)
     except OSError as error:
         raise OutputError(*_explained(folder, error)) from error
 
 
+def _require_replaceable(folder: Path) -> None:
+    """Raise OutputError unless nothing of a user's is lost with what `folder` holds."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise OutputError(f"cannot write the bundle {folder}: it is a file")
+    if not any(folder.iterdir()):
+        return
+    changes = manifest.not_as_written(folder)
+    if changes is None:
+        raise OutputError(
+            f"cannot write the bundle {folder}: the folder holds other files",
+            "name a new or empty folder, or an older bundle",
+        )
+    if changes:
+        more = f" and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
+        raise OutputError(
+            f"cannot replace the bundle {folder}: it holds what was added or changed since it was "
+            f"written: {', '.join(changes[:_SHOWN])}{more}",
+            "move or remove that, or name another folder",
+        )
+
+
 def _explained(folder: Path, error: OSError) -> tuple[str, str | None]:
-    message = f"cannot write the bundle {folder}: {error.strerror}"
+    message = f"cannot write the bundle {folder}: {error.strerror or error}"
     if error.errno == errno.ENOSPC:
-        return message, f"free some space in {folder.parent.absolute()}"
+        return message, space_hint(Path(os.path.realpath(folder)).parent)
     if not folder.parent.is_dir():
         return message, f"the directory {folder.parent} does not exist"
     return message, None

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_blislike.errors import OutputError, ToolchainError
+from tvm_blislike.files import space_hint
 from tvm_blislike.runnable import architecture
 
 # By the number in the header of an ELF file, and by the name that LLVM's linker takes.
@@ -130,13 +131,13 @@ def run_tool(command: Sequence[str], purpose: str) -> None:
     if os.strerror(errno.ENOSPC) in done.stderr:
         raise OutputError(
             f"{command[0]} could not {purpose}: no space left",
-            f"free some space in {_folder_of_output(command)}",
+            space_hint(_folder_of_output(command)),
         )
     raise ToolchainError(f"{command[0]} could not {purpose}: {done.stderr.strip()[-500:]}", _OTHER)
 
 
-def _folder_of_output(command: Sequence[str]) -> str:
-    return str(Path(command[command.index("-o") + 1]).parent) if "-o" in command else "."
+def _folder_of_output(command: Sequence[str]) -> Path:
+    return Path(command[command.index("-o") + 1] if "-o" in command else "none").parent
 
 
 def require_machine(path: str | os.PathLike[str], target: Mapping[str, Any]) -> None:

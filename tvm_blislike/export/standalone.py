@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import struct
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from tvm_blislike.errors import OutputError
 from tvm_blislike.export import c_tables
 from tvm_blislike.export.link import find_archiver, find_builder, is_darwin, run_tool
 from tvm_blislike.export.plan import Plan, plan_calls
-from tvm_blislike.files import require_writable
+from tvm_blislike.files import atomic_path, is_stream, require_writable, scratch_beside
 from tvm_blislike.passes.reporting import Reporter
 from tvm_blislike.pipeline import blislike_pipeline
 from tvm_blislike.threads import use_threads
@@ -166,19 +165,32 @@ def write(model: StandaloneModel, path: str | os.PathLike[str], cc: str | None =
     """
     path = Path(path)
     header = path.with_suffix(".h")
-    for place in (path, header):
-        require_writable(place)
+    require_places(path)
     compiler = find_builder(model.core.target_config(1), cc)
-    try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
-            whole = _joined(model, Path(scratch), compiler)
-            text = c_tables.header(model, needs(model, whole))
-            (Path(scratch) / "header").write_text(text, encoding="utf-8")
-            os.replace(whole, path)
-            os.replace(Path(scratch) / "header", header)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}") from error
+    with atomic_path(header) as fresh_header, atomic_path(path) as fresh:
+        with scratch_beside(fresh) as scratch:
+            os.replace(_joined(model, scratch, compiler), fresh)
+        text = c_tables.header(model, needs(model, fresh))
+        fresh_header.write_text(text, encoding="utf-8")
     return header
+
+
+def require_places(path: Path) -> None:
+    """Check that an object and its header can be written, before long work begins.
+
+    Raises
+    ------
+    OutputError
+        When they cannot.
+    """
+    if path.suffix == ".h":
+        raise OutputError(f"cannot write {path}: its header has that name", "call it model.o")
+    for place in (path, path.with_suffix(".h")):
+        require_writable(place)
+        if is_stream(place):
+            raise OutputError(
+                f"cannot write {place}: it is no file", "an object and its header are two files"
+            )
 
 
 def _joined(model: StandaloneModel, folder: Path, compiler: list[str]) -> Path:

@@ -60,7 +60,7 @@ REWRITES: dict[str, Rewrite] = {
     "ReduceL1": reductions.reduce_nothing,
     "ReduceL2": reductions.reduce_nothing,
     "ReduceLogSum": reductions.reduce_nothing,
-    "ReduceLogSumExp": reductions.reduce_nothing,
+    "ReduceLogSumExp": reductions.log_sum_exp,
     "ReduceMax": reductions.reduce_nothing,
     "ReduceMean": reductions.reduce_nothing,
     "ReduceMin": reductions.reduce_nothing,

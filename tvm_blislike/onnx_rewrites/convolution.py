@@ -25,8 +25,9 @@ def conv_transpose(site: Site) -> Sequence[str] | None:
     axes = zip(sizes, kernel, strides, dilations, more, outputs, strict=True)
     totals = [s * (n - 1) + m + d * (k - 1) + 1 - o for n, k, s, d, m, o in axes]
     if any(total < 0 for total in totals):
+        asked = f"{'output_shape' if wanted else auto_pad} {'x'.join(map(str, outputs))}"
         site.refuse(
-            f"a result of {'x'.join(map(str, outputs))} is larger than its kernel reaches",
+            f"{asked} is larger than its kernel reaches",
             "ONNX Runtime and ONNX's reference differ there; say pads and output_padding instead",
         )
     halves = [total // 2 for total in totals]

@@ -83,10 +83,8 @@ def elu(site: Site) -> Sequence[str] | None:
     return [site.add("Mul", total, gamma)]
 
 
-def thresholded_relu(site: Site) -> Sequence[str] | None:
-    """Write `ThresholdedRelu` of other types than fp32."""
-    if _is_usual(site):
-        return None
+def thresholded_relu(site: Site) -> Sequence[str]:
+    """Write `ThresholdedRelu` as a choice; the importer multiplies by 0, and -inf * 0 is NaN."""
     data = site.node.input[0]
     above = site.add("Less", _number(site, site.attribute("alpha", 1.0)), data)
     return [site.add("Where", above, data, _number(site, 0))]

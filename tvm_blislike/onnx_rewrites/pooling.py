@@ -28,19 +28,17 @@ def max_pool(site: Site) -> Sequence[str] | None:
 
 def average_pool(site: Site) -> Sequence[str] | None:
     """Write `AveragePool` with plain padding, and divide by what its windows really hold."""
-    padding = bool(site.attribute("count_include_pad", 0))
-    dilated = max(site.attribute("dilations", [1])) > 1
-    plain = _is_plain(site) and (padding or not dilated)
+    plain = _is_plain(site)
     if plain and not site.is_known():
         return None
     axes = windows_of(site)
     if plain:
         return None
     image = site.node.input[0]
-    if not padding and not dilated:
+    if not site.attribute("count_include_pad", 0):
         return [_pool(site, "AveragePool", image, axes, count_include_pad=0)]
     mean = _pool(site, "AveragePool", image, axes, count_include_pad=1)
-    elements = [windows.elements(padding) for windows in axes]
+    elements = [windows.elements(padding=True) for windows in axes]
     if all((e == w.kernel).all() for e, w in zip(elements, axes, strict=True)):
         return [mean]
     ratios = [w.kernel / e for e, w in zip(elements, axes, strict=True)]

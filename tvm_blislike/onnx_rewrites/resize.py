@@ -28,7 +28,7 @@ class _Request:
     value_outside: float = 0.0
 
 
-def resize(site: Site) -> Sequence[str] | None:
+def resize(site: Site) -> Sequence[str]:
     """Write `Resize` with sizes instead of scales, or as gathers where TVM would differ."""
     return [_sampled(site, _request_of_10(site) if site.opset < 11 else _request(site))]
 

@@ -191,6 +191,8 @@ class _ToImages(PyExprMutator):
         weights = call.args[1]
         if not _is_plain(call, spatial, transposed) or None in (shape, size, kernel):
             return None
+        if 0 in (*shape, *size, *kernel):  # nothing to compute, and no slices to divide by
+            return None
         groups = int(attrs.groups)
         # A depthwise convolution keeps several pixels of a row in registers.
         along_row = size[1] < _FEW_CHANNELS or groups == size[1]

@@ -60,6 +60,8 @@ def why_not(call: relax.Call) -> str:
     shapes = [static_shape(arg) for arg in call.args]
     if None in shapes:
         return "its sizes are known at run time only"
+    if any(0 in shape for shape in shapes):
+        return "an operand is empty"
     dtypes = [dtype_name(arg) for arg in call.args]
     if {*dtypes} != {dtype_name(call)}:
         factors = " by ".join(dtypes)

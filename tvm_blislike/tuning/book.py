@@ -41,14 +41,14 @@ class RecordBook:
         Parameters
         ----------
         path : path or None
-            None stands for `files.default_path()`, which need not exist.
+            None stands for `files.default_path()`, which need not exist; "none" for no records.
 
         Raises
         ------
         InputError
             When a file that was named is missing.
         """
-        if path is None and not files.default_path().exists():
+        if str(path) == "none" or (path is None and not files.default_path().exists()):
             return RecordBook()
         records, bad = files.read(path or files.default_path())
         warn_of(bad)
@@ -79,7 +79,7 @@ class RecordBook:
 
     def usable_of(self, key: Key, emulated: bool = False) -> tuple[Record, ...]:
         """Return the usable records of a `Record.key`, as `usable` does."""
-        every = self._pages.get(key, {}).values()
+        every = tuple(self._pages.get(key, {}).values())  # at once: another thread may add some
         page = [r for r in every if (r.context == EMULATED) == emulated]
         out = {r.config: r.date for r in page if r.status in ("dropped", "wrong")}
         return tuple(

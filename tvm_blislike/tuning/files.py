@@ -19,6 +19,7 @@ from tvm_blislike.errors import InputError, OutputError
 from tvm_blislike.files import atomic_path
 from tvm_blislike.tuning.record import BadRecordError, Record
 
+HOW_TO_START = "`tvm-blislike tune MODEL.onnx` measures the layers of a model and keeps the times"
 _LOCK_SECONDS = 60.0
 
 
@@ -66,6 +67,8 @@ def read(path: str | os.PathLike[str]) -> tuple[list[Record], list[BadLine]]:
     path = Path(path)
     try:
         lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError as error:
+        raise InputError(f"cannot read the records: {path} does not exist", HOW_TO_START) from error
     except OSError as error:
         raise InputError(f"cannot read the records {path}: {error.strerror}") from error
     records, bad = [], []

@@ -45,8 +45,10 @@ class Interrupt:
         if self._ours:
             signal.signal(signal.SIGINT, self._before)
 
-    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._asked:
+            if callable(self._before):
+                self._before(number, frame)
             raise KeyboardInterrupt
         self._asked = True
         with contextlib.suppress(RuntimeError):

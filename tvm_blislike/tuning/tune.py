@@ -134,7 +134,9 @@ def tune(
     predictor = _predictor(search, learned, path, core, threads)
     make_search = search_named(search, predictor, seed)
     strategy = Strategy(core, threads, None, constraints or Constraints())
-    tasks = tasks_of(frontend.load(model, shapes).module, strategy)
+    loaded = frontend.load(model, shapes)
+    shapes = {spec.name: spec.shape for spec in loaded.inputs}
+    tasks = tasks_of(loaded.module, strategy)
     book = RecordBook.open(path) if path.exists() else RecordBook()
     used = runner or _runner(core, threads, plan, rpc, key, emulated)
     sweep = Sweep(

@@ -1,20 +1,22 @@
 // Runs the model of a bundle: inputs and outputs as .npy files, repeats timed, per-layer times.
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "huge_pages.h"
 #include "model.h"
+#include "outputs.h"
 
 static const char kHelp[] =
     "usage: blis_run [OPTIONS] [BUNDLE]\n"
     "Runs the model of the folder BUNDLE (default: the one this program lies in).\n"
     "  --input NAME=FILE.npy  value of an input; all of them, or none for pseudo-random values\n"
-    "  --output DIR           write each output to DIR/NAME.npy\n"
+    "  --output DIR           write each output to DIR/NAME.npy; where two would share a file, the\n"
+    "                         second one becomes NAME.1.npy\n"
     "  --repeat N             timed runs, after one that is not counted (default 1)\n"
     "  --threads N            instead of those the model was compiled for\n"
     "  --layers               print the time of each layer\n"
-    "  --json                 print the times as JSON\n";
+    "  --json                 print the times as JSON\n"
+    "  --no-verify            load the library without comparing it with its SHA-256\n";
 
 struct Options {
   const char* bundle = nullptr;
@@ -24,13 +26,14 @@ struct Options {
   int threads = 0;
   bool layers = false;
   bool json = false;
+  bool verify = true;
 };
 
-static int positive(const char* option, const char* text) {
+static int positive(const char* option, const char* text, int most) {
   char* end = nullptr;
   long value = strtol(text, &end, 10);
-  if (*text == '\0' || *end != '\0' || value < 1 || value > 1000000) {
-    die(kUsage, "%s takes a number from 1, not %s", option, text);
+  if (*text == '\0' || *end != '\0' || value < 1 || value > most) {
+    die(kUsage, "%s takes a number from 1 to %d, not %s", option, most, text);
   }
   return static_cast<int>(value);
 }
@@ -47,13 +50,15 @@ static void parse(int argc, char** argv, Options* options) {
     } else if (strcmp(option, "--output") == 0) {
       options->output = value();
     } else if (strcmp(option, "--repeat") == 0) {
-      options->repeat = positive(option, value());
+      options->repeat = positive(option, value(), 1000000);
     } else if (strcmp(option, "--threads") == 0) {
-      options->threads = positive(option, value());
+      options->threads = positive(option, value(), kMostThreads);
     } else if (strcmp(option, "--layers") == 0) {
       options->layers = true;
     } else if (strcmp(option, "--json") == 0) {
       options->json = true;
+    } else if (strcmp(option, "--no-verify") == 0) {
+      options->verify = false;
     } else if (strcmp(option, "--help") == 0) {
       fputs(kHelp, stdout);
       exit(0);
@@ -132,35 +137,6 @@ static void load_inputs(const Options& options, Manifest* manifest) {
   }
 }
 
-static void write_outputs(const char* folder, const Manifest& manifest, const Value& result) {
-  if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
-    die(kOutput, "cannot make the folder %s: %s", folder, strerror(errno));
-  }
-  for (size_t i = 0; i < manifest.outputs.size; i++) {
-    Value owner;
-    TVMFFIAny any = result.any;
-    if (result.is(kTVMFFIArray)) {
-      owner = item(result, static_cast<int64_t>(i), "an output");
-      any = owner.any;
-    }
-    if (any.type_index != kTVMFFITensor) die(kModel, "output %zu is no tensor", i);
-    const DLTensor* found = TVMFFITensorGetDLTensorPtr(any.v_obj);
-    Tensor tensor = manifest.outputs.items[i].tensor;
-    tensor.data = static_cast<char*>(found->data) + found->byte_offset;
-    char* name = strdup(manifest.outputs.items[i].name);
-    for (char* c = name; *c != '\0'; c++) {
-      bool plain = (*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') ||
-                   (*c >= 'A' && *c <= 'Z') || strchr("-_.", *c) != nullptr;
-      if (!plain) *c = '_';
-    }
-    char* file = joined(folder, name);
-    char* path = static_cast<char*>(malloc(strlen(file) + 5));
-    if (path == nullptr) die(kOutput, "out of memory");
-    sprintf(path, "%s.npy", file);
-    write_npy(path, tensor);
-  }
-}
-
 static const char* workload_of(const Manifest& manifest, const char* kernel) {
   for (size_t i = 0; i < manifest.layers.size; i++) {
     if (strcmp(manifest.layers.items[i].name, kernel) == 0) return manifest.layers.items[i].workload;
@@ -192,6 +168,7 @@ int main(int argc, char** argv) {
   const char* bundle = options.bundle != nullptr ? options.bundle : own_folder();
   Manifest manifest;
   read_manifest(bundle, &manifest);
+  if (options.verify) verify_library(manifest);
   load_inputs(options, &manifest);
 
   // TVM reads this when it starts its pool, on the first parallel loop.
@@ -205,7 +182,7 @@ int main(int argc, char** argv) {
             asked, cpus, cpus);
   }
 
-  Model model(joined(bundle, manifest.library));
+  Model model(manifest.library);
   Array<TVMFFIAny> inputs;
   for (Spec& spec : manifest.inputs) inputs.push(view_of(&spec.tensor));
   Value result = model.run(inputs);

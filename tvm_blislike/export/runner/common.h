@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 // Exit codes, the same as of the command tvm-blislike.
 enum Exit { kUsage = 2, kModel = 3, kInput = 5, kTarget = 6, kOutput = 7 };
@@ -66,6 +67,10 @@ struct Array {
 inline char* read_file(const char* path, size_t* size, Exit code) {
   FILE* file = fopen(path, "rb");
   if (file == nullptr) die(code, "cannot read %s: %s", path, strerror(errno));
+  // Its end is as far as numbers go; the first read says that it is a directory.
+  if (fgetc(file) == EOF && ferror(file) != 0) {
+    die(code, "cannot read %s: %s", path, strerror(errno));
+  }
   long end = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
   if (end < 0) die(code, "cannot read %s: %s", path, strerror(errno));
   rewind(file);
@@ -77,11 +82,16 @@ inline char* read_file(const char* path, size_t* size, Exit code) {
   return text;
 }
 
-// "folder/name" in memory that is never freed: the programs are short-lived.
-inline char* joined(const char* folder, const char* name) {
-  size_t size = strlen(folder) + strlen(name) + 2;
-  char* path = static_cast<char*>(malloc(size));
-  if (path == nullptr) die(kModel, "out of memory");
-  snprintf(path, size, "%s/%s", folder, name);
-  return path;
+// Prints into memory that is never freed: the programs are short-lived.
+__attribute__((format(printf, 1, 2))) inline char* printed(const char* format, ...) {
+  char* text = nullptr;
+  va_list arguments;
+  va_start(arguments, format);
+  if (vasprintf(&text, format, arguments) < 0) die(kModel, "out of memory");
+  va_end(arguments);
+  return text;
 }
+
+inline char* copied(const char* text) { return printed("%s", text); }
+
+inline char* joined(const char* folder, const char* name) { return printed("%s/%s", folder, name); }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 // Linux 6.1; older C libraries have no name for it.
 constexpr int kMadvCollapse = 25;
@@ -43,9 +44,12 @@ inline void move_to_huge_pages() {
   if (maps == nullptr) return;
   char line[1024], access[5];
   size_t start, end, inode;
+  size_t memory = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   while (fgets(line, sizeof line, maps) != nullptr) {
     if (sscanf(line, "%zx-%zx %4s %*x %*s %zu", &start, &end, access, &inode) != 4) continue;
     if (strcmp(access, "rw-p") != 0 || inode != 0) continue;
+    // A reservation of addresses, such as that of sanitizers.
+    if (end - start > memory) continue;
     // Block by block: one that cannot be moved shall not keep the others.
     for (size_t at = (start + bytes - 1) / bytes * bytes; at + bytes <= end; at += bytes) {
       madvise(reinterpret_cast<void*>(at), bytes, kMadvCollapse);

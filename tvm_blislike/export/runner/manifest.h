@@ -1,8 +1,12 @@
-// What manifest.json says of a model, read with the JSON parser of TVM's libraries.
+// What manifest.json says of a model, every field checked: it may come from anywhere.
 #pragma once
 
+#include "json.h"
 #include "npy.h"
-#include "tvm_c.h"
+#include "sha256.h"
+
+// More than any machine has; TVM would start as many as it is told to.
+constexpr int kMostThreads = 4096;
 
 struct Spec {
   char* name;
@@ -15,8 +19,8 @@ struct Layer {
 };
 
 struct Manifest {
-  char* folder;
-  char* library;
+  char* library;         // path
+  char library_sha256[65];
   char* core;
   int threads;
   Array<Spec> inputs;
@@ -24,61 +28,79 @@ struct Manifest {
   Array<Layer> layers;
 };
 
-inline Value member(const Value& map, const char* key, const char* path) {
-  Value missing = global_function("ffi.MapCount");
-  if (!map.is(kTVMFFIMap) || call(kModel, path, missing, map, key).any.v_int64 == 0) {
-    die(kModel, "%s has no %s: make the bundle again", path, key);
-  }
-  return call(kModel, path, global_function("ffi.MapGetItem"), map, key);
+// Sizes of outputs may be null: only running the model tells them.
+inline void read_shape(const Json& list, bool of_output, Tensor* tensor) {
+  list.each([&](const Json& extent) {
+    if (tensor->ndim == kMostDimensions) die(kModel, "%s has more than 8 dimensions", list.place);
+    bool open = of_output && extent.is_null();
+    tensor->shape[tensor->ndim++] = open ? kUnknown : extent.integer(0, int64_t{1} << 48);
+  });
+  if (!can_exist(*tensor)) die(kModel, "%s is larger than any memory", list.place);
 }
 
-inline int64_t length(const Value& array, const char* path) {
-  if (!array.is(kTVMFFIArray)) die(kModel, "%s is damaged: make the bundle again", path);
-  return call(kModel, path, global_function("ffi.ArraySize"), array).any.v_int64;
-}
-
-inline Value item(const Value& array, int64_t index, const char* path) {
-  return call(kModel, path, global_function("ffi.ArrayGetItem"), array, index);
-}
-
-inline void read_specs(const Value& list, const char* path, Array<Spec>* specs) {
-  for (int64_t i = 0; i < length(list, path); i++) {
-    Value entry = item(list, i, path);
-    Spec spec = {text_of(member(entry, "name", path).any), Tensor()};
-    Value shape = member(entry, "shape", path);
-    int64_t ndim = length(shape, path);
-    if (ndim > 8) die(kModel, "%s: %s has more than 8 dimensions", path, spec.name);
-    for (int64_t d = 0; d < ndim; d++) spec.tensor.shape[d] = item(shape, d, path).any.v_int64;
-    spec.tensor.ndim = static_cast<int>(ndim);
-    char* dtype = text_of(member(entry, "dtype", path).any);
-    if (!parse_dtype(dtype, &spec.tensor.dtype)) {
-      die(kModel, "%s: %s has data type %s, which .npy files cannot hold", path, spec.name, dtype);
+inline void read_specs(const Json& list, bool of_outputs, Array<Spec>* specs) {
+  list.each([&](const Json& entry) {
+    Spec spec = {copied(entry["name"].text()), Tensor()};
+    Json dtype = entry["dtype"];
+    if (!parse_dtype(dtype.text(), &spec.tensor.dtype)) {
+      die(kModel, "%s: %s has data type %s, which .npy files cannot hold", dtype.place, spec.name,
+          dtype.text());
     }
-    free(dtype);
+    read_shape(entry["shape"], of_outputs, &spec.tensor);
+    // One tensor may be several outputs; inputs are told apart by their names.
+    for (Spec& other : *specs) {
+      if (!of_outputs && strcmp(other.name, spec.name) == 0) {
+        die(kModel, "%s: %s is the name of another one, too", entry.place, spec.name);
+      }
+    }
     specs->push(spec);
-  }
+  });
 }
 
-// Reads the manifest of a bundle; `path` is its folder.
-inline void read_manifest(const char* path, Manifest* manifest) {
-  manifest->folder = joined(path, "");
-  char* file = joined(path, "manifest.json");
-  size_t size = 0;
-  char* text = read_file(file, &size, kModel);
-  Value root = call(kModel, file, global_function("ffi.json.Parse"), static_cast<const char*>(text));
-  if (member(root, "format", file).any.v_int64 != 1) {
-    die(kModel, "%s was written by another version of tvm-blislike", file);
+// Finds the checksum of a file of the bundle.
+inline void read_checksum(const Json& files, const char* name, char* digits) {
+  digits[0] = '\0';
+  files.each([&](const Json& entry) {
+    if (strcmp(entry["path"].text(), name) != 0) return;
+    Json sum = entry["sha256"];
+    if (strlen(sum.text()) != 64 || strspn(sum.text(), "0123456789abcdef") != 64) {
+      sum.refuse("a SHA-256");
+    }
+    strcpy(digits, sum.text());
+  });
+  if (digits[0] == '\0') die(kModel, "%s does not list %s", files.place, name);
+}
+
+// Reads the manifest of a bundle.
+inline void read_manifest(const char* bundle, Manifest* manifest) {
+  Json root = read_json(joined(bundle, "manifest.json"));
+  if (cJSON_GetNumberValue(root["format"].value) != 1) {
+    die(kModel, "%s was written by another version of tvm-blislike", root.place);
   }
-  manifest->library = text_of(member(root, "library", file).any);
-  manifest->core = text_of(member(root, "core", file).any);
-  manifest->threads = static_cast<int>(member(root, "threads", file).any.v_int64);
-  read_specs(member(root, "inputs", file), file, &manifest->inputs);
-  read_specs(member(root, "outputs", file), file, &manifest->outputs);
-  Value layers = member(root, "layers", file);
-  for (int64_t i = 0; i < length(layers, file); i++) {
-    Value entry = item(layers, i, file);
-    manifest->layers.push({text_of(member(entry, "name", file).any),
-                           text_of(member(entry, "workload", file).any)});
+  Json library = root["library"];
+  const char* name = library.text();
+  if (name[0] == '\0' || name[0] == '.' || strchr(name, '/') != nullptr) {
+    library.refuse("the name of a file beside it");
   }
-  free(text);
+  manifest->library = joined(bundle, name);
+  read_checksum(root["files"], name, manifest->library_sha256);
+  manifest->core = copied(root["core"].text());
+  manifest->threads = static_cast<int>(root["threads"].integer(1, kMostThreads));
+  read_specs(root["inputs"], false, &manifest->inputs);
+  read_specs(root["outputs"], true, &manifest->outputs);
+  root["layers"].each([&](const Json& entry) {
+    manifest->layers.push({copied(entry["name"].text()), copied(entry["workload"].text())});
+  });
+}
+
+// Ends the program unless the library is, byte by byte, the one the manifest was written for; to be
+// called before any of its code is loaded.
+inline void verify_library(const Manifest& manifest) {
+  char found[65];
+  sha256_of_file(manifest.library, found);
+  if (strcmp(found, manifest.library_sha256) == 0) return;
+  die(kModel,
+      "%s is damaged, or not the library of this bundle: its SHA-256 is not that of the manifest; "
+      "copy the bundle again (--no-verify runs it as it is)",
+      manifest.library);
 }

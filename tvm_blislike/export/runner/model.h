@@ -3,7 +3,8 @@
 
 #include <time.h>
 
-#include "manifest.h"
+#include "npy.h"
+#include "tvm_c.h"
 
 inline double now_ms() {
   timespec time;

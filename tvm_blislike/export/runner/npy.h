@@ -5,10 +5,15 @@
 
 #include "common.h"
 
+// Of a tensor here; NumPy and TVM allow more.
+constexpr int kMostDimensions = 8;
+// An extent of an output that only running the model tells.
+constexpr int64_t kUnknown = -1;
+
 struct Tensor {
   DLDataType dtype = {};
   int ndim = 0;
-  int64_t shape[8] = {};
+  int64_t shape[kMostDimensions] = {};
   void* data = nullptr;
 
   int64_t elements() const {
@@ -19,19 +24,40 @@ struct Tensor {
   size_t bytes() const { return static_cast<size_t>(elements()) * dtype.bits / 8; }
 };
 
+// Whether the bytes of a tensor can be counted at all; the two functions above count on it.
+inline bool can_exist(const Tensor& tensor) {
+  int64_t bytes = tensor.dtype.bits / 8;
+  for (int i = 0; i < tensor.ndim; i++) {
+    int64_t extent = tensor.shape[i] == kUnknown ? 1 : tensor.shape[i];
+    if (extent < 0 || __builtin_mul_overflow(bytes, extent, &bytes)) return false;
+  }
+  // What comes on top: alignment.
+  return bytes < PTRDIFF_MAX / 2;
+}
+
+inline bool parse_kind(char letter, long bytes, DLDataType* dtype) {
+  uint8_t code = letter == 'f'   ? kDLFloat
+                 : letter == 'i' ? kDLInt
+                 : letter == 'u' ? kDLUInt
+                                 : kDLBool;
+  bool power = bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8;
+  bool exists = letter == 'f' ? bytes != 1 : letter == 'b' ? bytes == 1 : true;
+  if (letter == '\0' || strchr("fiub", letter) == nullptr || !power || !exists) return false;
+  *dtype = {code, static_cast<uint8_t>(8 * bytes), 1};
+  return true;
+}
+
 // Parses names such as float32, int64, uint8 and bool; false for any other.
 inline bool parse_dtype(const char* name, DLDataType* dtype) {
-  struct {
-    const char* name;
-    uint8_t code;
-  } kinds[] = {{"float", kDLFloat}, {"int", kDLInt}, {"uint", kDLUInt}, {"bool", kDLBool}};
-  for (auto& kind : kinds) {
-    size_t size = strlen(kind.name);
-    if (strncmp(name, kind.name, size) != 0) continue;
-    int bits = kind.code == kDLBool ? 8 : atoi(name + size);
-    if (bits != 8 && bits != 16 && bits != 32 && bits != 64) continue;
-    *dtype = {kind.code, static_cast<uint8_t>(bits), 1};
-    return true;
+  if (strcmp(name, "bool") == 0) return parse_kind('b', 1, dtype);
+  const char* kinds[] = {"float", "int", "uint"};
+  const char* widths[] = {"8", "16", "32", "64"};
+  for (const char* kind : kinds) {
+    size_t size = strlen(kind);
+    if (strncmp(name, kind, size) != 0) continue;
+    for (const char* bits : widths) {
+      if (strcmp(name + size, bits) == 0) return parse_kind(kind[0], atol(bits) / 8, dtype);
+    }
   }
   return false;
 }
@@ -44,8 +70,11 @@ inline char npy_letter(DLDataType dtype) {
 inline const char* describe(const Tensor& tensor, char* text, size_t room) {
   int used = 0;
   for (int i = 0; i < tensor.ndim; i++) {
-    used += snprintf(text + used, room - used, "%s%lld", i != 0 ? "x" : "",
-                     static_cast<long long>(tensor.shape[i]));
+    const char* times = i != 0 ? "x" : "";
+    used += tensor.shape[i] == kUnknown
+                ? snprintf(text + used, room - used, "%s?", times)
+                : snprintf(text + used, room - used, "%s%lld", times,
+                           static_cast<long long>(tensor.shape[i]));
   }
   if (tensor.ndim == 0) used += snprintf(text + used, room - used, "scalar");
   const char* kind = tensor.dtype.code == kDLFloat  ? "float"
@@ -60,10 +89,52 @@ inline const char* describe(const Tensor& tensor, char* text, size_t room) {
   return text;
 }
 
+// What follows `key` and blanks in the header of a .npy file, a Python dictionary; null without it.
+inline const char* npy_field(const char* header, const char* key) {
+  const char* found = strstr(header, key);
+  if (found == nullptr) return nullptr;
+  found += strlen(key);
+  return found + strspn(found, " ");
+}
+
+// Parses the text of a header; the file's name is for messages.
+inline Tensor parse_npy(const char* path, const char* header) {
+  Tensor tensor;
+  const char* type = npy_field(header, "'descr':");
+  const char* order = npy_field(header, "'fortran_order':");
+  const char* shape = npy_field(header, "'shape':");
+  if (type == nullptr || order == nullptr || shape == nullptr) {
+    die(kInput, "%s is damaged: write it with numpy.save", path);
+  }
+  // '<f4': byte order, kind, bytes.
+  bool plain = strnlen(type, 5) == 5 && type[0] == '\'' && type[4] == '\'' &&
+               strchr("<>|=", type[1]) != nullptr;
+  if (!plain || !parse_kind(type[2], type[3] - '0', &tensor.dtype)) {
+    die(kInput, "%s holds no array of numbers", path);
+  }
+  if (type[1] == '>') die(kInput, "%s is big-endian: convert the array first", path);
+  if (strncmp(order, "True", 4) == 0) {
+    die(kInput, "%s is in Fortran order: save numpy.ascontiguousarray of it", path);
+  }
+  const char* at = shape + (*shape == '(');
+  while (*at >= '0' && *at <= '9') {
+    if (tensor.ndim == kMostDimensions) die(kInput, "%s has more than 8 dimensions", path);
+    char* next = nullptr;
+    // What does not fit becomes the largest number, which cannot exist.
+    tensor.shape[tensor.ndim++] = strtoll(at, &next, 10);
+    at = next + strspn(next, " ");
+    if (*at != ',') break;
+    at += 1 + strspn(at + 1, " ");
+  }
+  if (*shape != '(' || *at != ')') die(kInput, "%s is damaged: its shape is none", path);
+  if (!can_exist(tensor)) die(kInput, "%s is larger than any memory", path);
+  return tensor;
+}
+
 inline Tensor read_npy(const char* path) {
   size_t size = 0;
   char* file = read_file(path, &size, kInput);
-  if (size < 12 || memcmp(file, "\x93NUMPY", 6) != 0) {
+  if (size < 12 || memcmp(file, "\x93NUMPY", 6) != 0 || file[6] < 1 || file[6] > 3) {
     die(kInput, "%s is no .npy file: write it with numpy.save", path);
   }
   auto byte = [file](int i) { return static_cast<size_t>(static_cast<uint8_t>(file[i])); };
@@ -71,42 +142,8 @@ inline Tensor read_npy(const char* path) {
   size_t header_size = byte(8) | byte(9) << 8;
   if (file[6] != 1) header_size |= byte(10) << 16 | byte(11) << 24;
   if (header_size > size - start) die(kInput, "%s is truncated", path);
-  char* header = static_cast<char*>(malloc(header_size + 1));
-  if (header == nullptr) die(kInput, "out of memory");
-  memcpy(header, file + start, header_size);
-  header[header_size] = '\0';
-
-  const char* type = strstr(header, "'descr':");
-  const char* order = strstr(header, "'fortran_order':");
-  const char* shape = strstr(header, "'shape':");
-  const char* open = shape != nullptr ? strchr(shape, '(') : nullptr;
-  char endian = 0;
-  char letter = 0;
-  int item = 0;
-  if (type == nullptr || order == nullptr || open == nullptr ||
-      sscanf(type, "'descr': '%c%c%d'", &endian, &letter, &item) != 3) {
-    die(kInput, "%s holds no array of numbers", path);
-  }
-  if (endian == '>') die(kInput, "%s is big-endian: convert the array first", path);
-  if (strncmp(order + strlen("'fortran_order':"), " True", 5) == 0) {
-    die(kInput, "%s is in Fortran order: save numpy.ascontiguousarray of it", path);
-  }
-  Tensor tensor;
-  uint8_t code = letter == 'f'   ? kDLFloat
-                 : letter == 'i' ? kDLInt
-                 : letter == 'u' ? kDLUInt
-                                 : kDLBool;
-  if (strchr("fiub", letter) == nullptr) die(kInput, "%s holds no array of numbers", path);
-  tensor.dtype = {code, static_cast<uint8_t>(8 * item), 1};
-  for (const char* at = open + 1; *at != ')' && *at != '\0';) {
-    char* next = nullptr;
-    long long extent = strtoll(at, &next, 10);
-    if (next == at) break;
-    if (tensor.ndim == 8) die(kInput, "%s has more than 8 dimensions", path);
-    tensor.shape[tensor.ndim++] = extent;
-    for (at = next; *at == ',' || *at == ' '; at++) {
-    }
-  }
+  char* header = printed("%.*s", static_cast<int>(header_size), file + start);
+  Tensor tensor = parse_npy(path, header);
   if (size - start - header_size < tensor.bytes()) die(kInput, "%s is truncated", path);
   tensor.data = allocate(tensor.bytes());
   memcpy(tensor.data, file + start + header_size, tensor.bytes());
@@ -132,10 +169,7 @@ inline void write_npy(const char* path, const Tensor& tensor) {
   start[8] = static_cast<uint8_t>(total - 10);
   start[9] = static_cast<uint8_t>((total - 10) >> 8);
 
-  size_t room = strlen(path) + 6;
-  char* part = static_cast<char*>(malloc(room));
-  if (part == nullptr) die(kOutput, "out of memory");
-  snprintf(part, room, "%s.part", path);
+  char* part = printed("%s.part", path);
   FILE* file = fopen(part, "wb");
   if (file == nullptr) die(kOutput, "cannot write %s: %s", path, strerror(errno));
   bool good = fwrite(start, 1, sizeof start, file) == sizeof start;

@@ -1,6 +1,7 @@
 // Blocking TCP sockets, and the messages of TVM's RPC tracker: a length and a JSON text.
 #pragma once
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -91,6 +92,8 @@ inline int listen_at(const char* address, uint16_t* port) {
     die(kOutput, "cannot listen at %s: %s", address, strerror(errno));
   }
   freeaddrinfo(found);
+  // A client may be gone again before it is accepted.
+  fcntl(listener, F_SETFL, O_NONBLOCK);
   sockaddr_in bound = {};
   socklen_t size = sizeof bound;
   getsockname(listener, reinterpret_cast<sockaddr*>(&bound), &size);
@@ -98,7 +101,10 @@ inline int listen_at(const char* address, uint16_t* port) {
   return listener;
 }
 
-inline bool readable_within(int socket, int milliseconds) {
+enum Waited { kReadable, kTimeIsOver, kInterrupted };
+
+inline Waited wait_for(int socket, int milliseconds) {
   pollfd state = {socket, POLLIN, 0};
-  return poll(&state, 1, milliseconds) > 0;
+  int ready = poll(&state, 1, milliseconds);
+  return ready > 0 ? kReadable : ready == 0 ? kTimeIsOver : kInterrupted;
 }

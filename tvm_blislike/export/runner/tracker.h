@@ -51,6 +51,9 @@ class Tracker {
     const int32_t magic = 0x2f271;
     if (connection_ >= 0) return true;
     connection_ = connect_to(address_);
+    // One that accepts and never answers is as good as none.
+    timeval patience = {10, 0};
+    setsockopt(connection_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     int32_t answer = 0;
     char message[512];
     snprintf(message, sizeof message, "[5, {\"key\": \"server:%s\", \"addr\": [null, %d]}]", key_,

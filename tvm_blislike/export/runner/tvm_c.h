@@ -93,6 +93,14 @@ Value call(Exit code, const char* doing, const Value& function, const Arguments&
   return result;
 }
 
+inline int64_t length(const Value& array, const char* doing) {
+  return call(kModel, doing, global_function("ffi.ArraySize"), array).any.v_int64;
+}
+
+inline Value item(const Value& array, int64_t index, const char* doing) {
+  return call(kModel, doing, global_function("ffi.ArrayGetItem"), array, index);
+}
+
 // A function of a module.
 inline Value function_of(const Value& module, const char* name) {
   Value get = global_function("ffi.ModuleGetFunction");
