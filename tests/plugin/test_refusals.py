@@ -23,26 +23,6 @@ def refused(model: onnx.ModelProto, *said: str) -> None:
         tvm_blislike.compile(model)
 
 
-@pytest.mark.parametrize(
-    "name", ["FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT4E2M1", "INT4", "UINT2", "STRING", "COMPLEX64"]
-)
-def test_types_without_arithmetic(name: str) -> None:
-    """As the result of a cast, as an input, and as a constant."""
-    number = TensorProto.DataType.Value(name)
-    refused(
-        one_node(helper.make_node("Cast", ["x"], ["y"], "c", to=number), X),
-        "'c'",
-        "'y'",
-        name.lower(),
-    )
-    model = one_node(helper.make_node("Cast", ["x"], ["y"], "c", to=1), X)
-    model.graph.input[0].type.tensor_type.elem_type = number
-    refused(model, "Cast", "'c'", "'x'", name.lower())
-    constant = one_node(helper.make_node("Cast", ["w"], ["y"], "c", to=1), X)
-    constant.graph.initializer.add(name="w", data_type=number, dims=[2])
-    refused(constant, "Cast", "'c'", "'w'", name.lower())
-
-
 def test_sequences_as_outputs() -> None:
     model = one_node(helper.make_node("SplitToSequence", ["x"], ["parts"], "s"), X)
     of_tensors = helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 1])
