@@ -115,10 +115,12 @@ def _choose_tile(sch: s_tir.Schedule, stage: Stage, loops: list[LoopRV], machine
     """Decide on a transposition in registers; return the loop to cut between threads."""
     nest = _analyse(sch, stage, loops)
     stage.reading = reading_loop(nest)
-    if stage.reading is None:
+    written = sch.get(stage.block).writes[0].source
+    # TVM gives values of bfloat16 another type later, but not the variables they are bound to.
+    if stage.reading is None or str(written.dtype) == "bfloat16":
         return len(loops) - 1
     extents = [int(x.extent) for x in nest.loops]
-    lanes = machine.lanes(sch.get(stage.block).writes[0].source)
+    lanes = machine.lanes(written)
     stage.tile = tile_size(extents[stage.reading], extents[-1], lanes)
     if stage.tile is None:
         return len(loops) - 1

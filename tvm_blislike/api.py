@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tvm_blislike import frontend
 from tvm_blislike.compiled import CompiledModel
 from tvm_blislike.errors import BlislikeError, TargetError, UnsupportedOperatorError, suggest
 from tvm_blislike.export.link import is_foreign
+from tvm_blislike.operators import describe, why_unknown
 from tvm_blislike.threads import available_cpus, default_threads, use_threads
 
 if TYPE_CHECKING:
@@ -103,16 +104,40 @@ def compile_with(
     loaded = frontend.load(model, shapes)
     try:
         executable, report, runnable = compile_module(loaded.module, strategy)
+    except BlislikeError:
+        raise
     except Exception as error:
-        operators = frontend.operators_of_run_time_shapes(loaded.module)
-        if isinstance(error, BlislikeError) or not operators:
+        reason = _why_not(error, model, shapes, loaded, target)
+        if reason is None:
             raise
-        raise _of_run_time_shapes(loaded.name, operators, error) from error
+        raise reason from error
     return CompiledModel(executable, loaded.inputs, loaded.outputs, target, report, runnable)
 
 
-def _of_run_time_shapes(name: str, operators: list[str], error: Exception) -> BlislikeError:
-    """Return the error for a model whose shapes TVM does not know and cannot do without."""
+def _why_not(
+    error: Exception,
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    shapes: Mapping[str, Sequence[int]] | None,
+    loaded: frontend.LoadedModel,
+    target: Mapping[str, Any],
+) -> BlislikeError | None:
+    """Return what TVM cannot compile in a model, None when the fault is not known to be TVM's."""
+    import tvm
+
+    from tvm_blislike.blame import find_fault
+
+    proto, name, inputs = frontend.prepared(model, shapes)
+    sizes = {spec.name: spec.shape for spec in inputs}
+    fault = find_fault(proto, sizes, tvm.target.Target(dict(target)))
+    if fault is not None:
+        unknown = why_unknown(proto, fault.node)
+        said = f"{type(fault.error).__name__}: {frontend.first_line(fault.error)}"
+        return UnsupportedOperatorError(
+            f"{describe(fault.node)} of {name} cannot be compiled by TVM: {unknown or said}"
+        )
+    operators = frontend.operators_of_run_time_shapes(loaded.module)
+    if not operators:
+        return None
     return UnsupportedOperatorError(
         f"{name} has shapes that are known at run time only, of {', '.join(operators)}; TVM cannot "
         f"compile that: {type(error).__name__}: {frontend.first_line(error)}",

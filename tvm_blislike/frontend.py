@@ -15,8 +15,14 @@ from tvm_blislike.folding import replace_by_constants, settled
 from tvm_blislike.graph_inputs import TensorSpec, resolve_inputs
 from tvm_blislike.onnx_rewrites.rewriting import rewritten
 from tvm_blislike.onnx_types import check_types
-from tvm_blislike.operator_sets import check_versions, without_functions
-from tvm_blislike.operators import check_operators, check_readings, describe, failing_node
+from tvm_blislike.operator_sets import check_versions, opset, without_functions
+from tvm_blislike.operators import (
+    check_operators,
+    check_readings,
+    describe,
+    failing_node,
+    why_unknown,
+)
 from tvm_blislike.sizes import check_sizes
 
 if TYPE_CHECKING:
@@ -61,18 +67,31 @@ def load(
     InputError
         Symbolic shapes without a value, or `shapes` that do not fit.
     """
+    proto, name, inputs = prepared(model, shapes)
+    module = _import(proto, name, inputs, lambda: read_model(model)[0])
+    check_sizes(proto, name, {spec.name: spec.shape for spec in inputs}, module)
+    return LoadedModel(name, module, inputs, _output_specs(proto, module))
+
+
+def prepared(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> tuple[onnx.ModelProto, str, tuple[TensorSpec, ...]]:
+    """Return the model as TVM's importer is to read it, its name, and its inputs.
+
+    Parameters and errors are those of `load`.
+    """
     proto, name = read_model(model)
     proto = without_functions(proto)
     inputs = resolve_inputs(proto, shapes or {})
     proto = _folded(proto, inputs, owned=proto is not model)
     check_operators(proto)
+    _require_tensors(proto)
+    check_types(proto)
     shapes_of_inputs = {spec.name: spec.shape for spec in inputs}
     proto = rewritten(proto, shapes_of_inputs, owned=proto is not model)
     check_readings(proto)
-    check_types(proto)
-    module = _import(proto, name, inputs, lambda: read_model(model)[0])
-    check_sizes(proto, name, shapes_of_inputs, module)
-    return LoadedModel(name, module, inputs, _output_specs(proto, module))
+    return proto, name, inputs
 
 
 def _folded(proto: onnx.ModelProto, inputs: Sequence[TensorSpec], owned: bool) -> onnx.ModelProto:
@@ -134,7 +153,7 @@ def _import(
 
     shapes = {spec.name: list(spec.shape) for spec in inputs}
     try:
-        return import_graph(proto.graph, _opset(proto), shapes)
+        return import_graph(proto.graph, opset(proto), shapes)
     except Exception as error:
         try:
             onnx.checker.check_model(original())
@@ -142,17 +161,22 @@ def _import(
             raise ModelError(f"{name} is not a valid ONNX model: {first_line(fault)}") from error
         node = failing_node(error)
         subject = f"{describe(node)} of {name}" if node else name
-        raise UnsupportedOperatorError(
-            f"{subject} cannot be imported by TVM: {type(error).__name__}: {first_line(error)}"
-        ) from error
+        unknown = why_unknown(proto, node) if node else None
+        reason = unknown or f"{type(error).__name__}: {first_line(error)}"
+        raise UnsupportedOperatorError(f"{subject} cannot be imported by TVM: {reason}") from error
 
 
-def _opset(proto: onnx.ModelProto) -> int:
-    """Return the version of the standard operators."""
-    if proto.ir_version < 3:
-        raise ValueError(f"IR version {proto.ir_version} is older than 3")
-    found = (item.version for item in proto.opset_import if item.domain in ("", "ai.onnx"))
-    return next(found, 1)
+def _require_tensors(proto: onnx.ModelProto) -> None:
+    """Raise UnsupportedOperatorError when an output is a sequence or an optional."""
+    for value in proto.graph.output:
+        kind = value.type.WhichOneof("value") or "tensor_type"
+        if kind != "tensor_type":
+            makers = [node for node in proto.graph.node if value.name in node.output]
+            subject = describe(makers[0]) if makers else f"output {value.name!r}"
+            raise UnsupportedOperatorError(
+                f"unsupported {subject}: output {value.name!r} is no tensor but "
+                f"{kind.removesuffix('_type')}"
+            )
 
 
 def _output_specs(proto: onnx.ModelProto, module: tvm.IRModule) -> tuple[TensorSpec, ...]:

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tvm_blislike.errors import UnsupportedOperatorError
+from tvm_blislike.onnx_shapes import constants_in
 from tvm_blislike.operator_sets import MICROSOFT, STANDARD, opset
+from tvm_blislike.settings import setting_of_run_time
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx
 
 # Handled by the importer itself, outside its table of converters.
@@ -54,6 +57,7 @@ def check_readings(proto: onnx.ModelProto) -> None:
         "Expand": _shape_comes_at_run_time,
         "PRelu": _slopes_belong_to_axis_1,
         "RoiAlign": _takes_the_largest,
+        "SequenceInsert": _counts_from_the_back,
         "SkipLayerNormalization": _has_further_results,
         "SpaceToDepth": _puts_columns_first,
     }
@@ -64,6 +68,17 @@ def check_readings(proto: onnx.ModelProto) -> None:
                 f"unsupported {describe(node)}: {reason}",
                 "TVM's ONNX importer would ignore that and compute something else",
             )
+
+
+def why_unknown(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    """Return which setting of a node is known at run time only, in words; None for no setting."""
+    return setting_of_run_time(node, constants_everywhere(proto))
+
+
+def constants_everywhere(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    """Return the constants of the graph and of the branches inside it, by name."""
+    graphs = all_graphs(proto.graph)
+    return {name: value for graph in graphs for name, value in constants_in(graph).items()}
 
 
 def failing_node(error: Exception) -> onnx.NodeProto | None:
@@ -142,13 +157,23 @@ def _slopes_belong_to_axis_1(proto: onnx.ModelProto, node: onnx.NodeProto) -> st
 
 
 def _shape_comes_at_run_time(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
-    constants = {tensor.name for tensor in proto.graph.initializer}
-    constants |= {n.output[0] for n in all_nodes(proto.graph) if n.op_type == "Constant"}
-    return (
-        None
-        if node.input[1] in constants
-        else "its shape is known at run time only, and a 1 in it keeps sizes"
-    )
+    unknown = why_unknown(proto, node)
+    return f"{unknown}, and a 1 in it keeps sizes" if unknown else None
+
+
+def _counts_from_the_back(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    """For ONNX -1 is the place before the last tensor, for the importer that behind it."""
+    position = _constant_value(proto, node, 2)
+    return "its position is negative" if position is not None and position.min() < 0 else None
+
+
+def _constant_value(proto: onnx.ModelProto, node: onnx.NodeProto, place: int) -> np.ndarray | None:
+    """Return the value of an operand, None where it is left out or no constant."""
+    from onnx import numpy_helper
+
+    name = node.input[place] if place < len(node.input) else ""
+    tensor = constants_everywhere(proto).get(name)
+    return None if tensor is None else numpy_helper.to_array(tensor)
 
 
 def _takes_the_largest(_proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:

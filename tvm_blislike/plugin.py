@@ -23,6 +23,8 @@ SCHEDULED = "blislike.scheduled"
 PLAIN = "blislike.plain"
 # Left to the default rule.
 DEFAULT = "blislike.default"
+# Attribute of every PrimFunc that has gone through this package.
+OURS = "blislike.ours"
 # The name that TVM resolves "default" to.
 _PIPELINE = "s_tir"
 
@@ -41,10 +43,14 @@ def is_ours(func: Any) -> bool:
 
 @functools.cache
 def register() -> None:
-    """Have TVM's pipeline for PrimFuncs begin with `finish`."""
-    pipeline, *finalize = tirx.get_tir_pipeline(_PIPELINE)
+    """Have TVM's pipeline for PrimFuncs begin with `finish` and end with `hide_remainders`."""
+    pipeline, host, *others = tirx.get_tir_pipeline(_PIPELINE)
     ours = tvm.transform.Sequential([finish, pipeline], name="blislike.TIR")
-    tirx.register_tir_pipeline(_PIPELINE, lambda: (ours, *finalize))
+
+    def last() -> tvm.transform.Pass:
+        return tvm.transform.Sequential([hide_remainders, host()], name="blislike.Host")
+
+    tirx.register_tir_pipeline(_PIPELINE, lambda: (ours, last, *others))
 
 
 @tvm.transform.module_pass(opt_level=0, name="blislike.Finish")
@@ -55,7 +61,30 @@ def finish(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
     from tvm_blislike.passes import schedule
 
     ours = next(f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc))
-    return schedule.finish(mod, ours.attrs["target"])
+    return marked(schedule.finish(mod, ours.attrs["target"]))
+
+
+def marked(mod: tvm.IRModule) -> tvm.IRModule:
+    """Mark every PrimFunc as one of this package's, whose remainders are to be hidden."""
+    result = mod.clone()
+    for gvar, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            result.update_func(gvar, func.with_attr(OURS, True))
+    return result
+
+
+@tvm.transform.module_pass(opt_level=0, name="blislike.HideRemainders")
+def hide_remainders(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    """Hide remainders from LLVM where functions are ours; see `schedules.remainders`."""
+    ours = [(g, f) for g, f in mod.functions_items() if f.attrs and OURS in f.attrs]
+    if not ours:
+        return mod
+    from tvm_blislike.schedules import remainders
+
+    result = mod.clone()
+    for gvar, func in ours:
+        result.update_func(gvar, func.with_body(remainders.hide(func.body)))
+    return result
 
 
 def build(mod: tvm.IRModule, target: tvm.target.Target, _params: Any) -> tvm.runtime.Module:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,21 +15,16 @@ from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
-# A case belongs to this suite when all its nodes are among these.
-OPERATORS = frozenset(
-    """
-    Conv ConvTranspose Gemm MatMul
-    MaxPool AveragePool LpPool GlobalMaxPool GlobalAveragePool
-    Relu LeakyRelu PRelu ThresholdedRelu Clip Sigmoid HardSigmoid HardSwish Swish Mish Tanh Shrink
-    Elu Selu Celu Gelu Softplus Softsign Softmax LogSoftmax Hardmax
-    Concat Pad BatchNormalization LRN Add Sum Mul Flatten Reshape Transpose
-    And Or Xor Not Where CumSum Range Expand Shape Size Cosh Sinh IsInf RoiAlign SpaceToDepth
-    """.split()
-)
-
 # Operators whose operands after the first are usually weights or settings known at compile time.
 WITH_PARAMETERS = frozenset(
-    "Conv ConvTranspose Gemm MatMul BatchNormalization PRelu Clip Pad Reshape CumSum Expand".split()
+    """
+    Conv ConvTranspose Gemm MatMul BatchNormalization PRelu
+    Clip CumSum Dropout Expand GridSample NonMaxSuppression OneHot Pad Range Reshape Resize Slice
+    Split Squeeze Tile TopK Trilu Unsqueeze
+    DequantizeLinear QuantizeLinear
+    ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
+    ReduceSum ReduceSumSquare
+    """.split()
 )
 
 DataSet = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]  # inputs and outputs by name
@@ -36,7 +32,11 @@ DataSet = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]  # inputs and outp
 
 @dataclass(frozen=True)
 class Case:
-    """One model with inputs, the outputs that belong to them, and the tolerance."""
+    """One model with inputs, the outputs that belong to them, and the tolerance.
+
+    `data_sets` is empty where an input or output is no tensor of numbers: a sequence, an optional,
+    strings.
+    """
 
     name: str
     model: onnx.ModelProto
@@ -50,9 +50,15 @@ class Case:
         return frozenset(node.op_type for node in self.model.graph.node) - {"Constant"}
 
 
+def with_outputs(case: Case, outputs: Iterable[dict[str, np.ndarray]]) -> Case:
+    """Return a case of which other outputs are expected."""
+    inputs = [given for given, _ in case.data_sets]
+    return replace(case, data_sets=tuple(zip(inputs, outputs, strict=True)))
+
+
 @cache
 def collect() -> dict[str, Case]:
-    """Return the cases of this suite by name, in the order of the names.
+    """Return the cases by name, in the order of the names.
 
     The node cases pass weights and settings at run time. Cases of operators that usually have them
     as constants come a second time as "NAME_constant", with every input but the first a constant.
@@ -66,12 +72,10 @@ def collect() -> dict[str, Case]:
         for test in load_model_tests(kind=kind)
     ]
     cases = [*map(_node_case, tests), *map(_stored_case, stored)]
-    chosen = [case for case in cases if case.operators and case.operators <= OPERATORS]
-    chosen += list(_with_constants(chosen))
-    names = sorted(case.name for case in chosen)
-    assert len(names) == len(set(names)), "two cases of one name"
-    by_name = {case.name: case for case in chosen}
-    return {name: by_name[name] for name in names}
+    cases += list(_with_constants(cases))
+    by_name = {case.name: case for case in cases}
+    assert len(by_name) == len(cases), "two cases of one name"
+    return {name: by_name[name] for name in sorted(by_name)}
 
 
 def _runtime_inputs(model: onnx.ModelProto) -> list[str]:
@@ -79,39 +83,49 @@ def _runtime_inputs(model: onnx.ModelProto) -> list[str]:
     return [value.name for value in model.graph.input if value.name not in weights]
 
 
-def _named(
-    model: onnx.ModelProto, inputs: Iterable[np.ndarray], outputs: Iterable[np.ndarray]
-) -> DataSet:
-    names = [value.name for value in model.graph.output]
-    return (
-        dict(zip(_runtime_inputs(model), map(np.asarray, inputs), strict=True)),
-        dict(zip(names, map(np.asarray, outputs), strict=True)),
+def _data_sets(
+    model: onnx.ModelProto, data: Iterable[tuple[Sequence[Any], Sequence[Any]]]
+) -> tuple[DataSet, ...]:
+    return tuple(
+        (
+            dict(zip(_runtime_inputs(model), map(_array, inputs), strict=True)),
+            dict(zip([v.name for v in model.graph.output], map(_array, outputs), strict=True)),
+        )
+        for inputs, outputs in data
+        if all(_is_numeric(value) for value in (*inputs, *outputs))
     )
 
 
+def _is_numeric(value: Any) -> bool:
+    if isinstance(value, onnx.TensorProto):
+        return value.data_type != onnx.TensorProto.STRING
+    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OSU"
+
+
+def _array(value: Any) -> np.ndarray:
+    is_proto = isinstance(value, onnx.TensorProto)
+    return numpy_helper.to_array(value) if is_proto else np.asarray(value)
+
+
 def _node_case(test: TestCase) -> Case:
-    operators = {node.op_type for node in test.model.graph.node}
-    # Cases of other operators may hold sequences or strings: their data are not looked at.
-    chosen = test.data_sets if operators <= OPERATORS else ()
-    data_sets = tuple(_named(test.model, *data) for data in chosen)
-    return Case(test.name, test.model, data_sets, test.rtol, test.atol)
-
-
-def _tensors(folder: Path, prefix: str) -> list[np.ndarray]:
-    paths = [folder / f"{prefix}_{index}.pb" for index in range(len(list(folder.glob("*.pb"))))]
-    protos = [onnx.TensorProto.FromString(path.read_bytes()) for path in paths if path.exists()]
-    return [numpy_helper.to_array(proto) for proto in protos]
+    return Case(test.name, test.model, _data_sets(test.model, test.data_sets), test.rtol, test.atol)
 
 
 def _stored_case(test: TestCase) -> Case:
     folder = Path(test.model_dir)
     model = onnx.load(folder / "model.onnx")
     case = Case(test.name, model, (), test.rtol, test.atol)
-    if not case.operators <= OPERATORS:
+    values = [*model.graph.input, *model.graph.output]
+    if any(not value.type.HasField("tensor_type") for value in values):
         return case
     folders = sorted(folder.glob("test_data_set_*"))
-    data = [_named(model, _tensors(f, "input"), _tensors(f, "output")) for f in folders]
-    return replace(case, data_sets=tuple(data))
+    data = [(_tensors(f, "input"), _tensors(f, "output")) for f in folders]
+    return replace(case, data_sets=_data_sets(model, data))
+
+
+def _tensors(folder: Path, prefix: str) -> list[onnx.TensorProto]:
+    paths = [folder / f"{prefix}_{index}.pb" for index in range(len(list(folder.glob("*.pb"))))]
+    return [onnx.TensorProto.FromString(path.read_bytes()) for path in paths if path.exists()]
 
 
 def _with_constants(cases: Iterable[Case]) -> Iterable[Case]:

@@ -1,5 +1,6 @@
 """The default CPU rule: operators that only move elements, against numpy."""
 
+import ml_dtypes  # noqa: F401  names bfloat16 for NumPy
 import numpy as np
 import pytest
 from default_graphs import (
@@ -7,6 +8,9 @@ from default_graphs import (
     RNG,
     check,
     data,
+    graph,
+    run,
+    scheduled,
     vector_lengths,
 )
 from tvm import relax
@@ -126,3 +130,10 @@ def test_channel_shuffle():
 
     expected = x.reshape(1, 3, 4, 5, 7).transpose(0, 2, 1, 3, 4).reshape(x.shape)
     check(shuffle, np.maximum(expected, 0), x)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "bool", "int64", "float64"])
+def test_transpose_of_every_type(dtype):
+    x = RNG.integers(0, 2, (3, 32, 48)).astype(np.dtype(dtype))
+    module = scheduled(graph(lambda a: op.permute_dims(a, [0, 2, 1]), x.shape, dtypes=[dtype]))
+    np.testing.assert_array_equal(run(module, x), x.transpose(0, 2, 1))

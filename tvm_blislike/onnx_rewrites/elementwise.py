@@ -23,6 +23,21 @@ def pow_(site: Site) -> Sequence[str] | None:
     return [power if wide == site.dtype() else site.cast(power, site.dtype())]
 
 
+def mod(site: Site) -> Sequence[str] | None:
+    """Write `Mod` of floating point numbers with the sign of the divisor.
+
+    TVM computes a - floor(a / b) * b, which is no number where b is infinite.
+    """
+    dtype = site.known_dtype()
+    if dtype is None or dtype.kind in "iu" or site.attribute("fmod", 0):
+        return None
+    divisor = site.node.input[1]
+    rest, zero = site.add("Mod", *site.node.input, fmod=1), _number(site, 0)
+    differ = site.add("Xor", site.add("Less", rest, zero), site.add("Less", divisor, zero))
+    shifted = site.add("Where", differ, site.add("Add", rest, divisor), rest)
+    return [site.add("Where", site.add("Equal", rest, zero), rest, shifted)]
+
+
 def mean(site: Site) -> Sequence[str] | None:
     """Write `Mean` as a sum that is divided, in the type of its operands."""
     if site.known_dtype() is None:

@@ -9,6 +9,9 @@ import numpy as np
 
 from tvm_blislike.onnx_rewrites.site import Site
 
+# What the runtime of TVM can sort.
+_SORTED = frozenset("int32 int64 float16 float32 float64 bfloat16".split())
+
 
 def compress(site: Site) -> Sequence[str] | None:
     """Write `Compress` by a constant condition as `Gather`: its result's shape is known then."""
@@ -119,18 +122,33 @@ def split(site: Site) -> Sequence[str] | None:
 def suppression(site: Site) -> Sequence[str]:
     """Write `NonMaxSuppression` with limits as TVM means them.
 
-    It has other defaults, and drops boxes that overlap by the limit as well, where ONNX drops those
-    that overlap by more.
+    It has other defaults, drops boxes that overlap by the limit as well, where ONNX drops those
+    that overlap by more, and lets no box be dropped whose score is not positive.
     """
     most, overlap, score = (site.value(index) for index in (2, 3, 4))
-    lowest, none = np.finfo(np.float32).min, np.float32(0)
+    none, boxes, scores = np.float32(0), *site.node.input[:2]
     overlap = np.nextafter(none if overlap is None else np.float32(overlap.item()), np.float32(1))
+    limit = none if score is None else np.float32(score.item())
+    if score is None or limit < 0:
+        scores, limit = _positive(site, scores, None if score is None else limit), none
     limits = [
         np.array([0 if most is None else most.item()], np.int64),
         np.array([overlap]),
-        np.array([lowest if score is None else score.item()], np.float32),
+        np.array([limit]),
     ]
-    return [site.again(*site.node.input[:2], *map(site.constant, limits))]
+    return [site.again(boxes, scores, *map(site.constant, limits))]
+
+
+def _positive(site: Site, scores: str, limit: np.float32 | None) -> str:
+    """Put scores here that are positive and in the same order, 0 for those below the limit."""
+    zero, one = (site.constant(np.array(number, np.float32)) for number in (0, 1))
+    lowest = site.reduced("ReduceMin", scores, range(len(site.shape(1))), keepdims=1)
+    added = site.add("Where", site.add("Less", zero, lowest), zero, site.add("Sub", one, lowest))
+    shifted = site.add("Add", scores, added)
+    if limit is None:
+        return shifted
+    kept = site.add("Less", site.constant(np.array(limit)), scores)
+    return site.add("Where", kept, shifted, zero)
 
 
 def unique(site: Site) -> None:
@@ -139,3 +157,15 @@ def unique(site: Site) -> None:
         site.refuse("sorted is 0, and TVM sorts all the same")
     if site.results() > 1:
         site.refuse("its results behind the first have other shapes in TVM")
+    _require_sorted(site, _SORTED)
+
+
+def top_k(site: Site) -> None:
+    """Refuse `TopK` of integers that the runtime of TVM cannot sort."""
+    _require_sorted(site, _SORTED | {"int8", "uint8"})
+
+
+def _require_sorted(site: Site, types: frozenset[str]) -> None:
+    dtype = site.known_dtype()
+    if dtype is not None and str(dtype) not in types:
+        site.refuse(f"TVM cannot sort numbers of type {dtype}")

@@ -10,6 +10,7 @@ import numpy as np
 
 from tvm_blislike.errors import UnsupportedOperatorError
 from tvm_blislike.operators import attribute, describe
+from tvm_blislike.settings import setting_of_run_time
 
 if TYPE_CHECKING:
     import onnx
@@ -108,7 +109,8 @@ class Site:
             return None
         name = self.node.input[index]
         if name not in self.constants:
-            self.refuse(f"its operand {name!r} is known at run time only")
+            unknown = setting_of_run_time(self.node, self.constants)
+            self.refuse(unknown or f"its operand {name!r} is known at run time only")
         return numpy_helper.to_array(self.constants[name])
 
     def known(self, index: int) -> np.ndarray | None:
@@ -143,7 +145,7 @@ class Site:
         from onnx import numpy_helper
 
         name = next(self.names)
-        self.initializers.append(numpy_helper.from_array(np.array(array, order="C"), name))
+        self.initializers.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
     def number(self, value: int) -> str:

@@ -15,7 +15,7 @@ from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes.legalize import CHOICE, note_of, read_choice
 from tvm_blislike.passes.plain import product_of, replaced
-from tvm_blislike.plugin import DEFAULT, PLAIN, SCHEDULED, is_ours, root_annotations
+from tvm_blislike.plugin import DEFAULT, PLAIN, SCHEDULED, is_ours, marked, root_annotations
 from tvm_blislike.registry import get_implementation
 from tvm_blislike.schedules import lowering
 from tvm_blislike.schedules.common import root_block, stages
@@ -42,7 +42,7 @@ def schedule(strategy: Strategy) -> tvm.transform.Pass:
                     result.update_func(gvar, scheduled)
         target = tvm.target.Target.current()
         result = s_tir.dlight.ApplyDefaultSchedule(DefaultCPU())(finish(result, target))
-        return keep_nan(result, strategy.core)
+        return marked(keep_nan(result, strategy.core))
 
     return run
 
