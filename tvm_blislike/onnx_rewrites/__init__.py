@@ -45,6 +45,7 @@ REWRITES: dict[str, Rewrite] = {
     "Elu": elementwise.elu,
     "EyeLike": elementwise.eye_like,
     "IsInf": elementwise.is_inf,
+    "Gather": indexing.gather,
     "GatherElements": indexing.gather_elements,
     "GridSample": elementwise.in_single,
     "LRN": elementwise.in_single,
