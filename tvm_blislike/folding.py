@@ -33,7 +33,7 @@ _ARITHMETIC = frozenset(
     CumSum Div Equal Exp Expand EyeLike Flatten Floor Gather GatherElements GatherND Greater
     GreaterOrEqual Identity Less LessOrEqual Log MatMul Max Min Mod Mul Neg NonZero Not OneHot Or
     Pow Range Reciprocal ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round ScatterElements
-    ScatterND Shape Sign Sin Size Slice Split Sqrt Squeeze Sub Sum Tile TopK Transpose Trilu Unique
+    ScatterND Shape Sign Sin Size Slice Split Sqrt Squeeze Sub Sum Tile TopK Transpose Trilu
     Unsqueeze Where Xor
     """.split()
 )
@@ -105,11 +105,17 @@ def _foldable(node: onnx.NodeProto, known: Values) -> bool:
     """Whether a node, not computed yet, may be computed ahead."""
     if node.domain not in STANDARD or node.op_type not in _ARITHMETIC or any(branches(node)):
         return False
-    if known.keys() >= set(distinct(node.output)):
+    if known.keys() >= set(distinct(node.output)) or _has_unordered_axes(node):
         return False
     if node.op_type in _OF_SHAPES or node.op_type == "Constant":
         return True
     return bool(node.input) and all(name in known for name in distinct(node.input))
+
+
+def _has_unordered_axes(node: onnx.NodeProto) -> bool:
+    """Whether it is an `Unsqueeze` that ONNX's reference would get wrong."""
+    axes = [list(item.ints) for item in node.attribute if item.name == "axes"]
+    return node.op_type == "Unsqueeze" and any(found != sorted(found) for found in axes)
 
 
 def _evaluate(proto: onnx.ModelProto, sizes: Sizes, known: Values) -> None:

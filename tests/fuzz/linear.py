@@ -182,9 +182,10 @@ def _meanvariancenormalization(g: Graph) -> None:
 
 def softmax(g: Graph) -> None:
     """Softmax and its relatives along any axis."""
-    x = g.tensor(rank=(1, 2, 3, 4))
-    axis = g.integer(-x.rank, x.rank - 1)
     operator = g.pick(["Softmax", "Softmax", "LogSoftmax", "Hardmax"])
+    # ONNX's reference, which has Hardmax of other types, knows its newest form only.
+    x = g.tensor(("float32",) if operator == "Hardmax" else (), rank=(1, 2, 3, 4))
+    axis = g.integer(-x.rank, x.rank - 1)
     g.node(operator, [x], **g.maybe(0.8, axis=axis))
 
 

@@ -17,6 +17,8 @@ def pool(g: Graph) -> None:
         window.pop("dilations", None)
     if operator == "MaxPool" and g.chance(0.2):
         window["dilations"] = [g.integer(1, 3) for _ in kernel]
+    if window.get("auto_pad", "").startswith("SAME"):
+        window.pop("dilations", None)  # ONNX Runtime forgets them there
     window["kernel_shape"] = kernel
     if g.opset >= (18 if operator == "LpPool" else 10) and g.chance(0.35):
         window["ceil_mode"] = 1

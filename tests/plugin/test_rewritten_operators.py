@@ -343,6 +343,39 @@ def test_what_is_refused(reason: str) -> None:
         frontend.load(form.model)
 
 
+def test_masks_that_nobody_reads_are_none() -> None:
+    node = helper.make_node("Dropout", ["x"], ["y", "mask"], "it")
+    model = several_nodes([node], {"x": normal(2, 3)}, {}, 9)
+    with pytest.raises(UnsupportedOperatorError, match=r"Dropout \(node 'it'\): .*mask"):
+        frontend.load(model)
+    del model.graph.output[1]
+    assert frontend.load(model).outputs[0].shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [helper.make_node("Unsqueeze", ["c"], ["k"], axes=[3, 1])],
+        [
+            helper.make_node("Cos", ["c"], ["a"]),
+            helper.make_node("Unsqueeze", ["a"], ["k"], axes=[2, 0]),
+        ],
+    ],
+)
+def test_what_the_reference_misreads_is_not_folded(nodes: list) -> None:
+    x = normal(1, 2, 3, 4)
+    model = several_nodes(
+        [*nodes, helper.make_node("Mul", ["k", "x"], ["y"])],
+        {"x": x},
+        {"c": normal(2, 1) if len(nodes) == 1 else normal(3, 4)},
+        11,
+    )
+    found = tvm_blislike.compile(model, threads=1).run({"x": x})
+    for value, expected in zip(found.values(), by_onnxruntime(model, {"x": x}), strict=True):
+        assert value.shape == expected.shape
+        np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_boxes_that_others_read_are_refused() -> None:
     form = Form("NonMaxSuppression", [BOXES, SCORES], [array(3)])
     model = form.model

@@ -113,7 +113,9 @@ def dropout(site: Site) -> Sequence[str] | None:
     if site.has_operand(2) and site.value(2).item():
         site.refuse("training_mode is set; export it for inference")
     results = [site.add("Identity", site.node.input[0])]
-    if len(site.node.output) > 1 and site.node.output[1]:
+    if site.results() > 1:
+        if site.opset < 12:
+            site.refuse("before opset 12 its mask means nothing in inference, but is read")
         results.append(site.constant(np.ones(site.shape(), bool)))
     return results
 

@@ -15,7 +15,7 @@ from tvm_blislike.onnx_rewrites.windows import Windows, windows_of
 
 def max_pool(site: Site) -> Sequence[str] | None:
     """Write `MaxPool` with plain padding; the importer does not know its second result."""
-    wants_indices = len(site.node.output) > 1 and bool(site.node.output[1])
+    wants_indices = site.results() > 1
     plain = _is_plain(site) and not wants_indices
     if plain and not site.is_known():
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from tvm_blislike.onnx_rewrites import REWRITES
 from tvm_blislike.onnx_rewrites.site import Site, Tensor
 from tvm_blislike.onnx_shapes import constants_in, constants_of, inferred
 from tvm_blislike.operator_sets import opset
-from tvm_blislike.operators import all_graphs, all_nodes, branches
+from tvm_blislike.operators import all_graphs, all_nodes, branches, read_in
 
 if TYPE_CHECKING:
     import onnx
@@ -39,7 +39,7 @@ def rewritten(
     """
     if not any(node.op_type in REWRITES for node in all_nodes(proto.graph)):
         return proto
-    walk = _Walk(opset(proto), _unused_names(proto.graph))
+    walk = _Walk(opset(proto), _unused_names(proto.graph), read_in(proto.graph))
     found = walk.through(proto.graph, _Scope({}, {}), _types(proto, shapes))
     if found is None:
         return proto
@@ -76,6 +76,7 @@ class _Scope:
 class _Walk:
     opset: int
     names: Iterator[str]
+    read: Set[str]
 
     def through(
         self, graph: onnx.GraphProto, outer: _Scope, types: onnx.GraphProto
@@ -90,7 +91,7 @@ class _Walk:
         constants: list[onnx.TensorProto] = []
         changed = False
         for node in graph.node:
-            site = Site(node, self.opset, scope.tensors, scope.constants, self.names)
+            site = Site(node, self.opset, scope.tensors, scope.constants, self.names, self.read)
             new = self._at(site, scope, typed.get(tuple(node.output), node))
             nodes += [node] if new is None else new
             constants += site.initializers

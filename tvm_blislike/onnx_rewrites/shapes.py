@@ -1,4 +1,4 @@
-"""Operators that only give a tensor another shape."""
+"""Operators that give a tensor another shape, or work on one of another shape."""
 
 from __future__ import annotations
 
@@ -18,3 +18,12 @@ def unsqueeze(site: Site) -> Sequence[str] | None:
     for axis in sorted(int(axis) % (len(shape) + len(axes)) for axis in axes):
         shape.insert(axis, 1)
     return [site.reshaped(site.node.input[0], shape)]
+
+
+def hardmax(site: Site) -> Sequence[str] | None:
+    """Write the `Hardmax` before opset 13, which looks at all axes from its own on as one."""
+    if site.opset >= 13:
+        return None
+    axis, shape = site.attribute("axis", 1), site.shape()
+    rows = site.add("Flatten", site.node.input[0], axis=axis % max(len(shape), 1))
+    return [site.reshaped(site.add("Hardmax", rows, axis=-1), shape)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -40,6 +40,8 @@ class Site:
         Operands whose values are known.
     names : iterator of str
         Names that no tensor of the model has.
+    read : set of str
+        Tensors that nodes read, or that are results of the model.
     """
 
     node: onnx.NodeProto
@@ -47,6 +49,7 @@ class Site:
     tensors: Mapping[str, Tensor]
     constants: Mapping[str, onnx.TensorProto]
     names: Iterator[str]
+    read: Set[str]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: list[onnx.TensorProto] = field(default_factory=list)
 
@@ -67,9 +70,9 @@ class Site:
         return found is not None and found == dtype
 
     def results(self) -> int:
-        """How many results the node has up to the last that has a name."""
-        named = [i for i, name in enumerate(self.node.output, 1) if name]
-        return max(named, default=0)
+        """How many results the node has up to the last that anybody reads."""
+        read = [i for i, name in enumerate(self.node.output, 1) if name in self.read]
+        return max(read, default=0)
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
         """Return the shape of an operand, which must be known."""
