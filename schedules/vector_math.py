@@ -14,7 +14,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_blislike.schedules.rewrite import collect, constant, is_if, remade
+from tvm_blislike.schedules.rewrite import collect, is_if, remade
 from tvm_blislike.schedules.vector_functions import (
     Expr,
     cosh,
@@ -61,6 +61,7 @@ def vectorize_math(node: Any) -> Any:
         return tirx.PrimFunc(node.params, body, node.ret_type, node.attrs)
     node = tvm_ffi.structural_map(node, [(ir.Call, _widened)])
     node = tvm_ffi.structural_map(node, [(tirx.For, _apart)])
+    node = tvm_ffi.structural_map(node, [(tirx.BufferStore, _apart_alone)])
     callbacks = [(ir.Call, _replaced), (tirx.Div, _divide_by_power)]
     # Before its operands: a division must still see the power below it.
     return tvm_ffi.structural_map(node, callbacks, order="pre")
@@ -106,41 +107,51 @@ def _apart(loop: tirx.For) -> tirx.Stmt:
     The bindings of one, inside those of the next, would cost TVM's simplifier minutes. It looks
     through names as well, so the value in between goes through a buffer; LLVM removes that.
     """
-    # The tail of a vector loop may be one element.
-    is_single = constant(loop.extent) == 1 and not collect(loop.body, tirx.For)
-    if loop.kind != tirx.ForKind.VECTORIZED and not is_single:
+    if loop.kind != tirx.ForKind.VECTORIZED:
         return loop
     buffers: list[tirx.Buffer] = []
-    split = partial(_split_store, loop=loop, buffers=buffers)
+    lane = loop.loop_var - loop.min
+    split = partial(_split_store, extent=loop.extent, lane=lane, buffers=buffers)
     body = tvm_ffi.structural_map(loop.body, [(tirx.BufferStore, split)])
     if not buffers:
         return loop
     return tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), remade(loop, body=body)])
 
 
-def _split_store(store: tirx.BufferStore, loop: tirx.For, buffers: list[tirx.Buffer]) -> tirx.Stmt:
+def _apart_alone(store: tirx.BufferStore) -> tirx.Stmt:
+    """Do so in no vector loop: its tail may be one element, and scalars are as slow to simplify."""
+    buffers: list[tirx.Buffer] = []
+    split = _split_store(store, 1, tirx.IntImm("int32", 0), buffers)
+    return tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), split]) if buffers else store
+
+
+def _split_store(
+    store: tirx.BufferStore,
+    extent: tirx.Expr | int,
+    lane: tirx.Expr,
+    buffers: list[tirx.Buffer],
+) -> tirx.Stmt:
     calls = collect(store.value, ir.Call)
     # What a condition guards must stay behind it; a function of the choice need not.
     guarded = _guarded(calls)
     if sum(_is_replaced(call) and call not in guarded for call in calls) < 2:
         return store
     taken: list[tuple[ir.Call, tirx.Buffer]] = []
-    lane = [loop.loop_var - loop.min]
 
     def take(call: ir.Call) -> Expr:
         if not _is_replaced(call) or call in guarded:
             return call
         # The sigmoid of x sigmoid(x) has x twice.
         known = [buffer for old, buffer in taken if tvm_ffi.structural_equal(old, call)]
-        buffer = known[0] if known else tirx.decl_buffer((loop.extent,), "float32", "value")
+        buffer = known[0] if known else tirx.decl_buffer((extent,), "float32", "value")
         if not known:
             taken.append((call, buffer))
-        return tirx.BufferLoad(buffer, lane)
+        return tirx.BufferLoad(buffer, [lane])
 
     # Operands before the calls that use them.
     value = tvm_ffi.structural_map(store.value, [(ir.Call, take)], order="post")
     buffers += [buffer for _, buffer in taken]
-    parts = [tirx.BufferStore(buffer, call, lane) for call, buffer in taken]
+    parts = [tirx.BufferStore(buffer, call, [lane]) for call, buffer in taken]
     return tirx.SeqStmt([*parts, tirx.BufferStore(store.buffer, value, store.indices)])
 
 

@@ -185,12 +185,16 @@ def _output_specs(proto: onnx.ModelProto, module: tvm.IRModule) -> tuple[TensorS
     result = module["main"].ret_ty
     types = result.fields if isinstance(result, relax.TupleType) else [result]
     specs = []
+    # TVM has the most boxes that there may be for their number.
+    suppressed = {n.output[0] for n in proto.graph.node if n.op_type == "NonMaxSuppression"}
     for value, type_ in zip(proto.graph.output, types, strict=True):
         if not isinstance(type_, relax.TensorType):
             raise UnsupportedOperatorError(f"output {value.name} is no tensor: {type_}")
         known = isinstance(type_.shape, relax.ShapeExpr)
         sizes = type_.shape.values if known else [None] * max(type_.ndim, 0)
         shape = tuple(int(s) if hasattr(s, "value") else None for s in sizes)
+        if value.name in suppressed:
+            shape = (None, *shape[1:])
         specs.append(TensorSpec(value.name, shape, str(type_.dtype)))
     return tuple(specs)
 

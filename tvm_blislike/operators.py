@@ -55,6 +55,7 @@ def check_readings(proto: onnx.ModelProto) -> None:
         "BatchNormalization": _trains,
         "EmbedLayerNormalization": _has_further_results,
         "Expand": _shape_comes_at_run_time,
+        "NonMaxSuppression": _leaves_an_unknown_number,
         "PRelu": _slopes_belong_to_axis_1,
         "RoiAlign": _takes_the_largest,
         "SequenceInsert": _counts_from_the_back,
@@ -142,6 +143,15 @@ def _has_further_results(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | 
     read = read_in(proto.graph)
     wanted = [name for name in node.output[1:] if name in read]
     return f"its result {wanted[0]!r} is read" if wanted else None
+
+
+def _leaves_an_unknown_number(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    """TVM counts on as many boxes as there may be, and checks that when it runs."""
+    readers = (other for other in all_nodes(proto.graph) if node.output[0] in other.input)
+    reader = next(readers, None)
+    if reader is None:
+        return None
+    return f"how many boxes it leaves tells only running it, and {describe(reader)} reads them"
 
 
 def _trains(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:

@@ -54,17 +54,17 @@ def check_sizes(
 
     from tvm_blislike.adapter import op_name, static_shape
 
-    found: list[tuple[int, ...]] = []
+    found: list[tuple[str, tuple[int, ...]]] = []
 
     def visit(expr: relax.Expr) -> None:
         if op_name(expr) and _is_impossible(
             op_name(expr), static_shape(expr), [static_shape(arg) for arg in expr.args]
         ):
-            found.append(static_shape(expr))
+            found.append((f"a result of {op_name(expr)}", static_shape(expr)))
 
     relax.analysis.post_order_visit(module["main"], visit)
     if found:
-        subject, sizes = _culprit(proto, inputs) or ("a tensor", found[0])
+        subject, sizes = _culprit(proto, inputs) or found[0]
         raise ModelError(f"{subject} of {name}: {_why(sizes)}", _hint(sizes))
 
 

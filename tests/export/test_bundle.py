@@ -130,7 +130,7 @@ def test_headers_and_libraries_are_those_installed() -> None:
         assert path.is_file()
     machine = Core.native().mtriple.partition("-")[0]
     names = [path.name for path in runtime_wheel.runtime_libraries(machine)]
-    assert names == ["libtvm_runtime.so", "libtvm_ffi.so"]
+    assert names == ["libtvm_runtime.so", "libtvm_runtime_extra.so", "libtvm_ffi.so"]
 
 
 def test_sources_are_in_the_wheel(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ def resize(g: Graph) -> None:
     """Resize in any mode, by scales or to sizes."""
     if g.opset < 10:
         raise RejectedError("too early")
-    x = g.tensor(rank=(2, 3, 4, 4, 5), fits=lambda v: v.size > 0)
+    # ONNX Runtime computes no others, and ONNX's reference divides by lengths that are no integers.
+    x = g.tensor(("float32",), rank=(2, 3, 4, 4, 5), fits=lambda v: v.size > 0)
     mode = g.pick(["nearest", "linear", "linear", "cubic"])
     if g.opset == 10:
         scales = [1.0, 1.0][: x.rank] + [g.pick([0.5, 1.5, 2.0]) for _ in x.shape[2:]]
@@ -75,8 +76,10 @@ def resize(g: Graph) -> None:
             if "keep_aspect_ratio_policy" in attributes and "axes" in attributes:
                 attributes["axes"] = axes  # ONNX Runtime takes no others with a policy
     if attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize":
-        starts = g.rng.uniform(0, 0.3, len(axes))
-        ends = g.rng.uniform(0.6, 1.1, len(axes))
+        # ONNX Runtime crops no axes that stay.
+        stays = np.isin(axes, keep)
+        starts = np.where(stays, 0, g.rng.uniform(0, 0.3, len(axes)))
+        ends = np.where(stays, 1, g.rng.uniform(0.6, 1.1, len(axes)))
         operands[1] = g.constant(np.round([*starts, *ends], 2), "float32")
         attributes |= g.maybe(0.5, extrapolation_value=0.5)
     g.node("Resize", operands, **attributes)

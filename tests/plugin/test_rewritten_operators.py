@@ -228,6 +228,18 @@ FORMS = [
     ),
     Form("Cosh of float64", [normal(3, dtype="float64")]),
     Form("Sinh of float64", [normal(3, dtype="float64")]),
+    Form(
+        "Gather along an axis from behind",
+        [normal(2, 16, 2)],
+        [array([-4], [9], [-14])],
+        attributes={"axis": -2},
+    ),
+    Form("ThresholdedRelu of a scalar", [np.array(1.5, "float32")], attributes={"alpha": 1.0}),
+    Form(
+        "BatchNormalization of float64",
+        [normal(2, 3, 4, 5, dtype="float64")],
+        [np.abs(normal(3, dtype="float64")) for _ in range(4)],
+    ),
     Form("Unsqueeze of unordered axes", [normal(2, 3)], [array(3, 1)]),
     Form(
         "ConvTranspose to a shape",
@@ -329,6 +341,17 @@ def test_what_is_refused(reason: str) -> None:
     operator = form.label.split()[0]
     with pytest.raises(UnsupportedOperatorError, match=rf"{operator} \(node 'it'\): .*{reason}"):
         frontend.load(form.model)
+
+
+def test_boxes_that_others_read_are_refused() -> None:
+    form = Form("NonMaxSuppression", [BOXES, SCORES], [array(3)])
+    model = form.model
+    assert frontend.load(model).outputs[0].shape == (None, 3)
+    model.graph.node.append(helper.make_node("Cast", ["r0"], ["y"], "reader", to=1))
+    model.graph.output.append(onnx.ValueInfoProto(name="y"))
+    message = r"NonMaxSuppression \(node 'it'\): how many boxes.*Cast \(node 'reader'\)"
+    with pytest.raises(UnsupportedOperatorError, match=message):
+        frontend.load(model)
 
 
 def test_folding_leaves_numbers_to_the_compiler() -> None:

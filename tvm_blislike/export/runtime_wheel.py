@@ -18,10 +18,11 @@ from tvm_blislike.errors import OutputError, ToolchainError
 from tvm_blislike.files import atomic_path
 from tvm_blislike.runnable import architecture
 
-# By distribution: the file in its wheel. The runtime alone, without compiler, GPUs and RPC extras.
+# By distribution: the files in its wheel, without the compiler and GPUs. Sorting (TopK, ArgSort,
+# NonMaxSuppression) is among the extras.
 LIBRARIES = {
-    "apache-tvm": "tvm/lib/libtvm_runtime.so",
-    "apache-tvm-ffi": "tvm_ffi/lib/libtvm_ffi.so",
+    "apache-tvm": ("tvm/lib/libtvm_runtime.so", "tvm/lib/libtvm_runtime_extra.so"),
+    "apache-tvm-ffi": ("tvm_ffi/lib/libtvm_ffi.so",),
 }
 # Tags of the wheels' platforms; pip takes the one that exists.
 _PLATFORMS = ("manylinux_2_28", "manylinux_2_24", "manylinux2014")
@@ -46,12 +47,12 @@ def runtime_libraries(machine: str) -> list[Path]:
         When the cache cannot be written.
     """
     if sys.platform.startswith("linux") and machine == architecture(platform.machine()):
-        return [_installed(name, file) for name, file in LIBRARIES.items()]
+        return [_installed(name, file) for name, files in LIBRARIES.items() for file in files]
     cache = _cache(machine)
-    paths = {name: cache / PurePosixPath(file).name for name, file in LIBRARIES.items()}
-    if not all(path.is_file() for path in paths.values()):
+    paths = [cache / PurePosixPath(file).name for file in _files()]
+    if not all(path.is_file() for path in paths):
         _fill(cache, machine)
-    return list(paths.values())
+    return paths
 
 
 def licenses() -> str:
@@ -76,6 +77,10 @@ def headers() -> dict[str, Path]:
     folders = (tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path())
     names = ("tvm/ffi/c_api.h", "dlpack/dlpack.h")
     return {n: next(Path(f) / n for f in folders if (Path(f) / n).is_file()) for n in names}
+
+
+def _files() -> list[str]:
+    return [file for files in LIBRARIES.values() for file in files]
 
 
 def _installed(name: str, file: str) -> Path:
@@ -105,7 +110,7 @@ def _fill(cache: Path, machine: str) -> None:
 
 def _extract(wheel: Path, cache: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        for file in set(archive.namelist()) & set(LIBRARIES.values()):
+        for file in set(archive.namelist()) & set(_files()):
             with atomic_path(cache / PurePosixPath(file).name) as fresh:
                 fresh.write_bytes(archive.read(file))
 

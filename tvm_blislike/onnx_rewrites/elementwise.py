@@ -104,7 +104,8 @@ def in_single(site: Site) -> Sequence[str] | None:
     """Compute a function of fp16 in fp32: LLVM has no such function of halves."""
     if not site.is_of(np.float16):
         return None
-    return [site.cast(site.again(site.cast(site.node.input[0], np.float32)), np.float16)]
+    operands = [site.cast(name, np.float32) for name in site.node.input]
+    return [site.cast(site.again(*operands), np.float16)]
 
 
 def dropout(site: Site) -> Sequence[str] | None:

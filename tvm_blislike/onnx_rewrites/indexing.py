@@ -79,6 +79,14 @@ def arg_reduce(site: Site) -> Sequence[str] | None:
     return [site.add(operator, site.node.input[0], axis=axis + len(site.shape()), keepdims=keep)]
 
 
+def gather(site: Site) -> Sequence[str] | None:
+    """Write `Gather` with an axis from the front: from behind, negative indices go astray."""
+    axis = site.attribute("axis", 0)
+    if axis >= 0:
+        return None
+    return [site.add("Gather", *site.node.input, axis=axis + len(site.shape()))]
+
+
 def gather_elements(site: Site) -> Sequence[str] | None:
     """Write `GatherElements` of a part of the other axes with that part of the tensor.
 

@@ -70,6 +70,9 @@ def windows_of(site: Site) -> list[Windows]:
     for axis, windows in enumerate(axes):
         if not windows.elements(padding=False).all():
             site.refuse(f"a window along spatial axis {axis} holds nothing but padding")
+    counts, known = tuple(windows.count for windows in axes), site.result_shape()
+    if known is not None and known[2:] != counts:
+        site.refuse(f"it has {counts} windows, but ONNX infers {known[2:]}")
     return axes
 
 

@@ -25,6 +25,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_blislike.adapter import (
     bindings,
+    constant,
     constant_array,
     dtype_name,
     functions,
@@ -103,8 +104,7 @@ class _Operators(Folding):
         shape = [1] * data.ty.ndim
         shape[call.attrs.axis] = -1
         scale, shift = (
-            relax.const(v.reshape(shape).astype(dtype_name(data)))
-            for v in (scale, beta - mean * scale)
+            constant(v.reshape(shape), dtype_name(data)) for v in (scale, beta - mean * scale)
         )
         scaled = self.builder_.emit(relax.op.multiply(data, scale))
         return relax.op.add(scaled, shift)
@@ -214,7 +214,7 @@ class _Affine(PyExprMutator):
         value = self._scaled(folded)
         if np.any(folded.shift):
             shift = folded.shift.astype(dtype_name(folded.conv.args[1])).reshape(1, -1, 1, 1)
-            value = relax.op.add(self.builder_.emit(value), relax.const(shift))
+            value = relax.op.add(self.builder_.emit(value), constant(shift, str(shift.dtype)))
         inner = isinstance(binding.var, relax.DataflowVar)
         # A variable that is read outside its dataflow block must stay one.
         leaves_block = self.builder_.current_block_is_dataflow() and not inner
@@ -228,7 +228,7 @@ class _Affine(PyExprMutator):
         scaled = (weights * folded.scale.reshape(-1, 1, 1, 1)).astype(weights.dtype)
         return relax.op.nn.conv2d(
             conv.args[0],
-            relax.const(scaled),
+            constant(scaled, str(scaled.dtype)),
             strides=conv.attrs.strides,
             padding=conv.attrs.padding,
             dilation=conv.attrs.dilation,

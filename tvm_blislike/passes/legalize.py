@@ -11,7 +11,7 @@ from typing import Any
 import tvm
 from tvm import relax, s_tir, te, topi
 
-from tvm_blislike.adapter import constant_array, is_constant, static_shape
+from tvm_blislike.adapter import constant, constant_array, dtype_name, is_constant, static_shape
 from tvm_blislike.choice import Choice
 from tvm_blislike.config import Config
 from tvm_blislike.passes.concat import lower_concat
@@ -82,7 +82,10 @@ def legalize(strategy: Strategy) -> tvm.transform.Pass:
     def take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         # By default TVM reads whatever lies at an index out of range, and warns of it each time.
         data, indices = call.args
-        return builder.call_te(topi.take, data, indices, call.attrs.axis, mode="clip")
+        axis = call.attrs.axis
+        if axis is not None and axis < 0:  # its clipping takes an axis from behind for another
+            axis = int(axis) + data.ty.ndim
+        return builder.call_te(topi.take, data, indices, axis, mode="clip")
 
     def not_finite(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         lowered = lower_not_finite(builder, call)
@@ -125,7 +128,7 @@ def _reshaped(builder: relax.BlockBuilder, value: relax.Expr, shape: tuple[int, 
     if static_shape(value) == shape:
         return value
     if is_constant(value):
-        return relax.const(constant_array(value).reshape(shape))
+        return constant(constant_array(value).reshape(shape), dtype_name(value))
     return builder.normalize(relax.op.reshape(builder.emit(value), shape))
 
 

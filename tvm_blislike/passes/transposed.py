@@ -20,7 +20,7 @@ import math
 import numpy as np
 from tvm import relax
 
-from tvm_blislike.adapter import constant_array, is_constant, static_shape
+from tvm_blislike.adapter import constant, constant_array, dtype_name, is_constant, static_shape
 from tvm_blislike.passes.moves import interleaved
 from tvm_blislike.passes.phases import Axis
 from tvm_blislike.passes.volumes import Triple, Window, convolution, rearranged
@@ -188,7 +188,7 @@ def _elements(
     if is_constant(weights):
         pairs = list(zip(width[::2], width[1::2], strict=True))
         array = np.pad(constant_array(weights), pairs)
-        return relax.const(array.take(table.reshape(-1), axis=position))
+        return constant(array.take(table.reshape(-1), axis=position), dtype_name(weights))
     padded = builder.emit(relax.op.nn.pad(weights, width))
     indices = relax.const(table.reshape(-1))
     return builder.emit(relax.op.take(padded, indices, axis=position, mode="clip"))
