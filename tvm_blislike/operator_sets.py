@@ -30,7 +30,7 @@ def check_versions(proto: onnx.ModelProto, name: str) -> None:
 
     _require(name, "IR version", proto.ir_version, _OLDEST_IR, IR_VERSION)
     versions = {item.version for item in proto.opset_import if item.domain in STANDARD}
-    if not versions:
+    if not versions and (_has_standard_nodes(proto) or not proto.opset_import):
         raise ModelError(f"{name} does not say which version of ONNX's operators it is written in")
     for version in sorted(versions):
         _require(name, "operator set (opset)", version, 1, defs.onnx_opset_version())
@@ -39,9 +39,16 @@ def check_versions(proto: onnx.ModelProto, name: str) -> None:
         raise ModelError(f"{name} names several versions of ONNX's operators: {listed}")
 
 
+def _has_standard_nodes(proto: onnx.ModelProto) -> bool:
+    return any(node.domain in STANDARD for node in proto.graph.node)
+
+
 def opset(proto: onnx.ModelProto) -> int:
-    """Return the version of ONNX's operators that a model is written in."""
-    return next(item.version for item in proto.opset_import if item.domain in STANDARD)
+    """Return the version of ONNX's operators that a model is written in, the newest for none."""
+    from onnx import defs
+
+    named = (item.version for item in proto.opset_import if item.domain in STANDARD)
+    return next(named, defs.onnx_opset_version())
 
 
 def without_functions(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -53,5 +53,5 @@ def setting_of_run_time(node: onnx.NodeProto, constants: Container[str]) -> str 
     for place, name in _SETTINGS.get(node.op_type, {}).items():
         operand = node.input[place] if place < len(node.input) else ""
         if operand and operand not in constants:
-            return f"its {name} ({operand!r}) is known at run time only"
+            return f"its {name} {operand!r} is known at run time only"
     return None

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import defs, helper, numpy_helper
+from onnx import TensorProto, defs, helper, numpy_helper
 from small_models import float_input, make_model, small_network, small_reference
 
 import tvm_blislike
@@ -212,3 +212,12 @@ def _onnxruntime(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     return session.run(None, inputs)
+
+
+def test_a_model_of_foreign_operators_alone_needs_no_version_of_onnx() -> None:
+    node = helper.make_node("Binarizer", ["x"], ["y"], "b0", domain="ai.onnx.ml")
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
+    graph = helper.make_graph([node], "foreign", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 1)])
+    with pytest.raises(UnsupportedOperatorError, match=r"ai\.onnx\.ml\.Binarizer \(node 'b0'\)"):
+        frontend.load(model)

@@ -67,7 +67,7 @@ def test_settings_that_come_at_run_time(operator: str, operands: list[str], sett
     model = several_nodes([node], {"x": X, "late": late})
     for result in model.graph.output:
         result.CopyFrom(helper.make_tensor_value_info(result.name, TensorProto.FLOAT, ["n"]))
-    refused(model, operator, "'n0'", f"its {setting} .'late'. is known at run time only")
+    refused(model, operator, "'n0'", f"its {setting} 'late' is known at run time only")
 
 
 @pytest.mark.parametrize("dtype", ["int16", "uint16", "uint32", "uint64"])
