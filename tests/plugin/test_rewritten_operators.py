@@ -358,7 +358,7 @@ def test_masks_that_nobody_reads_are_none() -> None:
         [helper.make_node("Unsqueeze", ["c"], ["k"], axes=[3, 1])],
         [
             helper.make_node("Cos", ["c"], ["a"]),
-            helper.make_node("Unsqueeze", ["a"], ["k"], axes=[2, 0]),
+            helper.make_node("Unsqueeze", ["a"], ["k"], axes=[1, 0]),
         ],
     ],
 )
