@@ -119,5 +119,7 @@ def find() -> Browser:
             return Browser(found)
     folder = unpacked("chromium", missing(["chromium"])[1], "*")
     machine = f"{platform.machine()}-linux-gnu"
-    places = (folder / "usr/lib" / machine, folder / "lib" / machine)
+    libraries = folder / "usr/lib" / machine
+    # Libraries of PulseAudio look for each other in the system's folder only.
+    places = (libraries, libraries / "pulseaudio", folder / "lib" / machine)
     return Browser(str(folder / _UNPACKED), os.pathsep.join(map(str, places)))
