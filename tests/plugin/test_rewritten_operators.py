@@ -376,6 +376,14 @@ def test_what_the_reference_misreads_is_not_folded(nodes: list) -> None:
         np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_chains_of_functions_with_a_tail_of_one_element_compile() -> None:
+    """LLVM did not end on a scalar tanh of a log of an exp in one expression."""
+    x = normal(1, 17)
+    (found,) = Form("Mish", [x], opset=18).computed()
+    expected = x * np.tanh(np.log1p(np.exp(x)))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_boxes_that_others_read_are_refused() -> None:
     form = Form("NonMaxSuppression", [BOXES, SCORES], [array(3)])
     model = form.model
