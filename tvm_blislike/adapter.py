@@ -207,3 +207,13 @@ def functions_of_python(executable: tvm.runtime.Executable | tvm.runtime.Module)
     """Return what a compiled model calls that TVM has in Python only, such as `nonzero`."""
     text = getattr(executable, "mod", executable)["as_text"]()
     return re.findall(r"^@relax\.run\.(\S+) packed_func;$", text, re.M)
+
+
+def calls_of_extras(executable: tvm.runtime.Executable | tvm.runtime.Module) -> list[str]:
+    """Return what a compiled model calls in `libtvm_runtime_extra`, such as `sort.topk`.
+
+    Machine code asks for a function by its name, which therefore stands in it as a string.
+    """
+    code = getattr(executable, "mod", executable).imports
+    text = "".join(module.inspect_source("ll") for module in code if module.kind == "llvm")
+    return sorted(set(re.findall(r'c"tvm\.contrib\.([\w.]+)\\00"', text)))

@@ -111,6 +111,13 @@ class CompiledModel:
 
         return functions_of_python(self._executable)
 
+    @property
+    def needs_extras(self) -> bool:
+        """Whether it sorts or draws random numbers, which is in TVM's second runtime library."""
+        from tvm_blislike.adapter import calls_of_extras
+
+        return bool(calls_of_extras(self._executable))
+
     def run(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """Run the model once.
 

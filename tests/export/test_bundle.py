@@ -133,6 +133,26 @@ def test_headers_and_libraries_are_those_installed() -> None:
     assert names == ["libtvm_runtime.so", "libtvm_runtime_extra.so", "libtvm_ffi.so"]
 
 
+def test_what_sorts_is_shipped_where_something_sorts(tmp_path: Path) -> None:
+    node = helper.make_node("TopK", ["x", "k"], ["y", "places"], axis=1)
+    outputs = [_value("y", [3, 2]), _value("places", [3, 2], TensorProto.INT64)]
+    k = numpy_helper.from_array(np.array([2], "int64"), "k")
+    graph = helper.make_graph([node], "top", [_value("x", [3, 7])], outputs, [k])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    tvm_blislike.compile(model, threads=1).bundle(tmp_path / "sorts")
+    tvm_blislike.compile(small_network(), threads=1).bundle(tmp_path / "does not")
+    both = {"libtvm_runtime.so", "libtvm_ffi.so"}
+    shipped = [
+        {p.name for p in tmp_path.glob(f"{name}/lib/*.so")} for name in ("sorts", "does not")
+    ]
+    assert shipped == [both | {"libtvm_runtime_extra.so"}, both]
+    x = np.random.default_rng(1).standard_normal((3, 7)).astype("float32")
+    np.save(tmp_path / "x.npy", x)
+    arguments = ["--input", f"x={tmp_path / 'x.npy'}", "--output", str(tmp_path / "out")]
+    subprocess.run([str(tmp_path / "sorts" / "blis_run"), *arguments], check=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "y.npy"), -np.sort(-x)[:, :2])
+
+
 def test_sources_are_in_the_wheel(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path)]
     copied = tmp_path / "copy"

@@ -58,15 +58,18 @@ def test_count_can_go_up_and_down() -> None:
 def test_one_thread_uses_one_cpu() -> None:
     kernel, values = _parallel_kernel()
 
-    def check() -> None:
-        use_threads(1)
-        kernel["main"](*values)
+    def cpus() -> float:
         _wait_until_idle()  # new workers, and those of other engines, spin before they sleep
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(20):
             kernel["main"](*values)
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        assert cpu <= 1.2 * wall
+        return (time.process_time() - cpu) / (time.perf_counter() - wall)
+
+    def check() -> None:
+        use_threads(1)
+        kernel["main"](*values)
+        # On a busy machine workers that spin look idle, as they yield; they end, a second one not.
+        assert min(cpus() for _ in range(5)) <= 1.2
 
     _in_new_thread(check)
 

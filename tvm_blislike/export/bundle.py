@@ -107,7 +107,7 @@ def write(model: CompiledModel, folder: str | os.PathLike[str], cc: str | None =
     _require_runs_without_python(model)
     with _fresh_folder(folder) as fresh:
         model.export(fresh / _LIBRARY, cc)
-        programs = write_programs(fresh, target, cc)
+        programs = write_programs(fresh, target, cc, model.needs_extras)
         fields = manifest.manifest(_LIBRARY, model.inputs, model.outputs, target, model.explain())
         manifest.write(fresh, fields)
         size = sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
@@ -135,8 +135,21 @@ def _require_runs_without_python(model: CompiledModel) -> None:
             )
 
 
-def write_programs(folder: Path, target: dict[str, Any], cc: str | None = None) -> tuple[str, ...]:
+def write_programs(
+    folder: Path, target: dict[str, Any], cc: str | None = None, extras: bool = True
+) -> tuple[str, ...]:
     """Write everything but the model: TVM's runtime, the programs' sources and the programs.
+
+    Parameters
+    ----------
+    folder : Path
+        Where to.
+    target : dict
+        Configuration of the `tvm.target.Target` of the machine they run on.
+    cc : str, optional
+        Command of a compiler for it.
+    extras : bool
+        Whether models that sort or draw random numbers are to run.
 
     Returns
     -------
@@ -148,7 +161,7 @@ def write_programs(folder: Path, target: dict[str, Any], cc: str | None = None) 
     OutputError, ToolchainError
         As of `write`.
     """
-    _copy(runtime_wheel.runtime_libraries(machine_of(target)), folder / "lib")
+    _copy(runtime_wheel.runtime_libraries(machine_of(target), extras), folder / "lib")
     (folder / "lib" / "LICENSES").write_text(runtime_wheel.licenses(), encoding="utf-8")
     _copy_sources(folder / "src")
     return tuple(_build(folder, target, cc))

@@ -18,17 +18,18 @@ from tvm_blislike.errors import OutputError, ToolchainError
 from tvm_blislike.files import atomic_path
 from tvm_blislike.runnable import architecture
 
-# By distribution: the files in its wheel, without the compiler and GPUs. Sorting (TopK, ArgSort,
-# NonMaxSuppression) is among the extras.
+# What only some models call: sorting (TopK, ArgSort, NonMaxSuppression) and random numbers.
+EXTRAS = "libtvm_runtime_extra.so"
+# By distribution: the files in its wheel, without the compiler and GPUs.
 LIBRARIES = {
-    "apache-tvm": ("tvm/lib/libtvm_runtime.so", "tvm/lib/libtvm_runtime_extra.so"),
+    "apache-tvm": ("tvm/lib/libtvm_runtime.so", f"tvm/lib/{EXTRAS}"),
     "apache-tvm-ffi": ("tvm_ffi/lib/libtvm_ffi.so",),
 }
 # Tags of the wheels' platforms; pip takes the one that exists.
 _PLATFORMS = ("manylinux_2_28", "manylinux_2_24", "manylinux2014")
 
 
-def runtime_libraries(machine: str) -> list[Path]:
+def runtime_libraries(machine: str, extras: bool = True) -> list[Path]:
     """Return the shared libraries that a compiled model needs on a Linux board.
 
     Those for another architecture are downloaded once, of the versions installed here, into the
@@ -38,6 +39,8 @@ def runtime_libraries(machine: str) -> list[Path]:
     ----------
     machine : str
         Architecture, such as aarch64.
+    extras : bool
+        Whether the model calls what lies in `EXTRAS`, a quarter of the runtime's size.
 
     Raises
     ------
@@ -47,12 +50,13 @@ def runtime_libraries(machine: str) -> list[Path]:
         When the cache cannot be written.
     """
     if sys.platform.startswith("linux") and machine == architecture(platform.machine()):
-        return [_installed(name, file) for name, files in LIBRARIES.items() for file in files]
-    cache = _cache(machine)
-    paths = [cache / PurePosixPath(file).name for file in _files()]
-    if not all(path.is_file() for path in paths):
-        _fill(cache, machine)
-    return paths
+        paths = [_installed(name, file) for name, files in LIBRARIES.items() for file in files]
+    else:
+        cache = _cache(machine)
+        paths = [cache / PurePosixPath(file).name for file in _files()]
+        if not all(path.is_file() for path in paths):
+            _fill(cache, machine)
+    return [path for path in paths if extras or path.name != EXTRAS]
 
 
 def licenses() -> str:
