@@ -50,12 +50,6 @@ class Case:
         return frozenset(node.op_type for node in self.model.graph.node) - {"Constant"}
 
 
-def with_outputs(case: Case, outputs: Iterable[dict[str, np.ndarray]]) -> Case:
-    """Return a case of which other outputs are expected."""
-    inputs = [given for given, _ in case.data_sets]
-    return replace(case, data_sets=tuple(zip(inputs, outputs, strict=True)))
-
-
 @cache
 def collect() -> dict[str, Case]:
     """Return the cases by name, in the order of the names.

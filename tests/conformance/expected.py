@@ -58,7 +58,6 @@ class Table:
         table = tomllib.loads(TABLE.read_text())
         self.without_converter = frozenset(table["without_converter"])
         self.wider: list[dict] = table["wider"]
-        self.otherwise = frozenset(n for group in table["otherwise"] for n in group["cases"])
         self.groups = [
             Group(
                 tuple(g["cases"]),

@@ -91,16 +91,30 @@ def test_scales_that_are_no_ratios_of_sizes(
     close(reference(written_out(model, x), x), reference(model, x))
 
 
-# Where lengths are fractions ONNX's reference implementation divides by these; the specification,
-# and ONNX Runtime, by the lengths of the result. Its half_pixel_symmetric suffers from rounding.
+# The half_pixel_symmetric of ONNX's reference implementation suffers from rounding.
 @pytest.mark.parametrize("mode", ["linear", "cubic", "nearest round_prefer_floor", "nearest ceil"])
-@pytest.mark.parametrize(
-    "coordinates", ["align_corners", "pytorch_half_pixel", "half_pixel_symmetric"]
-)
+@pytest.mark.parametrize("coordinates", ["pytorch_half_pixel", "half_pixel_symmetric"])
 def test_lengths_are_those_of_the_result(mode: str, coordinates: str) -> None:
-    x = image(1, 2, 9, 3)
+    x = image(1, 2, 9, 5)
     model = resize(x, [1, 1, 1.5, 0.5], coordinate_transformation_mode=coordinates, **MODES[mode])
     close(reference(written_out(model, x), x), runtime(model, x))
+
+
+@pytest.mark.parametrize(
+    ("coordinates", "scale"),
+    [("align_corners", 1.5), ("align_corners", 0.15), ("pytorch_half_pixel", 0.15)],
+)
+def test_lengths_that_are_fractions_have_two_readings(coordinates: str, scale: float) -> None:
+    x = image(1, 1, 9)
+    model = resize(x, [1, 1, scale], coordinate_transformation_mode=coordinates, mode="linear")
+    with pytest.raises(UnsupportedOperatorError, match=rf"'it'.*with {coordinates}, 9 elements"):
+        tvm_blislike.compile(model)
+
+
+def test_lengths_that_are_whole_but_for_rounding_have_one() -> None:
+    x = image(1, 1, 9)
+    model = resize(x, [1, 1, 5 / 3], coordinate_transformation_mode="align_corners", mode="linear")
+    close(computed(model, x), reference(model, x))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,8 @@ from tvm_blislike.onnx_rewrites.site import Site
 # Where TVM samples as ONNX does.
 _SMOOTH = frozenset(["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"])
 _STEPPED = frozenset(["half_pixel", "pytorch_half_pixel", "asymmetric"])
+# Where one element has a place of its own.
+_DEPENDS_ON_LENGTH = frozenset(["align_corners", "tf_crop_and_resize", "pytorch_half_pixel"])
 # More taps than cubic interpolation has are a matrix product. It reads all of an axis for each
 # element of the result, so that an infinite element spreads along it.
 _MOST_TAPS = 4
@@ -61,6 +63,7 @@ def _request(site: Site) -> _Request:
         for axis, *rest in zip(named, sizes, scales, starts, ends, strict=True)
     }
     new_shape = tuple(axes[i].new_size if i in axes else size for i, size in enumerate(shape))
+    _require_one_reading(site, axes.values(), sampling.coordinate_transformation_mode)
     return _Request(axes, new_shape, sampling, site.attribute("extrapolation_value", 0.0))
 
 
@@ -114,6 +117,27 @@ def _scales_and_sizes(site: Site, olds: Sequence[int]) -> tuple[Sequence[float],
     return [scale] * len(olds), [int(scale * old + 0.5) for old in olds]
 
 
+def _require_one_reading(site: Site, axes: Iterable[Axis], where: str) -> None:
+    """Refuse what ONNX's text and its reference implementation compute differently.
+
+    ONNX divides by the length of the result: by that of the tensor, says its text; by the one that
+    the scale gives, a fraction, do its reference implementation and its cases.
+    """
+    for axis in axes:
+        divides = where in ("align_corners", "tf_crop_and_resize") and axis.new_size > 1
+        asks = where in _DEPENDS_ON_LENGTH and axis.new_size == 1
+        if (divides or asks) and not _is_whole(axis):
+            site.refuse(
+                f"with {where}, {axis.size} elements scaled by {axis.scale:.6g} are "
+                f"{axis.new_size} or {axis.scale * axis.size:.6g}",
+                "ONNX and ONNX Runtime disagree there; say it with sizes instead of scales",
+            )
+
+
+def _is_whole(axis: Axis) -> bool:
+    return abs(axis.scale * axis.size - axis.new_size) <= 1e-6 * axis.new_size
+
+
 def _region(site: Site, sampling: Sampling, count: int) -> tuple[Sequence[float], Sequence[float]]:
     """Return where the region begins and ends along each axis, all of it unless it is cropped."""
     if sampling.coordinate_transformation_mode != "tf_crop_and_resize":
@@ -154,7 +178,7 @@ def _read_right(request: _Request, dtype: np.dtype) -> bool:
     if any(axis.new_size != axis.size for i, axis in request.axes.items() if i < 2):
         return False
     axes = [axis for i, axis in request.axes.items() if i >= 2]
-    if any(abs(axis.scale * axis.size - axis.new_size) > 1e-6 * axis.new_size for axis in axes):
+    if not all(map(_is_whole, axes)):
         return False
     sampling = request.sampling
     where = sampling.coordinate_transformation_mode

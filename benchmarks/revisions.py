@@ -1,0 +1,128 @@
+"""Speed of the models and time to compile them, side by side with an older revision.
+
+    python benchmarks/revisions.py fae9cb5              every model of the bars, 1 and 2 threads
+    python benchmarks/revisions.py HEAD~3 -m vgg11 -t 1
+
+The revision is checked out into a folder of its own and runs with the packages of this Python. Both
+compile each model, one after the other, in processes of their own. The two libraries are then
+loaded into one process and run in turns; four such processes, as where weights lie in memory
+counts as much as a kernel does. A ratio above 1 means that this checkout is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from zoo_runs import add_model_option, saved
+
+ROOT = Path(__file__).parents[1]
+# As many with one library first as with the other: the second one is up to 1 % faster.
+PROCESSES, ROUNDS, SECONDS = 4, 30, 4.0
+
+
+@contextmanager
+def checked_out(revision: str) -> Iterator[Path]:
+    """Yield a folder with that revision of the project."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "revision"
+        worktree = ["git", "-C", str(ROOT), "worktree"]
+        subprocess.run([*worktree, "add", "--quiet", "--detach", path, revision], check=True)
+        try:
+            yield path
+        finally:
+            subprocess.run([*worktree, "remove", "--force", path], check=True)
+
+
+def compiled(source: Path, model: Path, threads: int, output: Path) -> float:
+    """Compile a model with the package in a folder; return the seconds that took."""
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    command = [sys.executable, "-m", "tvm_blislike", "compile", str(model), "-o", str(output)]
+    command += ["--threads", str(threads), "--records", "none"]
+    started = time.perf_counter()
+    subprocess.run(command, check=True, cwd=source, env=environment, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - started
+
+
+def times_in_turns(paths: list[str]) -> list[float]:
+    """Return the median milliseconds of each library, run in turns."""
+    from tvm_blislike.compiled import CompiledModel
+    from tvm_blislike.inputs import random_inputs
+
+    models = [CompiledModel.load(path, verify=False) for path in paths]
+    inputs = random_inputs(models[0].inputs)
+    samples: list[list[float]] = [[] for _ in models]
+    end = time.perf_counter() + SECONDS
+    for model in models:
+        model.run(inputs)
+    while time.perf_counter() < end or len(samples[0]) < ROUNDS:
+        for model, times in zip(models, samples, strict=True):
+            started = time.perf_counter()
+            model.run(inputs)
+            times.append((time.perf_counter() - started) * 1e3)
+    return [statistics.median(times) for times in samples]
+
+
+def ratios(new: Path, old: Path) -> list[float]:
+    """Return how much faster `new` runs than `old`, once per process."""
+    found = []
+    for number in range(PROCESSES):
+        paths = [str(new), str(old)][:: 1 if number % 2 == 0 else -1]
+        command = [sys.executable, __file__, "--times", *paths]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        first, second = json.loads(done.stdout)
+        found.append(second / first if number % 2 == 0 else first / second)
+    return found
+
+
+def mean(values: list[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Print a line per model and number of threads, then the geometric means."""
+    speeds, builds = [], []
+    with checked_out(options.revision) as source, tempfile.TemporaryDirectory() as folder:
+        new, old = Path(folder) / "new.so", Path(folder) / "old.so"
+        for name, model in saved(options.model):
+            for threads in options.threads or (1, 2):
+                before = compiled(source, model, threads, old)
+                after = compiled(ROOT, model, threads, new)
+                found = ratios(new, old)
+                speeds.append(mean(found))
+                builds.append(after / before)
+                every = " ".join(f"{ratio:.3f}" for ratio in found)
+                print(
+                    f"{name:20s} {threads}t  speed {speeds[-1]:.3f} ({every})  "
+                    f"compiles in {after:.1f} s, before in {before:.1f} s: {builds[-1]:.2f}",
+                    flush=True,
+                )
+    print(f"geometric mean: speed {mean(speeds):.3f}, lowest {min(speeds):.3f}")
+    print(f"geometric mean: time to compile {mean(builds):.3f}, highest {max(builds):.3f}")
+
+
+def main() -> None:
+    """Compare, or, in a process of its own, time two libraries."""
+    if sys.argv[1:2] == ["--times"]:
+        print(json.dumps(times_in_turns(sys.argv[2:])))
+        return
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("revision", help="what git calls it: fae9cb5, v0.3, HEAD~3")
+    add_model_option(parser)
+    parser.add_argument("-t", "--threads", action="append", type=int, metavar="N")
+    compare(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()
