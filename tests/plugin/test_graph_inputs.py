@@ -148,6 +148,22 @@ def test_empty_tensors_are_computed(case: str) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
+def test_empty_parts_of_an_empty_tensor() -> None:
+    """TVM takes a slice without elements for a reshape, and loses those of other shapes."""
+    parts = helper.make_node("Split", ["x", "sizes"], ["a", "b", "c"], "node0", axis=0)
+    turned = helper.make_node("Transpose", ["c"], ["d"], "node1", perm=[1, 0])
+    twice = helper.make_node("Add", ["x", "x"], ["e"], "node2")
+    sizes = numpy_helper.from_array(np.array([10, 0, 4], "int64"), "sizes")
+    results = [helper.make_tensor_value_info(name, 1, None) for name in "abde"]
+    graph = helper.make_graph(
+        [parts, turned, twice], "g", [float_input("x", [14, 0])], results, [sizes]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    found = tvm_blislike.compile(model, threads=1).run([np.ones((14, 0), "float32")])
+    shapes = [value.shape for value in found.values()]
+    assert shapes == [(10, 0), (0, 0), (0, 4), (14, 0)]
+
+
 NOTHING = {
     "product": _layer("MatMul", [2, 0], [0, 3]),
     "gemm": _layer("Gemm", [2, 0], [0, 3], [3]),

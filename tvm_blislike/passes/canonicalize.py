@@ -35,7 +35,7 @@ from tvm_blislike.adapter import (
     use_counts,
 )
 from tvm_blislike.hardware import Core
-from tvm_blislike.passes.constants import Folding
+from tvm_blislike.passes.constants import Folding, empty_tensor
 from tvm_blislike.passes.data_types import ConvertOperands
 from tvm_blislike.passes.denormals import WithoutDenormals
 from tvm_blislike.passes.local_response import local_response
@@ -91,7 +91,8 @@ class _Operators(Folding):
         if item.index == 0 and source is not None and op_name(source) == "relax.nn.batch_norm":
             normalized = self._normalized(source)
             return item if normalized is None else normalized
-        return item
+        empty = empty_tensor(item)
+        return item if empty is None else empty
 
     def _normalized(self, call: relax.Call) -> relax.Expr | None:
         data, *parameters = call.args

@@ -1,4 +1,4 @@
-"""Operators whose inputs are all known at compile time, computed with NumPy."""
+"""Operators whose inputs are all known at compile time, computed with NumPy; empty tensors."""
 
 from __future__ import annotations
 
@@ -53,6 +53,8 @@ _NUMPY: dict[str, Callable[..., Any]] = {
 
 def evaluate(call: relax.Call, args: Sequence[relax.Expr]) -> relax.Expr | None:
     """Return the value of `call` on `args` as a constant, None when it must wait for run time."""
+    if (empty := empty_tensor(call)) is not None:
+        return empty
     function = _NUMPY.get(op_name(call))
     tensors = [arg for arg in args if not isinstance(arg, relax.ShapeExpr)]
     if function is None or not tensors or not all(is_constant(arg) for arg in tensors):
@@ -61,6 +63,18 @@ def evaluate(call: relax.Call, args: Sequence[relax.Expr]) -> relax.Expr | None:
         return None
     value = function(call, *(constant_array(arg) for arg in tensors))
     return constant(value, dtype_name(call))
+
+
+def empty_tensor(expr: relax.Expr) -> relax.Expr | None:
+    """Return another tensor for one without elements, which any operator may then compute.
+
+    TVM loses such tensors: it takes a slice without elements for a reshape of any other. This one
+    is allocated at run time, as TVM cannot read a last constant without elements.
+    """
+    if not isinstance(expr.ty, relax.TensorType) or 0 not in (static_shape(expr) or ()):
+        return None
+    shape = relax.ShapeExpr(static_shape(expr))
+    return relax.op.builtin.alloc_tensor(shape, dtype_name(expr), 0)
 
 
 class Folding(PyExprMutator):
