@@ -49,12 +49,16 @@ class RejectedError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A tensor of the graph with its value, and its value after noise."""
+    """A tensor of the graph with its value, and its value after noise.
+
+    Noise may leave a single value as it was, so that `rounded` tells whether there was any.
+    """
 
     name: str
     value: np.ndarray
     twin: np.ndarray
     constant: bool = False
+    rounded: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -71,7 +75,8 @@ class Tensor:
     @property
     def exact(self) -> bool:
         """No rounding led to it."""
-        return np.array_equal(self.value, self.twin, equal_nan=self.value.dtype.kind == "f")
+        equal_nan = self.value.dtype.kind == "f"
+        return not self.rounded and np.array_equal(self.value, self.twin, equal_nan=equal_nan)
 
 
 class Graph:
@@ -245,7 +250,10 @@ class Graph:
         present = [t for t in operands if t is not None] + self._read_inside(node)
         values = self._computed(node, {t.name: t.value for t in present})
         twins = self._noisy(node, present, values)
-        added = [Tensor(*item) for item in zip(results, values, twins, strict=True)]
+        rounded = operator not in EXACT or any(t.rounded for t in present)
+        added = [
+            Tensor(*item, rounded=rounded) for item in zip(results, values, twins, strict=True)
+        ]
         self.nodes.append(node)
         self.tensors.extend(added)
         return added
