@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
-import statistics
+import platform
 import subprocess
 import sys
 import tempfile
@@ -23,8 +22,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import geometric_mean, median
 
 from zoo_runs import add_model_option, saved
+
+from tvm_blislike.hardware import Core
+from tvm_blislike.threads import available_cpus
 
 ROOT = Path(__file__).parents[1]
 # As many with one library first as with the other: the second one is up to 1 % faster.
@@ -70,7 +73,7 @@ def times_in_turns(paths: list[str]) -> list[float]:
             started = time.perf_counter()
             model.run(inputs)
             times.append((time.perf_counter() - started) * 1e3)
-    return [statistics.median(times) for times in samples]
+    return [median(times) for times in samples]
 
 
 def ratios(new: Path, old: Path) -> list[float]:
@@ -85,13 +88,9 @@ def ratios(new: Path, old: Path) -> list[float]:
     return found
 
 
-def mean(values: list[float]) -> float:
-    """Return the geometric mean."""
-    return math.exp(statistics.fmean(map(math.log, values)))
-
-
 def compare(options: argparse.Namespace) -> None:
     """Print a line per model and number of threads, then the geometric means."""
+    print(f"machine: {Core.native().name}, {len(available_cpus())} CPUs, {platform.release()}")
     speeds, builds = [], []
     with checked_out(options.revision) as source, tempfile.TemporaryDirectory() as folder:
         new, old = Path(folder) / "new.so", Path(folder) / "old.so"
@@ -100,7 +99,7 @@ def compare(options: argparse.Namespace) -> None:
                 before = compiled(source, model, threads, old)
                 after = compiled(ROOT, model, threads, new)
                 found = ratios(new, old)
-                speeds.append(mean(found))
+                speeds.append(geometric_mean(found))
                 builds.append(after / before)
                 every = " ".join(f"{ratio:.3f}" for ratio in found)
                 print(
@@ -108,8 +107,10 @@ def compare(options: argparse.Namespace) -> None:
                     f"compiles in {after:.1f} s, before in {before:.1f} s: {builds[-1]:.2f}",
                     flush=True,
                 )
-    print(f"geometric mean: speed {mean(speeds):.3f}, lowest {min(speeds):.3f}")
-    print(f"geometric mean: time to compile {mean(builds):.3f}, highest {max(builds):.3f}")
+    print(f"geometric mean: speed {geometric_mean(speeds):.3f}, lowest {min(speeds):.3f}")
+    print(
+        f"geometric mean: time to compile {geometric_mean(builds):.3f}, highest {max(builds):.3f}"
+    )
 
 
 def main() -> None:

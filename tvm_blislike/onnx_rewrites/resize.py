@@ -13,8 +13,8 @@ from tvm_blislike.onnx_rewrites.site import Site
 # Where TVM samples as ONNX does.
 _SMOOTH = frozenset(["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"])
 _STEPPED = frozenset(["half_pixel", "pytorch_half_pixel", "asymmetric"])
-# Where one element has a place of its own.
-_DEPENDS_ON_LENGTH = frozenset(["align_corners", "tf_crop_and_resize", "pytorch_half_pixel"])
+# Where coordinates depend on the length of the result.
+_BY_LENGTH = frozenset(["align_corners", "tf_crop_and_resize"])
 # More taps than cubic interpolation has are a matrix product. It reads all of an axis for each
 # element of the result, so that an infinite element spreads along it.
 _MOST_TAPS = 4
@@ -124,9 +124,9 @@ def _require_one_reading(site: Site, axes: Iterable[Axis], where: str) -> None:
     the scale gives, a fraction, do its reference implementation and its cases.
     """
     for axis in axes:
-        divides = where in ("align_corners", "tf_crop_and_resize") and axis.new_size > 1
-        asks = where in _DEPENDS_ON_LENGTH and axis.new_size == 1
-        if (divides or asks) and not _is_whole(axis):
+        asks_for_one = where == "pytorch_half_pixel" and axis.new_size == 1
+        depends = axis.new_size > 0 and (where in _BY_LENGTH or asks_for_one)
+        if depends and not _is_whole(axis):
             site.refuse(
                 f"with {where}, {axis.size} elements scaled by {axis.scale:.6g} are "
                 f"{axis.new_size} or {axis.scale * axis.size:.6g}",

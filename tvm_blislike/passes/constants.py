@@ -52,7 +52,10 @@ _NUMPY: dict[str, Callable[..., Any]] = {
 
 
 def evaluate(call: relax.Call, args: Sequence[relax.Expr]) -> relax.Expr | None:
-    """Return the value of `call` on `args` as a constant, None when it must wait for run time."""
+    """Return what takes the place of `call` on `args`, None when it must wait for run time.
+
+    That is its value as a constant or, where it has no elements, `empty_tensor`.
+    """
     if (empty := empty_tensor(call)) is not None:
         return empty
     function = _NUMPY.get(op_name(call))
