@@ -5,7 +5,7 @@
 
 Needs llvm-mca (Debian's package llvm-22 or llvm-19). Each micro-kernel is compiled for the core on
 its own, with A in place ("rows") and packed ("panel"). `cycles/k` are those of one step of k by
-llvm-mca; on cores that issue in order, by cost_models/in_order.py, which knows their load path, and
+llvm-mca; on cores that issue in order, by `inspect.in_order`, which knows their load path, and
 llvm-mca's figure stands beside it. `FMA` is the share of the multiply-adds that the core could
 have started meanwhile. fp16 follows fp32 on cores that have such arithmetic.
 """
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 from tvm_blislike.errors import ToolchainError
 from tvm_blislike.hardware import Core
-from tvm_blislike.kernel_code import k_loops
-from tvm_blislike.mca import LoopSpeed, find_tool, speed
+from tvm_blislike.inspect.kernel_code import k_loops
+from tvm_blislike.inspect.mca import LoopSpeed, find_tool, speed
 from tvm_blislike.microkernels import Microkernel, kernels_for
 
 CORES = ("cortex-a53", "cortex-a55", "cortex-a57", "cortex-a72", "cortex-a76", "neoverse-n1")

@@ -25,15 +25,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import zoo
 
 import tvm_blislike
-from tvm_blislike import frontend
-from tvm_blislike.config import Config
-from tvm_blislike.strategy import Strategy
-from tvm_blislike.tuning.book import RecordBook, fastest
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.model.config import Config
+from tvm_blislike.onnx import frontend
+from tvm_blislike.records.book import RecordBook, fastest
+from tvm_blislike.records.record import Record
 from tvm_blislike.tuning.budget import PER_TASK
 from tvm_blislike.tuning.kernels import Bundle
 from tvm_blislike.tuning.measure import LocalRunner
 from tvm_blislike.tuning.plans import plan_for
-from tvm_blislike.tuning.record import Record
 from tvm_blislike.tuning.search import model_search
 from tvm_blislike.tuning.tasks import Task, tasks_of
 from tvm_blislike.tuning.tune import tune

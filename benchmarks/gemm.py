@@ -32,14 +32,14 @@ import threadpoolctl
 import tvm
 from tvm import s_tir, te
 
-from tvm_blislike.choice import Choice
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
-from tvm_blislike.probe import measure_peak_gflops
-from tvm_blislike.registry import get_implementation
-from tvm_blislike.schedules import lowering
-from tvm_blislike.strategy import Strategy
-from tvm_blislike.threads import use_threads
-from tvm_blislike.workload import GemmWorkload
+from tvm_blislike.inspect.probe import measure_peak_gflops
+from tvm_blislike.model.choice import Choice
+from tvm_blislike.model.registry import get_implementation
+from tvm_blislike.model.workload import GemmWorkload
+from tvm_blislike.runtime.threads import use_threads
+from tvm_blislike.schedules.lowering import lower as lowering
 
 SQUARES = tuple((size, size, size) for size in (512, 768, 1024, 1536, 2048))
 RESNET50 = (

@@ -34,7 +34,7 @@ import onnx
 import psutil
 from onnx import helper, numpy_helper
 
-from tvm_blislike.tuning import files
+from tvm_blislike.records import files
 
 # Layers of the model: matrix products of 32 rows.
 _WIDTHS = (48, 64, 96)

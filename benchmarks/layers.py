@@ -19,13 +19,13 @@ import numpy as np
 import tvm
 from tvm import s_tir, te
 
-from tvm_blislike.config import Config
-from tvm_blislike.constraints import Constraints
+from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.hardware import Core
-from tvm_blislike.layouts import block_of, shape_in
-from tvm_blislike.registry import get_implementation
-from tvm_blislike.schedules import lowering
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.layouts import block_of, shape_in
+from tvm_blislike.model.registry import get_implementation
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules.lowering import lower as lowering
 
 TURN_SECONDS = 0.004
 Run = Callable[[], object]

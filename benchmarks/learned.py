@@ -36,9 +36,10 @@ from tvm_blislike.api import resolve_core
 from tvm_blislike.cost_models.learned import Candidate
 from tvm_blislike.files import write_text
 from tvm_blislike.hardware import Core
-from tvm_blislike.probe import probe
-from tvm_blislike.tuning import files, learn
-from tvm_blislike.tuning.record import Record
+from tvm_blislike.inspect.probe import probe
+from tvm_blislike.records import files
+from tvm_blislike.records.record import Record
+from tvm_blislike.tuning import learn
 
 _LEAST_TO_RANK = 4
 _PREDICTORS = ("analytical", "learned")

@@ -37,11 +37,11 @@ from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
 import tvm_blislike
-from tvm_blislike import frontend
 from tvm_blislike.hardware import Core
-from tvm_blislike.inputs import random_inputs
-from tvm_blislike.threads import use_threads
-from tvm_blislike.tuning.book import RecordBook
+from tvm_blislike.onnx import frontend
+from tvm_blislike.onnx.inputs import random_inputs
+from tvm_blislike.records.book import RecordBook
+from tvm_blislike.runtime.threads import use_threads
 
 # What TVM's `static_shape_tuning` pipeline does before it tunes.
 _BEFORE_TUNING = tvm.transform.Sequential(

@@ -27,7 +27,7 @@ from statistics import geometric_mean, median
 from zoo_runs import add_model_option, saved
 
 from tvm_blislike.hardware import Core
-from tvm_blislike.threads import available_cpus
+from tvm_blislike.runtime.threads import available_cpus
 
 ROOT = Path(__file__).parents[1]
 # As many with one library first as with the other: the second one is up to 1 % faster.
@@ -59,8 +59,8 @@ def compiled(source: Path, model: Path, threads: int, output: Path) -> float:
 
 def times_in_turns(paths: list[str]) -> list[float]:
     """Return the median milliseconds of each library, run in turns."""
-    from tvm_blislike.compiled import CompiledModel
-    from tvm_blislike.inputs import random_inputs
+    from tvm_blislike.onnx.inputs import random_inputs
+    from tvm_blislike.runtime.compiled import CompiledModel
 
     models = [CompiledModel.load(path, verify=False) for path in paths]
     inputs = random_inputs(models[0].inputs)

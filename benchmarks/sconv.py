@@ -34,11 +34,11 @@ from sconv_baselines import Im2colGemm, Sgemm, is_pointwise, load_mkl, openblas
 from sconv_report import report
 
 from tvm_blislike.bench.graph_layers import layers_of
-from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
-from tvm_blislike.probe import measure_peak_gflops
-from tvm_blislike.threads import use_threads
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.inspect.probe import measure_peak_gflops
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.runtime.threads import use_threads
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import zoo

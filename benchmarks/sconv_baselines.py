@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.model.workload import Conv2dWorkload
 
 # C = A B of row-major float32 matrices, any of them contiguous: (A, B, C).
 Sgemm = Callable[[np.ndarray, np.ndarray, np.ndarray], object]

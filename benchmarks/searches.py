@@ -21,9 +21,9 @@ from functools import partial
 from statistics import median
 
 from tvm_blislike import Conv2dWorkload, Core, GemmWorkload, Workload
-from tvm_blislike.config import Config
-from tvm_blislike.probe import measure_peak_gflops
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.inspect.probe import measure_peak_gflops
+from tvm_blislike.model.config import Config
 from tvm_blislike.tuning.kernels import Bundle
 from tvm_blislike.tuning.measure import LocalRunner, Outcome
 from tvm_blislike.tuning.plans import plan_for

@@ -28,10 +28,11 @@ from rich.console import Console
 from zoo_runs import MODELS, add_model_option
 
 import tvm_blislike
-from tvm_blislike import Workload, frontend
-from tvm_blislike.strategy import Strategy
-from tvm_blislike.tuning import files
-from tvm_blislike.tuning.book import RecordBook
+from tvm_blislike import Workload
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.onnx import frontend
+from tvm_blislike.records import files
+from tvm_blislike.records.book import RecordBook
 from tvm_blislike.tuning.interrupt import Interrupt
 from tvm_blislike.tuning.kernels import Bundle
 from tvm_blislike.tuning.measure import LocalRunner, Measured, Outcome, Wait

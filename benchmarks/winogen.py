@@ -33,10 +33,10 @@ from winogen_report import report
 
 import tvm_blislike
 from tvm_blislike.hardware import Core
-from tvm_blislike.probe import measure_peak_gflops
-from tvm_blislike.registry import get_implementation
-from tvm_blislike.threads import use_threads
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.inspect.probe import measure_peak_gflops
+from tvm_blislike.model.registry import get_implementation
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.runtime.threads import use_threads
 
 # Network: (height and width, ci, co, kernel), ...
 LAYERS = {

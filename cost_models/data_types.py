@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernels_for
-from tvm_blislike.workload import Workload
+from tvm_blislike.model.workload import Workload
 
 # Products added in fp16. Largest error over the largest of 533 sums of 4,608 products of normal
 # values: 0.0014 with 128, 0.0025 with 256, 0.0033 with 512, 0.0044 with 1,024. Widening a block

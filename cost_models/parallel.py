@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 
-from tvm_blislike.config import Config
+from tvm_blislike.model.config import Config
 
 
 class Divisible(ABC):

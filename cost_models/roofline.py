@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 
 from tvm_blislike.hardware import Core
-from tvm_blislike.workload import Workload
+from tvm_blislike.model.workload import Workload
 
 # Bytes per cycle that a core draws from a level while it computes, in vector widths. Measured on
 # Golden Cove with 64-byte vectors: L2 36 (1x128 blocks, whose panels stream), L3 20 (7x7 images

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tvm_blislike.config import Config
 from tvm_blislike.cost_models.roofline import (
     FORK_JOIN_CYCLES,
     bytes_per_cycle,
@@ -10,7 +9,8 @@ from tvm_blislike.cost_models.roofline import (
     level_holding,
 )
 from tvm_blislike.hardware import Core, dtype_bits
-from tvm_blislike.workload import Conv2dWorkload, Workload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Conv2dWorkload, Workload
 
 # Cycles per vector while source and result are in L2: 16x16 blocks are transposed in registers
 # (Golden Cove: 0.13 ns per element at 3.2 GHz, 16 lanes).

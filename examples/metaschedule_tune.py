@@ -14,7 +14,8 @@ from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
 import tvm_blislike
-from tvm_blislike import Core, frontend
+from tvm_blislike import Core
+from tvm_blislike.onnx import frontend
 
 
 def main(name: str = "squeezenet1_1", image: int = 64, trials: int = 40) -> None:

@@ -9,7 +9,7 @@ import zoo
 
 import tvm_blislike
 from tvm_blislike import Config, Core, Workload
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.choose.strategy import Strategy
 
 
 def main() -> None:

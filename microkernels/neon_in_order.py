@@ -10,7 +10,7 @@ load takes two cycles, and no multiply-add starts beside it. So the loop here is
   for the next step right after its last use, which leaves the rest of the step for it to arrive.
 
 A step takes mr * nr/4 + nr/4 cycles: 24 of 27 cycles multiply in 8x12, 24 of 26 in 12x8
-(`cost_models/in_order.py` counts them). LLVM's order of the same loop, with 128-bit loads,
+(`tvm_blislike/inspect/in_order.py` counts them). LLVM's order of the same loop, with 128-bit loads,
 multiplies in less than two thirds of the cycles.
 """
 

@@ -9,13 +9,13 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tvm_blislike import notes
 from tvm_blislike.microkernels.kernel import vector_loads
 from tvm_blislike.microkernels.operands import Operand, Update
 from tvm_blislike.microkernels.update_shape import UpdateShape
+from tvm_blislike.model import notes
 
 # Loop annotation: the block axis that a loop runs over, so that the edge of a tile can be
-# cut off after scheduling (schedules/lowering.py). Values: "mh", "mw", "nr" (in vectors).
+# cut off after scheduling (schedules/lowering/lower.py). Values: "mh", "mw", "nr" (in vectors).
 AXIS = "blislike.axis"
 # Loop of one iteration around a k loop that is a function of LLVM (`neon_panels`): its call, yet
 # without a name, and the plain loops, which show where the block has been cut. Holds the extents

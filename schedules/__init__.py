@@ -8,15 +8,13 @@ The other files are passes: `lowering` and those that it calls finish what the t
 
 from __future__ import annotations
 
-from tvm_blislike.schedules import (
-    conv2d_depthwise,
-    conv2d_direct,
-    conv2d_grouped,
-    conv2d_im2col,
-    conv2d_winograd,
-    conv2d_winograd_1d,
-    gemm,
-)
+from tvm_blislike.schedules.conv2d_depthwise import definition as conv2d_depthwise
+from tvm_blislike.schedules.conv2d_direct import definition as conv2d_direct
+from tvm_blislike.schedules.conv2d_grouped import definition as conv2d_grouped
+from tvm_blislike.schedules.conv2d_im2col import definition as conv2d_im2col
+from tvm_blislike.schedules.conv2d_winograd import definition as conv2d_winograd
+from tvm_blislike.schedules.conv2d_winograd_1d import definition as conv2d_winograd_1d
+from tvm_blislike.schedules.gemm import definition as gemm
 
 OWN = (
     conv2d_depthwise.IMPLEMENTATION,

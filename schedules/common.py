@@ -7,7 +7,7 @@ from typing import Any
 from tvm import s_tir, te, tirx
 
 from tvm_blislike.microkernels import AXIS
-from tvm_blislike.schedules.lowering import VECTOR
+from tvm_blislike.schedules.lowering.lower import VECTOR
 
 # Block annotation that names the role of a TE stage; it survives operator fusion.
 STAGE = "blislike.stage"

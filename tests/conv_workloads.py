@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
-from tvm_blislike.registry import Implementation
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.registry import Implementation
+from tvm_blislike.model.workload import Conv2dWorkload
 
 NATIVE = Core.native()
 # Cores whose kernels this machine runs.

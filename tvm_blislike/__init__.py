@@ -20,34 +20,34 @@ if TYPE_CHECKING:
 
     from tvm_blislike import meta_schedule
     from tvm_blislike.api import compile
-    from tvm_blislike.compiled import CompiledModel, LayerTime
-    from tvm_blislike.config import Config
-    from tvm_blislike.constraints import Constraints
+    from tvm_blislike.choose.constraints import Constraints
     from tvm_blislike.errors import BlislikeError
-    from tvm_blislike.frontend import TensorSpec
     from tvm_blislike.hardware import Core
-    from tvm_blislike.registry import Implementation, register_implementation
+    from tvm_blislike.model.config import Config
+    from tvm_blislike.model.registry import Implementation, register_implementation
+    from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
+    from tvm_blislike.onnx.frontend import TensorSpec
+    from tvm_blislike.runtime.compiled import CompiledModel, LayerTime
     from tvm_blislike.tuning.tune import tune
-    from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
 
 __version__ = "0.3.0"
 
 # Imported on first use: this package must add next to nothing to the import time of TVM.
 _LAZY = {
     "BlislikeError": "tvm_blislike.errors",
-    "CompiledModel": "tvm_blislike.compiled",
-    "Constraints": "tvm_blislike.constraints",
-    "Config": "tvm_blislike.config",
-    "Conv2dWorkload": "tvm_blislike.workload",
+    "CompiledModel": "tvm_blislike.runtime.compiled",
+    "Constraints": "tvm_blislike.choose.constraints",
+    "Config": "tvm_blislike.model.config",
+    "Conv2dWorkload": "tvm_blislike.model.workload",
     "Core": "tvm_blislike.hardware",
-    "GemmWorkload": "tvm_blislike.workload",
-    "Implementation": "tvm_blislike.registry",
-    "LayerTime": "tvm_blislike.compiled",
-    "TensorSpec": "tvm_blislike.frontend",
-    "Workload": "tvm_blislike.workload",
+    "GemmWorkload": "tvm_blislike.model.workload",
+    "Implementation": "tvm_blislike.model.registry",
+    "LayerTime": "tvm_blislike.runtime.compiled",
+    "TensorSpec": "tvm_blislike.onnx.frontend",
+    "Workload": "tvm_blislike.model.workload",
     "compile": "tvm_blislike.api",
     "meta_schedule": "tvm_blislike.meta_schedule",
-    "register_implementation": "tvm_blislike.registry",
+    "register_implementation": "tvm_blislike.model.registry",
     "tune": "tvm_blislike.tuning.tune",
 }
 

@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tvm_blislike import frontend
-from tvm_blislike.compiled import CompiledModel
 from tvm_blislike.errors import BlislikeError, TargetError, UnsupportedOperatorError, suggest
 from tvm_blislike.export.link import is_foreign
-from tvm_blislike.operators import describe, why_unknown
-from tvm_blislike.threads import available_cpus, default_threads, use_threads
+from tvm_blislike.onnx import frontend
+from tvm_blislike.onnx.unsupported import describe, why_unknown
+from tvm_blislike.runtime.compiled import CompiledModel
+from tvm_blislike.runtime.threads import available_cpus, default_threads, use_threads
 
 if TYPE_CHECKING:
     import onnx
 
-    from tvm_blislike.constraints import Constraints
+    from tvm_blislike.choose.constraints import Constraints
+    from tvm_blislike.choose.offers import Predictor
+    from tvm_blislike.choose.strategy import Override, Strategy
     from tvm_blislike.hardware import Core
-    from tvm_blislike.offers import Predictor
-    from tvm_blislike.strategy import Override, Strategy
-    from tvm_blislike.tuning.book import RecordBook
+    from tvm_blislike.records.book import RecordBook
 
 
 def compile(
@@ -65,7 +65,7 @@ def compile(
     Raises
     ------
     ModelError, UnsupportedOperatorError, InputError
-        See `tvm_blislike.frontend.load`; also when `learned` cannot be read.
+        See `tvm_blislike.onnx.frontend.load`; also when `learned` cannot be read.
     TargetError
         When `target` is unknown.
     ValueError
@@ -77,9 +77,9 @@ def compile(
     ToolchainError
         When `learned` needs xgboost, which is not installed.
     """
-    from tvm_blislike.constraints import Constraints
-    from tvm_blislike.strategy import Strategy
-    from tvm_blislike.tuning.book import RecordBook
+    from tvm_blislike.choose.constraints import Constraints
+    from tvm_blislike.choose.strategy import Strategy
+    from tvm_blislike.records.book import RecordBook
 
     core = resolve_core(target)
     if threads is None:
@@ -124,7 +124,7 @@ def _why_not(
     """Return what TVM cannot compile in a model, None when the fault is not known to be TVM's."""
     import tvm
 
-    from tvm_blislike.blame import find_fault
+    from tvm_blislike.onnx.blame import find_fault
 
     proto, name, inputs = frontend.prepared(model, shapes)
     sizes = {spec.name: spec.shape for spec in inputs}

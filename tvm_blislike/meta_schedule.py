@@ -32,20 +32,20 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
 from tvm_blislike import plugin
+from tvm_blislike.choose.constraints import Constraints
+from tvm_blislike.choose.strategy import Override, Strategy
 from tvm_blislike.compiler_lock import compiler_lock
-from tvm_blislike.config import Config
-from tvm_blislike.constraints import Constraints
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Workload
 from tvm_blislike.passes.legalize import CHOICE
 from tvm_blislike.passes.plain import product_of, sums_windows
 from tvm_blislike.passes.schedule import apply_template, chosen_of
 from tvm_blislike.pipeline import fused_kernels, strategy_for
 from tvm_blislike.plugin import DEFAULT, PLAIN
+from tvm_blislike.records.book import RecordBook
 from tvm_blislike.schedules.common import root_block, stages
-from tvm_blislike.strategy import Override, Strategy
 from tvm_blislike.tuning import kernels
-from tvm_blislike.tuning.book import RecordBook
 from tvm_blislike.tuning.traces import register_intrinsics
-from tvm_blislike.workload import Workload
 
 __all__ = ["builder", "prepare", "register_intrinsics", "space"]
 

@@ -8,11 +8,11 @@ import tvm
 from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
-from tvm_blislike.adapter import calling
+from tvm_blislike.choose.constraints import Constraints
+from tvm_blislike.choose.offers import Predictor
+from tvm_blislike.choose.strategy import Override, Strategy
 from tvm_blislike.compiler_lock import compiler_lock
-from tvm_blislike.constraints import Constraints
 from tvm_blislike.hardware import Core
-from tvm_blislike.offers import Predictor
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.concat import concat_in_place
 from tvm_blislike.passes.indices import NarrowIndices
@@ -20,12 +20,12 @@ from tvm_blislike.passes.layout import choose_layouts
 from tvm_blislike.passes.legalize import legalize
 from tvm_blislike.passes.reporting import Reporter
 from tvm_blislike.passes.schedule import schedule
-from tvm_blislike.strategy import Override, Strategy
+from tvm_blislike.records.book import RecordBook
 from tvm_blislike.targets import core_of
-from tvm_blislike.tuning.book import RecordBook
+from tvm_blislike.tvm_seams import calling
 
 if TYPE_CHECKING:
-    from tvm_blislike.report import Report
+    from tvm_blislike.model.report import Report
 
 # Reshapes become views instead of copies.
 _VIEWS = relax.transform.RewriteDataflowReshape()

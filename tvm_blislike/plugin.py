@@ -79,7 +79,7 @@ def hide_remainders(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.I
     ours = [(g, f) for g, f in mod.functions_items() if f.attrs and OURS in f.attrs]
     if not ours:
         return mod
-    from tvm_blislike.schedules import remainders
+    from tvm_blislike.schedules.lowering import remainders
 
     result = mod.clone()
     for gvar, func in ours:

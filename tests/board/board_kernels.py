@@ -12,11 +12,11 @@ import tvm
 from emulated_board import Board, build
 from tvm import tirx
 
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.export.link import find_compiler, link
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes.schedule import schedule_chosen
-from tvm_blislike.schedules import lowering
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.schedules.lowering import lower as lowering
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from conv_harness import ACTIVATIONS, arrays, expected, nchw, placed
 from conv_harness import primfunc as conv_primfunc
 from tvm import s_tir, te
 
-from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.registry import Implementation
+from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.passes.legalize import CHOICE
-from tvm_blislike.registry import Implementation
 from tvm_blislike.schedules.common import stages
-from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
 
 # Enough for tiles, slabs and panels to be whole, cut and alone; little for the emulator.
 _MOST_MACS = 2e6

@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tvm_blislike import mca
 from tvm_blislike.errors import ToolchainError
+from tvm_blislike.inspect import mca
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "board"
@@ -54,7 +54,7 @@ def folder_made_once(folder: Path) -> Iterator[Path | None]:
 
 
 def offer_llvm_mca() -> None:
-    """Make `tvm_blislike.mca` find llvm-mca: the system's, else that of Debian's packages.
+    """Make `tvm_blislike.inspect.mca` find llvm-mca: the system's, else that of Debian's packages.
 
     Raises
     ------

@@ -16,7 +16,8 @@ from tvm.rpc.tracker import Tracker
 from typer.testing import CliRunner
 
 from tvm_blislike.cli.app import app
-from tvm_blislike.tuning import database, files
+from tvm_blislike.records import files
+from tvm_blislike.tuning import database
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from tvm_blislike.cli.app import app
 from tvm_blislike.hardware import Core
-from tvm_blislike.kernel_code import k_loops
-from tvm_blislike.mca import speed
+from tvm_blislike.inspect.kernel_code import k_loops
+from tvm_blislike.inspect.mca import speed
 from tvm_blislike.microkernels import get_kernel
 
 RESULTS = ROOT / "benchmarks" / "results" / "arm_mca.txt"

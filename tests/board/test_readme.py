@@ -21,7 +21,7 @@ from debian import ROOT
 from emulated_board import Board
 from onnx import TensorProto, helper, numpy_helper
 
-from tvm_blislike.tuning import files
+from tvm_blislike.records import files
 
 SECTION = "From ONNX to a Raspberry Pi"
 

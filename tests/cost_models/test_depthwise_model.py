@@ -17,12 +17,12 @@ from estimates import (
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tvm_blislike.config import Config
-from tvm_blislike.cost_models import depthwise
+from tvm_blislike.cost_models.conv2d_depthwise import estimate as depthwise
 from tvm_blislike.cost_models.roofline import FMA_EFFICIENCY, LOAD_EFFICIENCY
 from tvm_blislike.hardware import Core
-from tvm_blislike.schedules.conv2d_depthwise import IMPLEMENTATION
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules.conv2d_depthwise.definition import IMPLEMENTATION
 
 
 def layer(

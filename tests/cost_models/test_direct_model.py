@@ -23,8 +23,7 @@ from estimates import (
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tvm_blislike.config import Config
-from tvm_blislike.cost_models.direct_configs import layouts
+from tvm_blislike.cost_models.conv2d_direct.configs import layouts
 from tvm_blislike.cost_models.roofline import (
     ELEMENT_BESIDE,
     FMA_EFFICIENCY,
@@ -34,8 +33,9 @@ from tvm_blislike.cost_models.roofline import (
     calls_in_flight,
 )
 from tvm_blislike.hardware import Core
-from tvm_blislike.schedules.conv2d_direct import IMPLEMENTATION
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules.conv2d_direct.definition import IMPLEMENTATION
 
 SAME = (1, 1, 1, 1)
 ODD = [*ODD_CONVOLUTIONS, Conv2dWorkload(1, 240, 14, 14, 240, 1, 1, groups=3)]

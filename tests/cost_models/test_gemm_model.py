@@ -18,12 +18,12 @@ from estimates import (
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tvm_blislike.config import Config
-from tvm_blislike.cost_models.gemm_geometry import A_OUTSIDE, B_OUTSIDE, IN_PLACE, PACKED
+from tvm_blislike.cost_models.gemm.geometry import A_OUTSIDE, B_OUTSIDE, IN_PLACE, PACKED
 from tvm_blislike.cost_models.roofline import ELEMENT_BESIDE, FMA_EFFICIENCY, VECTOR_BESIDE
 from tvm_blislike.hardware import Core
-from tvm_blislike.schedules.gemm import IMPLEMENTATION
-from tvm_blislike.workload import GemmWorkload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import GemmWorkload
+from tvm_blislike.schedules.gemm.definition import IMPLEMENTATION
 
 ODD = [
     GemmWorkload(1, 1, 1),

@@ -24,21 +24,22 @@ from estimates import (
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tvm_blislike.config import Config
-from tvm_blislike.cost_models import im2col, im2col_geometry
-from tvm_blislike.cost_models.im2col_configs import configs
-from tvm_blislike.cost_models.im2col_geometry import Im2colGeometry
+from tvm_blislike.cost_models.conv2d_im2col import estimate as im2col
+from tvm_blislike.cost_models.conv2d_im2col import geometry as im2col_geometry
+from tvm_blislike.cost_models.conv2d_im2col.configs import configs
+from tvm_blislike.cost_models.conv2d_im2col.geometry import Im2colGeometry
+from tvm_blislike.cost_models.conv2d_im2col.slicing import slicings
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
     ELEMENT_BESIDE,
     FMA_EFFICIENCY,
     VECTOR_BESIDE,
 )
-from tvm_blislike.cost_models.slicing import slicings
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernel_of, kernels_for
-from tvm_blislike.schedules.conv2d_im2col import IMPLEMENTATION
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules.conv2d_im2col.definition import IMPLEMENTATION
 
 SAME = (1, 1, 1, 1)
 LAYER = Conv2dWorkload(1, 64, 56, 56, 64, 3, 3, padding=SAME)
@@ -220,7 +221,7 @@ def test_workspace_is_panels_rows_and_sums() -> None:
 
 def test_layers_between_blocked_layouts_stay_with_direct_convolution() -> None:
     """Faster kernels on NCHWc, and no image to move."""
-    from tvm_blislike.schedules.conv2d_direct import IMPLEMENTATION as DIRECT
+    from tvm_blislike.schedules.conv2d_direct.definition import IMPLEMENTATION as DIRECT
 
     for workload in (LAYER, DEEP, Conv2dWorkload(1, 256, 14, 14, 1024, 1, 1)):
         ours, direct = (fastest(i, workload, AVX512, 1).seconds for i in (IMPLEMENTATION, DIRECT))

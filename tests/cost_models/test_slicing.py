@@ -7,8 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tvm_blislike.cost_models.roofline import bytes_per_cycle
-from tvm_blislike.cost_models.slicing import (
+from tvm_blislike.cost_models.conv2d_im2col.slicing import (
     INPUT_STATIONARY,
     WEIGHT_STATIONARY,
     Slicing,
@@ -17,8 +16,9 @@ from tvm_blislike.cost_models.slicing import (
     slicing,
     slicings,
 )
+from tvm_blislike.cost_models.roofline import bytes_per_cycle
 from tvm_blislike.hardware import Cache, Core, names
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.model.workload import Conv2dWorkload
 
 
 def with_caches(*caches: Cache) -> Core:

@@ -8,12 +8,12 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core, names
-from tvm_blislike.registry import Implementation, Template, implementations
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.registry import Implementation, Template, implementations
+from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.tuning.searches.narrowing import neighbour
 from tvm_blislike.tuning.searches.walks import Walks
-from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
 
 CORES = [Core.named(name) for name in names()]
 GEMMS = st.builds(

@@ -10,13 +10,14 @@ from conv_workloads import convolutions
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tvm_blislike.config import Config
-from tvm_blislike.cost_models import winograd, winograd_configs
+from tvm_blislike.cost_models.conv2d_winograd import configs as winograd_configs
+from tvm_blislike.cost_models.conv2d_winograd import estimate as winograd
+from tvm_blislike.cost_models.conv2d_winograd.geometry import CHANNELS, TILES, WinogradGeometry
 from tvm_blislike.cost_models.roofline import clock_hz, share_bytes
-from tvm_blislike.cost_models.winograd_geometry import CHANNELS, TILES, WinogradGeometry
 from tvm_blislike.hardware import Core, names
 from tvm_blislike.microkernels import kernel_of
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Conv2dWorkload
 
 CORES = [Core.named(name) for name in names()]
 AVX512 = Core.named("sapphirerapids")

@@ -22,7 +22,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 # Noise behind each node, relative to its largest output. Sums of many products differ most:
-# Winograd's may by 1e-4 (see `tvm_blislike.constraints`).
+# Winograd's may by 1e-4 (see `tvm_blislike.choose.constraints`).
 _NOISE = {"float64": 1e-9, "float32": 2e-6, "float16": 2e-3}
 _NOISE_OF_SUMS = {"float64": 1e-8, "float32": 2e-5, "float16": 5e-3}
 _SUMS = frozenset(["Conv", "ConvTranspose", "Gemm", "MatMul", "Attention", "Einsum"])

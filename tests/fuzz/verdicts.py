@@ -18,8 +18,8 @@ from tvm_blislike.errors import (
     ModelError,
     UnsupportedOperatorError,
 )
-from tvm_blislike.registry import all_implementations
-from tvm_blislike.tuning.book import RecordBook
+from tvm_blislike.model.registry import all_implementations
+from tvm_blislike.records.book import RecordBook
 
 AGREES, REFUSED, WRONG, INTERNAL = "agrees", "refused", "wrong", "internal error"
 CRASH, HANG = "crash", "hang"
@@ -152,7 +152,7 @@ def _reference_agrees(
 
 
 def _runs_here(core: str) -> bool:
-    from tvm_blislike.runnable import require_runnable
+    from tvm_blislike.runtime.runnable import require_runnable
 
     if core == "native":
         return True

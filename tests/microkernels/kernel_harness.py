@@ -17,10 +17,11 @@ import numpy as np
 import tvm
 from tvm import s_tir, te, tirx
 
-from tvm_blislike import notes
 from tvm_blislike.microkernels import Microkernel, UpdateShape, update_intrin
-from tvm_blislike.schedules import edges, lowering
+from tvm_blislike.model import notes
 from tvm_blislike.schedules.common import annotate_axis, annotate_vector
+from tvm_blislike.schedules.lowering import edges
+from tvm_blislike.schedules.lowering import lower as lowering
 
 
 @dataclass(frozen=True)

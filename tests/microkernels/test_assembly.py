@@ -9,8 +9,8 @@ from textwrap import dedent
 import pytest
 from kernel_harness import Product, compile_all, primfunc
 
-from tvm_blislike.assembly import Instruction, count, k_loop
 from tvm_blislike.hardware import Core
+from tvm_blislike.inspect.assembly import Instruction, count, k_loop
 from tvm_blislike.microkernels import KERNELS, Microkernel, UpdateShape, kernels_for, neon_in_order
 
 UNROLL = 4

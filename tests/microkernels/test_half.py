@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from tvm_blislike.assembly import count
 from tvm_blislike.hardware import Core
-from tvm_blislike.kernel_code import UNROLL, k_loops
+from tvm_blislike.inspect.assembly import count
+from tvm_blislike.inspect.kernel_code import UNROLL, k_loops
 from tvm_blislike.microkernels import HALF_KERNELS, KERNELS, get_kernel, kernels_for
 
 # A single element may be broadcast by its load (ld1r).

@@ -6,12 +6,12 @@ import tvm
 from relax_graphs import calls
 from tvm import relax
 
-from tvm_blislike.adapter import static_shape
-from tvm_blislike.constraints import Constraints
+from tvm_blislike.choose.constraints import Constraints
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.layout import choose_layouts
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.tvm_seams import static_shape
 
 # Structure is checked for 16 lanes, whatever machine the tests run on.
 # Without the convolution that reads and writes NCHW: it would win for the small images here.

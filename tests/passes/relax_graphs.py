@@ -10,10 +10,10 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
-from tvm_blislike.adapter import bindings, functions, op_name, static_shape
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
 from tvm_blislike.pipeline import compile_module
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.tvm_seams import bindings, functions, op_name, static_shape
 
 RNG = np.random.default_rng(3)
 

@@ -12,9 +12,9 @@ from relax_graphs import assert_same_as_plain_tvm, conv, graph, random
 from tvm import relax
 from tvm.relax import op
 
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
 from tvm_blislike.pipeline import compile_module
-from tvm_blislike.strategy import Strategy
 
 Builder = relax.BlockBuilder
 pointwise = partial(conv, k=1)

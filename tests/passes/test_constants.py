@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from tvm_blislike.adapter import constant, constant_array
+from tvm_blislike.tvm_seams import constant, constant_array
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (3, 200), (200, 3), (70, 2, 130), (2, 65, 3, 64)])

@@ -9,11 +9,11 @@ from relax_graphs import calls, execute
 from tvm import relax
 from tvm.relax import op
 
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.report import Report
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.pipeline import blislike_pipeline, compile_module
-from tvm_blislike.report import Report
-from tvm_blislike.strategy import Strategy
 
 RNG = np.random.default_rng(11)
 NATIVE = Core.native()

@@ -10,7 +10,7 @@ from relax_graphs import assert_same_as_plain_tvm, calls, conv, graph, operators
 from tvm import relax
 from tvm.relax import op
 
-from tvm_blislike.adapter import dtype_name, static_shape
+from tvm_blislike.tvm_seams import dtype_name, static_shape
 
 
 def test_layers_that_agree_have_no_transform_between_them() -> None:

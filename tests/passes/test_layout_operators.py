@@ -8,7 +8,7 @@ from relax_graphs import assert_same_as_plain_tvm, calls, conv, graph, operators
 from tvm import relax
 from tvm.relax import op
 
-from tvm_blislike.adapter import static_shape
+from tvm_blislike.tvm_seams import static_shape
 
 # --- pooling, elementwise operators ------------------------------
 

@@ -13,11 +13,11 @@ from tvm import relax
 from tvm.relax import op
 
 from tvm_blislike import Config, Conv2dWorkload, Core
-from tvm_blislike.constraints import Constraints, parse_pin
-from tvm_blislike.layouts import block_of
+from tvm_blislike.choose.constraints import Constraints, parse_pin
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.model.layouts import block_of
+from tvm_blislike.model.workload import Workload
 from tvm_blislike.pipeline import compile_module
-from tvm_blislike.strategy import Strategy
-from tvm_blislike.workload import Workload
 
 CORE = Core.native()
 LANES = CORE.lanes("float32")

@@ -16,10 +16,10 @@ from tvm import relax
 from tvm.relax import op
 
 import tvm_blislike
-from tvm_blislike.constraints import Constraints
+from tvm_blislike.choose.constraints import Constraints
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
 from tvm_blislike.pipeline import compile_module
-from tvm_blislike.strategy import Strategy
 
 RNG = np.random.default_rng(2)
 SHAPE = (2, 6, 5, 7)

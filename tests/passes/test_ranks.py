@@ -10,7 +10,7 @@ from relax_graphs import assert_same_as_plain_tvm, graph, random
 from tvm import relax
 from tvm.relax import op
 
-from tvm_blislike.adapter import static_shape
+from tvm_blislike.tvm_seams import static_shape
 
 CHANNELS = 16
 SIZES = {1: (8,), 2: (5, 6), 3: (4, 5, 6)}

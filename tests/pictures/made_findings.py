@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tvm_blislike import frontend
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
+from tvm_blislike.onnx import frontend
 from tvm_blislike.pictures.findings import Attempt, EngineTime, Findings, Layer, Roofs, Step
-from tvm_blislike.strategy import Strategy
-from tvm_blislike.tuning import files
-from tvm_blislike.tuning.record import Record
+from tvm_blislike.records import files
+from tvm_blislike.records.record import Record
+from tvm_blislike.records.validity import core_facts
 from tvm_blislike.tuning.tasks import tasks_of
-from tvm_blislike.validity import core_facts
 
 UNTUNED = Attempt("conv2d_direct", "14x32", "cold", 0.02, 0.018, True)
 ATTEMPTS = (

@@ -11,11 +11,11 @@ from made import CORE, STRATEGY, WORKLOADS
 
 from tvm_blislike.errors import InputError
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 from tvm_blislike.pictures.collect import described_roofs, findings, moved_bytes, steps
 from tvm_blislike.pictures.findings import Findings, Layer
-from tvm_blislike.tuning.record import Record
+from tvm_blislike.records.record import Record
 from tvm_blislike.tuning.tasks import Task
-from tvm_blislike.workload import Conv2dWorkload, GemmWorkload
 
 TASKS = [
     Task(STRATEGY.choose(WORKLOADS[0]), 3, 0.6),

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 from tvm_blislike.bench import measure as bench_measure
 from tvm_blislike.cli.app import app
 from tvm_blislike.hardware import Core
+from tvm_blislike.inspect.probe import ProbeResult
 from tvm_blislike.pictures import measure
-from tvm_blislike.probe import ProbeResult
 
 FILES = ["layers.png", "microkernels.png", "prediction.png", "progress.png", "report.html"]
 FILES += ["report.json", "roofline.png"]

@@ -22,10 +22,10 @@ import numpy as np
 from small_models import small_network, two_convolutions
 
 import tvm_blislike
-from tvm_blislike import instruments
 from tvm_blislike.errors import UsageError
-from tvm_blislike.inputs import random_inputs
-from tvm_blislike.threads import use_threads
+from tvm_blislike.onnx.inputs import random_inputs
+from tvm_blislike.runtime import instruments
+from tvm_blislike.runtime.threads import use_threads
 
 # Idle workers of TVM's pool have been asleep for long.
 _ASLEEP_SECONDS = 1.5

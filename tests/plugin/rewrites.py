@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import tvm_blislike
-from tvm_blislike.onnx_rewrites.rewriting import rewritten
+from tvm_blislike.onnx.rewrites.rewriting import rewritten
 
 Arrays = dict[str, np.ndarray]
 

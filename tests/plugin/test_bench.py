@@ -117,7 +117,7 @@ def test_slow_engine_gets_one_turn(network_file: Path, monkeypatch: pytest.Monke
 
 
 def test_affinity_is_restored(network_file: Path) -> None:
-    from tvm_blislike.threads import available_cpus
+    from tvm_blislike.runtime.threads import available_cpus
 
     before = available_cpus()
     bench(network_file, ["blislike", "onnxruntime"], threads=1, repeat=1)
@@ -125,7 +125,7 @@ def test_affinity_is_restored(network_file: Path) -> None:
 
 
 def test_one_thread_leaves_all_threads_to_later_work(network_file: Path) -> None:
-    from tvm_blislike.threads import available_cpus, use_threads
+    from tvm_blislike.runtime.threads import available_cpus, use_threads
 
     bench(network_file, ["blislike"], threads=1, repeat=1)
     assert use_threads(len(available_cpus())) == len(available_cpus())

@@ -10,7 +10,6 @@ from small_models import float_input, make_model, small_network, small_reference
 from tvm import relax
 
 import tvm_blislike
-from tvm_blislike import instruments, library, runnable
 from tvm_blislike.errors import (
     InputError,
     ModelError,
@@ -19,6 +18,7 @@ from tvm_blislike.errors import (
     ToolchainError,
 )
 from tvm_blislike.hardware import Core
+from tvm_blislike.runtime import instruments, library, runnable
 
 
 @pytest.fixture(scope="module")

@@ -21,10 +21,10 @@ from small_models import float_input, make_model, small_network, two_convolution
 from tvm import relax
 
 import tvm_blislike
-from tvm_blislike import library
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.errors import ChoiceError, UnsupportedOperatorError
-from tvm_blislike.inputs import random_inputs
+from tvm_blislike.onnx.inputs import random_inputs
+from tvm_blislike.runtime import library
 
 THREADS, COMPILATIONS = 4, 20
 

@@ -11,13 +11,13 @@ from small_models import two_convolutions
 from typer.testing import CliRunner
 
 from tvm_blislike import Constraints, Conv2dWorkload, Core, GemmWorkload
-from tvm_blislike.choice import Choice
+from tvm_blislike.choose.constraints import Pin, parse_pin
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cli.app import app
 from tvm_blislike.cli.options import parse_bytes
-from tvm_blislike.constraints import Pin, parse_pin
 from tvm_blislike.errors import ChoiceError, UsageError
-from tvm_blislike.registry import get_implementation
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.model.choice import Choice
+from tvm_blislike.model.registry import get_implementation
 
 CORE = Core.named("sapphirerapids")
 # Large enough that Winograd wins by far.

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from small_models import float_input, make_model
 
 import tvm_blislike
-from tvm_blislike.folding import replace_by_constants, settled
+from tvm_blislike.onnx.folding import replace_by_constants, settled
 
 IMAGE = (2, 3, 4, 5)
 RNG = np.random.default_rng(5)

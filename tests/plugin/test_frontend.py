@@ -9,8 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 from small_models import float_input, make_model, small_network
 
 import tvm_blislike
-from tvm_blislike import frontend
 from tvm_blislike.errors import InputError, ModelError, UnsupportedOperatorError
+from tvm_blislike.onnx import frontend
 
 
 def test_names_and_shapes_come_from_the_graph() -> None:

@@ -15,9 +15,9 @@ from small_models import float_input, make_model, small_network
 from typer.testing import CliRunner
 
 import tvm_blislike
-from tvm_blislike import frontend
 from tvm_blislike.cli.app import app
 from tvm_blislike.errors import InputError, ModelError, UnsupportedOperatorError
+from tvm_blislike.onnx import frontend
 
 
 def _sum_of(*shapes: list | None) -> onnx.ModelProto:

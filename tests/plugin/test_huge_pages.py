@@ -12,8 +12,8 @@ import pytest
 from zoo import build
 
 import tvm_blislike
-from tvm_blislike import huge_pages
-from tvm_blislike.huge_pages import HUGE_BYTES, collapse, filled_blocks, is_wanted, moved
+from tvm_blislike.runtime import huge_pages
+from tvm_blislike.runtime.huge_pages import HUGE_BYTES, collapse, filled_blocks, is_wanted, moved
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 

@@ -11,16 +11,16 @@ from onnx import helper, numpy_helper
 from small_models import float_input, make_model, small_network
 
 import tvm_blislike
-from tvm_blislike import frontend
 from tvm_blislike.bench import bench
 from tvm_blislike.bench.engines import Job
 from tvm_blislike.bench.graph_layers import GraphLayer, layers_of, matched
 from tvm_blislike.bench.inside import PROFILERS, layer_ms, own_seconds, runs_in
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
-from tvm_blislike.inputs import random_inputs
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
+from tvm_blislike.onnx import frontend
+from tvm_blislike.onnx.inputs import random_inputs
 from tvm_blislike.tuning.tasks import tasks_of
-from tvm_blislike.workload import Conv2dWorkload, GemmWorkload
 
 
 def _residual() -> onnx.ModelProto:

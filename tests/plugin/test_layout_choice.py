@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvm_blislike.layout_choice import Node, Option, choose_options
+from tvm_blislike.choose.layout_choice import Node, Option, choose_options
 
 LAYOUTS = ("NCHW", "NHWC", "NCHW16c")
 

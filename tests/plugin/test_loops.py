@@ -9,12 +9,11 @@ import pytest
 from small_models import two_convolutions
 
 import tvm_blislike
-from tvm_blislike import mca
-from tvm_blislike.assembly import Instruction, count, functions, instructions
-from tvm_blislike.cost_models import in_order
 from tvm_blislike.errors import ToolchainError, UsageError
 from tvm_blislike.hardware import Core
-from tvm_blislike.loops import layer_loops
+from tvm_blislike.inspect import in_order, mca
+from tvm_blislike.inspect.assembly import Instruction, count, functions, instructions
+from tvm_blislike.inspect.loops import layer_loops
 
 FMA = Instruction("fmla", "v0.4s, v30.4s, v31.s[0]")
 

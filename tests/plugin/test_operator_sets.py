@@ -10,8 +10,8 @@ from onnx import TensorProto, defs, helper, numpy_helper
 from small_models import float_input, make_model, small_network, small_reference
 
 import tvm_blislike
-from tvm_blislike import frontend
 from tvm_blislike.errors import ModelError, UnsupportedOperatorError
+from tvm_blislike.onnx import frontend
 
 RNG = np.random.default_rng(3)
 NEWEST = defs.onnx_opset_version()

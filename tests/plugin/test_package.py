@@ -16,8 +16,8 @@ from small_models import small_network, small_reference
 from tvm import relax
 
 import tvm_blislike
-from tvm_blislike import frontend
 from tvm_blislike.hardware import Core
+from tvm_blislike.onnx import frontend
 
 ROOT = Path(tvm_blislike.__file__).parents[1]
 

@@ -16,11 +16,11 @@ from small_models import small_network, small_reference
 from typer.testing import CliRunner
 
 import tvm_blislike
-from tvm_blislike import probe_kernels
 from tvm_blislike.cli.app import app
 from tvm_blislike.errors import TargetError
 from tvm_blislike.hardware import Core
-from tvm_blislike.probe import ProbeResult, _working_sets, measure_peak_gflops, probe
+from tvm_blislike.inspect import probe_kernels
+from tvm_blislike.inspect.probe import ProbeResult, _working_sets, measure_peak_gflops, probe
 
 NATIVE = Core.native()
 FMA = {"avx512": "vfmadd231ps", "avx2": "vfmadd231ps", "neon": "fmla"}
@@ -172,7 +172,7 @@ def test_probed_core_holds_what_was_measured(measured: ProbeResult) -> None:
 def test_every_assumption_that_probing_settles_is_one_of_native(measured: ProbeResult) -> None:
     from tvm_blislike.hardware.machine import Machine
     from tvm_blislike.hardware.native import native_core
-    from tvm_blislike.probe import _SETTLED
+    from tvm_blislike.inspect.probe import _SETTLED
 
     flags = {"avx2", "fma", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
     bare = native_core(Machine("Linux", "x86_64", frozenset(flags), "GenuineIntel"))

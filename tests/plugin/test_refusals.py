@@ -10,9 +10,9 @@ from rewrites import one_node, several_nodes
 from small_models import small_network
 
 import tvm_blislike
-from tvm_blislike.blame import find_fault
 from tvm_blislike.errors import UnsupportedOperatorError
-from tvm_blislike.frontend import prepared
+from tvm_blislike.onnx.blame import find_fault
+from tvm_blislike.onnx.frontend import prepared
 
 X = np.arange(6, dtype="float32").reshape(2, 3)
 
@@ -122,7 +122,7 @@ def test_weights_are_not_looked_at_by_the_search() -> None:
         seen.append(model)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tvm_blislike.blame._error_of", compiled)
+        patch.setattr("tvm_blislike.onnx.blame._error_of", compiled)
         assert find_fault(proto, {"x": x.shape}, None) is None
     assert len(seen) == 1
     assert not seen[0].graph.initializer

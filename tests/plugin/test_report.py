@@ -7,7 +7,7 @@ import pytest
 
 from tvm_blislike.errors import OutputError, all_errors, suggest
 from tvm_blislike.files import atomic_path, require_writable, write_text
-from tvm_blislike.report import Footprint, LayerReport, Report
+from tvm_blislike.model.report import Footprint, LayerReport, Report
 
 
 def test_report_survives_json() -> None:

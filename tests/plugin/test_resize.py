@@ -22,7 +22,7 @@ from rewrites import (
 
 import tvm_blislike
 from tvm_blislike.errors import UnsupportedOperatorError
-from tvm_blislike.onnx_rewrites.resize_taps import Axis, Sampling, taps_of
+from tvm_blislike.onnx.rewrites.resize_taps import Axis, Sampling, taps_of
 
 RNG = np.random.default_rng(11)
 MODES = {

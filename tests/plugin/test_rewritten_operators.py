@@ -14,8 +14,8 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImp
 from rewrites import several_nodes
 
 import tvm_blislike
-from tvm_blislike import frontend
 from tvm_blislike.errors import UnsupportedOperatorError
+from tvm_blislike.onnx import frontend
 
 RNG = np.random.default_rng(23)
 

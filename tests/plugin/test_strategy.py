@@ -15,10 +15,11 @@ from small_models import make_model, small_network, two_convolutions
 from tvm import relax
 
 import tvm_blislike
-from tvm_blislike import Config, Conv2dWorkload, Core, GemmWorkload, Workload, frontend
+from tvm_blislike import Config, Conv2dWorkload, Core, GemmWorkload, Workload
+from tvm_blislike.choose.offers import Offers
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.roofline import Estimate
-from tvm_blislike.offers import Offers
-from tvm_blislike.registry import (
+from tvm_blislike.model.registry import (
     Implementation,
     Template,
     get_implementation,
@@ -26,7 +27,7 @@ from tvm_blislike.registry import (
     register_implementation,
     unregister_implementation,
 )
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.onnx import frontend
 
 NATIVE = Core.native()
 DENSE = Conv2dWorkload(1, 32, 9, 11, 48, 3, 3, padding=(1, 1, 1, 1))

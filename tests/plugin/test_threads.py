@@ -10,7 +10,7 @@ import tvm
 from tvm import te
 
 from tvm_blislike.bench.measure import _wait_until_idle
-from tvm_blislike.threads import available_cpus, default_threads, use_threads
+from tvm_blislike.runtime.threads import available_cpus, default_threads, use_threads
 
 
 def _parallel_kernel() -> tuple[tvm.runtime.Executable, list]:

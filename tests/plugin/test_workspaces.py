@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import tvm
 
-from tvm_blislike import workspaces
+from tvm_blislike.runtime import workspaces
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 

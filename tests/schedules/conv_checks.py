@@ -13,11 +13,11 @@ from conv_workloads import NATIVE
 from hypothesis import strategies as st
 from tvm import runtime, te, tirx
 
-from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
-from tvm_blislike.layouts import shape_in
-from tvm_blislike.registry import Implementation
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.layouts import shape_in
+from tvm_blislike.model.registry import Implementation
+from tvm_blislike.model.workload import Conv2dWorkload
 
 EPILOGUES = [
     *([step] for step in STEPS),

@@ -6,7 +6,7 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.s_tir.dlight import ApplyDefaultSchedule
 
-from tvm_blislike.schedules.default_rule import ATTRIBUTE, DefaultCPU, Machine
+from tvm_blislike.schedules.default.rule import ATTRIBUTE, DefaultCPU, Machine
 
 RNG = np.random.default_rng(7)
 

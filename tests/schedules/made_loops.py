@@ -7,10 +7,10 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, te, tirx
 
-from tvm_blislike import notes
 from tvm_blislike.microkernels import AXIS
-from tvm_blislike.schedules.edges import EDGE
-from tvm_blislike.schedules.lowering import REGISTER_BYTES, lower
+from tvm_blislike.model import notes
+from tvm_blislike.schedules.lowering.edges import EDGE
+from tvm_blislike.schedules.lowering.lower import REGISTER_BYTES, lower
 
 # A register file of 32 vectors of 512 bits.
 REGISTERS = 2048

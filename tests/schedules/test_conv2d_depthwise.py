@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import s_tir, te
 
-from tvm_blislike.config import Config
-from tvm_blislike.cost_models import depthwise
-from tvm_blislike.cost_models.depthwise_geometry import CODE_BYTES, DepthwiseGeometry
+from tvm_blislike.cost_models.conv2d_depthwise import estimate as depthwise
+from tvm_blislike.cost_models.conv2d_depthwise.geometry import CODE_BYTES, DepthwiseGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.layouts import block_of, preferred, shape_in
-from tvm_blislike.registry import Implementation
-from tvm_blislike.schedules import lowering
-from tvm_blislike.schedules.conv2d_depthwise import IMPLEMENTATION
-from tvm_blislike.workload import Conv2dWorkload, GemmWorkload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.layouts import block_of, preferred, shape_in
+from tvm_blislike.model.registry import Implementation
+from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
+from tvm_blislike.schedules.conv2d_depthwise.definition import IMPLEMENTATION
+from tvm_blislike.schedules.lowering import lower as lowering
 
 NATIVE = Core.native()
 LANES = NATIVE.lanes()

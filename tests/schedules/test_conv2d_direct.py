@@ -21,12 +21,12 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvm_blislike.config import Config
-from tvm_blislike.cost_models.direct_geometry import DirectGeometry
+from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernel_of
-from tvm_blislike.schedules.conv2d_direct import IMPLEMENTATION
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules.conv2d_direct.definition import IMPLEMENTATION
 
 AVX512 = Core.named("sapphirerapids")
 TOLERANCE = 1e-5

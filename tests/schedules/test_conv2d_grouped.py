@@ -19,12 +19,12 @@ from effort import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tvm_blislike.config import Config
-from tvm_blislike.cost_models.depthwise_geometry import CODE_BYTES, DepthwiseGeometry
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.cost_models.conv2d_depthwise.geometry import CODE_BYTES, DepthwiseGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.schedules.conv2d_grouped import IMPLEMENTATION
-from tvm_blislike.strategy import Strategy
-from tvm_blislike.workload import Conv2dWorkload, GemmWorkload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
+from tvm_blislike.schedules.conv2d_grouped.definition import IMPLEMENTATION
 
 AVX512 = Core.named("sapphirerapids")
 SAME = (1, 1, 1, 1)

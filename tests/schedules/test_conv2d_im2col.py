@@ -23,11 +23,11 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvm_blislike.config import Config
-from tvm_blislike.cost_models.im2col_geometry import Im2colGeometry
+from tvm_blislike.cost_models.conv2d_im2col.geometry import Im2colGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.schedules.conv2d_im2col import IMPLEMENTATION
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules.conv2d_im2col.definition import IMPLEMENTATION
 
 TOLERANCE = 1e-5
 SAME = (1, 1, 1, 1)

@@ -25,12 +25,17 @@ from hypothesis import strategies as st
 from tvm import tirx
 from winograd_checks import assert_right, blocking, kernel_of
 
-from tvm_blislike.config import Config
-from tvm_blislike.cost_models.winograd_geometry import CHANNELS, FLAT, TILES, WinogradGeometry
+from tvm_blislike.cost_models.conv2d_winograd.geometry import (
+    CHANNELS,
+    FLAT,
+    TILES,
+    WinogradGeometry,
+)
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernels_for
-from tvm_blislike.schedules.conv2d_winograd import IMPLEMENTATION, pack_weights
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules.conv2d_winograd.definition import IMPLEMENTATION, pack_weights
 
 LANES = NATIVE.lanes()
 SAME = (1, 1, 1, 1)

@@ -11,12 +11,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from winograd_checks import assert_right, blocking
 
-from tvm_blislike.config import Config
-from tvm_blislike.cost_models.winograd_geometry import Winograd1dGeometry
+from tvm_blislike.cost_models.conv2d_winograd.geometry import Winograd1dGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernels_for
-from tvm_blislike.schedules.conv2d_winograd_1d import IMPLEMENTATION
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules.conv2d_winograd_1d.definition import IMPLEMENTATION
 
 SAME = (1, 1, 1, 1)
 LANES = NATIVE.lanes()

@@ -16,7 +16,7 @@ from default_graphs import (
 from tvm import relax
 from tvm.relax import op
 
-from tvm_blislike.schedules.default_rule import ATTRIBUTE
+from tvm_blislike.schedules.default.rule import ATTRIBUTE
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, 3])

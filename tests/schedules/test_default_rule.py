@@ -24,7 +24,7 @@ from tvm import relax, te, tirx
 from tvm.relax import op
 from tvm.script import tirx as T
 
-from tvm_blislike.schedules.default_rule import ATTRIBUTE, DefaultCPU
+from tvm_blislike.schedules.default.rule import ATTRIBUTE, DefaultCPU
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 13, 13), (2, 3, 7, 5), (1, 1), (1000,), (1, 17, 1, 1)])

@@ -6,10 +6,10 @@ import pytest
 from conv_checks import best
 from conv_harness import build
 
-from tvm_blislike.assembly import count, functions, innermost_loops
 from tvm_blislike.hardware import Core
-from tvm_blislike.schedules.conv2d_depthwise import IMPLEMENTATION
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.inspect.assembly import count, functions, innermost_loops
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules.conv2d_depthwise.definition import IMPLEMENTATION
 
 # Output columns that need several tiles, none like another: one piece of code for a row.
 LAYERS = {

@@ -6,10 +6,10 @@ import pytest
 from conv_checks import best
 from conv_harness import build
 
-from tvm_blislike.assembly import count, functions, innermost_loops
 from tvm_blislike.hardware import Core
-from tvm_blislike.schedules.conv2d_direct import IMPLEMENTATION
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.inspect.assembly import count, functions, innermost_loops
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules.conv2d_direct.definition import IMPLEMENTATION
 
 LAYERS = {
     "first layer, 7x7": Conv2dWorkload(1, 3, 56, 224, 64, 7, 7, (2, 2), (3, 3, 3, 3)),

@@ -21,9 +21,9 @@ from made_loops import (
 )
 from tvm import s_tir, te, tirx
 
-from tvm_blislike import notes
 from tvm_blislike.microkernels import AXIS
-from tvm_blislike.schedules.edges import BORDER, EDGE, LAST_EDGE
+from tvm_blislike.model import notes
+from tvm_blislike.schedules.lowering.edges import BORDER, EDGE, LAST_EDGE
 
 
 def test_last_tile_is_split_off_and_cut() -> None:

@@ -9,10 +9,10 @@ import pytest
 import tvm
 from tvm import s_tir, te, tirx
 
-from tvm_blislike.assembly import innermost_loops
 from tvm_blislike.hardware import Core
-from tvm_blislike.schedules import fresh_registers
-from tvm_blislike.schedules.fresh_registers import FRESH
+from tvm_blislike.inspect.assembly import innermost_loops
+from tvm_blislike.schedules.lowering import fresh_registers
+from tvm_blislike.schedules.lowering.fresh_registers import FRESH
 
 CORES = {"avx512": "sapphirerapids", "avx2": "haswell", "neon": "cortex-a76"}
 ROWS, COLUMNS = 999, 64

@@ -13,9 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tvm import s_tir, te
 
-from tvm_blislike.config import Config
-from tvm_blislike.cost_models import gemm as model
-from tvm_blislike.cost_models.gemm_geometry import (
+from tvm_blislike.cost_models.gemm import estimate as model
+from tvm_blislike.cost_models.gemm.geometry import (
     A_OUTSIDE,
     B_OUTSIDE,
     IN_PLACE,
@@ -25,10 +24,11 @@ from tvm_blislike.cost_models.gemm_geometry import (
 )
 from tvm_blislike.hardware import Core, names
 from tvm_blislike.microkernels import kernels_for
-from tvm_blislike.registry import Implementation
-from tvm_blislike.schedules import lowering
-from tvm_blislike.schedules.gemm import IMPLEMENTATION
-from tvm_blislike.workload import Conv2dWorkload, GemmWorkload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.registry import Implementation
+from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
+from tvm_blislike.schedules.gemm.definition import IMPLEMENTATION
+from tvm_blislike.schedules.lowering import lower as lowering
 
 NATIVE = Core.native()
 KERNELS = {(k.mr, k.nr): k for k in kernels_for(NATIVE.isa)}

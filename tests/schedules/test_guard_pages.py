@@ -72,8 +72,8 @@ def _run(workload_text: str, only: str) -> None:
     from guard import GuardedArrays
 
     from tvm_blislike.hardware import Core
-    from tvm_blislike.registry import implementations
-    from tvm_blislike.workload import Conv2dWorkload, GemmWorkload
+    from tvm_blislike.model.registry import implementations
+    from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 
     workload = eval(workload_text, {"Conv2dWorkload": Conv2dWorkload, "GemmWorkload": GemmWorkload})
     core = Core.native()
@@ -131,12 +131,12 @@ def _compiled(implementation, workload, config, core):
     """Return the library, the values of data and packed operand, and the shape of the result."""
     import tvm
 
-    from tvm_blislike.choice import Choice
-    from tvm_blislike.layouts import shape_in
+    from tvm_blislike.choose.strategy import Strategy
+    from tvm_blislike.model.choice import Choice
+    from tvm_blislike.model.layouts import shape_in
     from tvm_blislike.passes.legalize import primfunc
     from tvm_blislike.passes.schedule import schedule_chosen
-    from tvm_blislike.schedules import lowering
-    from tvm_blislike.strategy import Strategy
+    from tvm_blislike.schedules.lowering import lower as lowering
 
     rng = np.random.default_rng(0)
     if workload.kind == "conv2d":

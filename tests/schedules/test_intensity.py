@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from conv_harness import build
 
-from tvm_blislike.assembly import Instruction, functions, innermost_loops
-from tvm_blislike.config import Config
-from tvm_blislike.cost_models import depthwise, pointwise
+from tvm_blislike.cost_models import pointwise
+from tvm_blislike.cost_models.conv2d_depthwise import estimate as depthwise
 from tvm_blislike.hardware import Core
-from tvm_blislike.kernel_code import k_loops
+from tvm_blislike.inspect.assembly import Instruction, functions, innermost_loops
+from tvm_blislike.inspect.kernel_code import k_loops
 from tvm_blislike.microkernels import get_kernel
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Conv2dWorkload
 
 BYTES = {"q": 16, "d": 8, "s": 4, "x": 8}
 BLOCKS = ("4x16", "4x20", "6x12", "5x16", "9x8", "8x8", "8x12", "12x8", "4x28")

@@ -22,10 +22,10 @@ from made_loops import (
 )
 from tvm import s_tir, te, tirx
 
-from tvm_blislike import notes
 from tvm_blislike.microkernels import AXIS
-from tvm_blislike.schedules.edges import EDGE
-from tvm_blislike.schedules.lowering import BY_INPUT, REGISTER_BYTES, VECTOR, lower
+from tvm_blislike.model import notes
+from tvm_blislike.schedules.lowering.edges import EDGE
+from tvm_blislike.schedules.lowering.lower import BY_INPUT, REGISTER_BYTES, VECTOR, lower
 
 # --- vectors -----------------------------------------------------
 

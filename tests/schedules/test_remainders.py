@@ -11,7 +11,7 @@ from tvm import te, tirx
 
 from tvm_blislike.api import resolve_core
 from tvm_blislike.plugin import marked
-from tvm_blislike.schedules import remainders
+from tvm_blislike.schedules.lowering import remainders
 
 # Elements of the axis whose index is a remainder, its divisor, and elements of the axes inside.
 SHAPES = [*itertools.product((16, 32, 100), (2, 4, 8, 5), (2, 5), (5, 10)), (16, 4, 1, 10)]

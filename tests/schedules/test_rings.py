@@ -10,9 +10,9 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, sym, te, tirx
 
-from tvm_blislike import notes
-from tvm_blislike.schedules import lowering
-from tvm_blislike.schedules.rings import RING, RING_ROWS
+from tvm_blislike.model import notes
+from tvm_blislike.schedules.lowering import lower as lowering
+from tvm_blislike.schedules.lowering.rings import RING, RING_ROWS
 
 COLUMNS = 8
 

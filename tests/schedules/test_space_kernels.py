@@ -14,16 +14,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tvm_blislike.bench.result import max_rel_error
-from tvm_blislike.config import Config
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.registry import get_implementation
+from tvm_blislike.model.space import Space
+from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.passes.schedule import schedule
-from tvm_blislike.registry import get_implementation
-from tvm_blislike.space import Space
-from tvm_blislike.strategy import Strategy
 from tvm_blislike.tuning import operands
 from tvm_blislike.tuning.kernels import Bundle, as_module, build, functions
 from tvm_blislike.tuning.searches.walks import Walks
-from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
 
 CHANNELS = st.sampled_from([1, 3, 9, 16, 24, 32, 48, 57, 64])
 WORKLOADS = {

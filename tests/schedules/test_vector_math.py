@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import te, tirx
 
-from tvm_blislike.schedules.vector_math import vectorize_math
+from tvm_blislike.schedules.lowering.vector_math import vectorize_math
 
 LANES = 16
 LIBRARY_CALL = r"\b(expf|tanhf|coshf|sinhf|erff|logf|powf)\b"

@@ -10,11 +10,12 @@ import pytest
 import tvm
 from conv_harness import lowered, primfunc
 
-from tvm_blislike.assembly import Instruction, innermost_loops
-from tvm_blislike.config import Config
-from tvm_blislike.cost_models import winograd, winograd_configs
+from tvm_blislike.cost_models.conv2d_winograd import configs as winograd_configs
+from tvm_blislike.cost_models.conv2d_winograd import estimate as winograd
 from tvm_blislike.hardware import Core
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.inspect.assembly import Instruction, innermost_loops
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Conv2dWorkload
 
 SAME = (1, 1, 1, 1)
 LAYERS = [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tvm import te, tirx
 
 from tvm_blislike.hardware import Core
-from tvm_blislike.schedules.winograd_transforms import (
+from tvm_blislike.schedules.conv2d_winograd.transforms import (
     ACCURATE_POINTS,
     flat_program,
     matrices,

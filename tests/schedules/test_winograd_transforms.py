@@ -10,7 +10,7 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvm_blislike.schedules.winograd_transforms import (
+from tvm_blislike.schedules.conv2d_winograd.transforms import (
     ACCURATE_POINTS,
     amplification,
     error_bound,

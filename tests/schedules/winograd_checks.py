@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from conv_harness import error
 from conv_workloads import NATIVE
 
-from tvm_blislike.config import Config
-from tvm_blislike.cost_models.winograd_geometry import TILES
+from tvm_blislike.cost_models.conv2d_winograd.geometry import TILES
 from tvm_blislike.hardware import Core
-from tvm_blislike.layouts import preferred
 from tvm_blislike.microkernels import Microkernel, kernels_for
-from tvm_blislike.registry import get_implementation
-from tvm_blislike.workload import Conv2dWorkload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.layouts import preferred
+from tvm_blislike.model.registry import get_implementation
+from tvm_blislike.model.workload import Conv2dWorkload
 
 
 def kernel_of(core: Core, rows: int, columns: int) -> Microkernel:

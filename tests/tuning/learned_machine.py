@@ -9,12 +9,12 @@ from functools import cache
 
 from made import CORE, STRATEGY
 
-from tvm_blislike.config import Config
 from tvm_blislike.cost_models.learned import LearnedModel
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
+from tvm_blislike.records.record import Record
+from tvm_blislike.records.validity import core_facts
 from tvm_blislike.tuning import learn
-from tvm_blislike.tuning.record import Record
-from tvm_blislike.validity import core_facts
-from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
 
 SAME = (1, 1, 1, 1)
 SEEN = (

@@ -6,15 +6,15 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tvm_blislike.config import Config
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import GemmWorkload, Workload
+from tvm_blislike.records.record import Record
+from tvm_blislike.records.validity import core_facts
 from tvm_blislike.tuning.kernels import Bundle
 from tvm_blislike.tuning.measure import Outcome, Wait
-from tvm_blislike.tuning.record import Record
 from tvm_blislike.tuning.tasks import Task
-from tvm_blislike.validity import core_facts
-from tvm_blislike.workload import GemmWorkload, Workload
 
 CORE = Core.named("skylake-avx512")
 STRATEGY = Strategy(CORE, 1)

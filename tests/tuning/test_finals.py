@@ -22,15 +22,15 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tvm_blislike import register_implementation
-from tvm_blislike.config import Config
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
-from tvm_blislike.registry import get_implementation, unregister_implementation
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.registry import get_implementation, unregister_implementation
+from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.tuning import finals
 from tvm_blislike.tuning.entrants import Subject
 from tvm_blislike.tuning.finals import Contest, decide
 from tvm_blislike.tuning.interrupt import Interrupt
-from tvm_blislike.workload import GemmWorkload
 
 NATIVE = Core.native()
 

@@ -15,7 +15,7 @@ import pytest
 from effort import EFFORT
 from small import small_model
 
-from tvm_blislike.tuning import files
+from tvm_blislike.records import files
 from tvm_blislike.tuning.tune import tune
 
 

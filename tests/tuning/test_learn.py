@@ -15,21 +15,22 @@ from learned_machine import HELD_OUT, SEEN, some_configs
 from made import CORE, STRATEGY, MadeRunner
 from test_sweep import sweep
 
-from tvm_blislike.constraints import Constraints
+from tvm_blislike.choose.constraints import Constraints
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.learned import Candidate, load, save
 from tvm_blislike.cost_models.learned.features import features
 from tvm_blislike.cost_models.learned.model import _loss
 from tvm_blislike.cost_models.roofline import NEIGHBOURS, clock_hz
 from tvm_blislike.errors import InputError, ToolchainError, UsageError
 from tvm_blislike.hardware import Core
-from tvm_blislike.strategy import Strategy
-from tvm_blislike.tuning import files, learn
-from tvm_blislike.tuning.book import RecordBook
+from tvm_blislike.model.workload import Workload
+from tvm_blislike.records import files
+from tvm_blislike.records.book import RecordBook
+from tvm_blislike.tuning import learn
 from tvm_blislike.tuning.search import learned_search
 from tvm_blislike.tuning.searches import search_named
 from tvm_blislike.tuning.sweep import Limits
 from tvm_blislike.tuning.tasks import Task
-from tvm_blislike.workload import Workload
 
 OTHER = Core.named("zen4")
 LEARNED = Strategy(CORE, 1, predictor=machine.model())

@@ -17,7 +17,7 @@ import tvm_blislike
 from tvm_blislike.cli.app import app
 from tvm_blislike.cost_models.learned import load
 from tvm_blislike.errors import UsageError
-from tvm_blislike.tuning import files
+from tvm_blislike.records import files
 from tvm_blislike.tuning.tune import tune
 
 TARGET = ("--target", CORE.name)

@@ -18,10 +18,10 @@ from made import CORE, WORKLOADS, config, record
 
 from tvm_blislike.errors import InputError, OutputError
 from tvm_blislike.hardware import Core
-from tvm_blislike.tuning import files, maintain
-from tvm_blislike.tuning.book import RecordBook, fastest
-from tvm_blislike.tuning.record import BadRecordError, Record
-from tvm_blislike.validity import core_facts
+from tvm_blislike.records import files, maintain
+from tvm_blislike.records.book import RecordBook, fastest
+from tvm_blislike.records.record import BadRecordError, Record
+from tvm_blislike.records.validity import core_facts
 
 HERE = Path(__file__).parent
 
@@ -106,7 +106,7 @@ def test_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     code = """
         from made import record
-        from tvm_blislike.tuning import files
+        from tvm_blislike.records import files
         made = record()
         for number in range(60):
             files.append(sys.argv[1], [made] * (number % 3 + 1))
@@ -126,7 +126,7 @@ def test_a_full_disk_costs_only_what_does_not_fit(tmp_path: Path) -> None:
         import resource
         from made import record
         from tvm_blislike.errors import OutputError
-        from tvm_blislike.tuning import files
+        from tvm_blislike.records import files
         limit = int(sys.argv[2])
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         try:
@@ -154,7 +154,7 @@ def test_killed_writers_leave_a_file_others_can_use(tmp_path: Path) -> None:
     code = """
         import os
         from made import record
-        from tvm_blislike.tuning import files
+        from tvm_blislike.records import files
         made = record()
         print("ready", flush=True)
         while True:

@@ -21,15 +21,15 @@ from typer.testing import CliRunner
 
 from tvm_blislike import register_implementation
 from tvm_blislike.cli.app import app
-from tvm_blislike.config import Config
 from tvm_blislike.errors import TargetError, UsageError
 from tvm_blislike.hardware import Core
-from tvm_blislike.registry import get_implementation, unregister_implementation
-from tvm_blislike.tuning import files
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.registry import get_implementation, unregister_implementation
+from tvm_blislike.model.workload import GemmWorkload, Workload
+from tvm_blislike.records import files
 from tvm_blislike.tuning.kernels import Bundle, Plan
 from tvm_blislike.tuning.remote import RemoteRunner
 from tvm_blislike.tuning.tune import tune
-from tvm_blislike.workload import GemmWorkload, Workload
 
 NATIVE = Core.native()
 PLAN = Plan(cold_bytes=1 << 20, repeats=3, round_seconds=0.05)

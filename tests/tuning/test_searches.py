@@ -15,13 +15,14 @@ from types import SimpleNamespace
 import pytest
 from made import CORE, STRATEGY, WORKLOADS, MadeRunner, Silent, record, tasks
 
-from tvm_blislike.config import Config
-from tvm_blislike.constraints import Constraints
-from tvm_blislike.registry import get_implementation
-from tvm_blislike.space import Axis, Space, even_parts, listed, single, unrolls
-from tvm_blislike.strategy import Strategy
-from tvm_blislike.tuning import files
-from tvm_blislike.tuning.book import RecordBook
+from tvm_blislike.choose.constraints import Constraints
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.registry import get_implementation
+from tvm_blislike.model.space import Axis, Space, even_parts, listed, single, unrolls
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.records import files
+from tvm_blislike.records.book import RecordBook
 from tvm_blislike.tuning.measure import Outcome
 from tvm_blislike.tuning.search import Search
 from tvm_blislike.tuning.searches import IN_WHOLE_SPACE, search_named
@@ -29,7 +30,6 @@ from tvm_blislike.tuning.searches.narrowing import MOST_CHANGES, neighbour
 from tvm_blislike.tuning.searches.walks import Walks
 from tvm_blislike.tuning.searches.whole_space import BEST, ROUND
 from tvm_blislike.tuning.sweep import Limits, Sweep
-from tvm_blislike.workload import Conv2dWorkload
 
 FIELDS = ("mr", "nr", "mc", "nc", "kc")
 OPTIMUM = (3, 5, 2, 7, 4)

@@ -16,12 +16,13 @@ import pytest
 from effort import EFFORT
 from made import CORE, STRATEGY, WORKLOADS, MadeRunner, Silent, record, tasks
 
-from tvm_blislike.constraints import Constraints
+from tvm_blislike.choose.constraints import Constraints
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.errors import UsageError
-from tvm_blislike.strategy import Strategy
-from tvm_blislike.tuning import files
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.records import files
+from tvm_blislike.records.book import RecordBook
 from tvm_blislike.tuning import sweep as sweep_module
-from tvm_blislike.tuning.book import RecordBook
 from tvm_blislike.tuning.interrupt import Interrupt
 from tvm_blislike.tuning.measure import Outcome
 from tvm_blislike.tuning.search import (
@@ -31,7 +32,6 @@ from tvm_blislike.tuning.search import (
 )
 from tvm_blislike.tuning.searches import search_named
 from tvm_blislike.tuning.sweep import Limits, Sweep
-from tvm_blislike.workload import Conv2dWorkload
 
 HERE = Path(__file__).parent
 CONV = Conv2dWorkload(1, 64, 28, 28, 64, 3, 3, padding=(1, 1, 1, 1))

@@ -15,21 +15,22 @@ from small import run_command, small_model
 from typer.testing import CliRunner
 
 import tvm_blislike
+from tvm_blislike.choose.constraints import Constraints
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cli.app import app
-from tvm_blislike.config import Config
-from tvm_blislike.constraints import Constraints
 from tvm_blislike.errors import TargetError, UsageError
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import GemmWorkload, Workload
 from tvm_blislike.plugin import SCHEDULED, root_annotations
-from tvm_blislike.strategy import Strategy
-from tvm_blislike.tuning import database, files, finals
+from tvm_blislike.records import files
+from tvm_blislike.records.book import RecordBook
+from tvm_blislike.records.record import Record, now
+from tvm_blislike.records.validity import core_facts
+from tvm_blislike.tuning import database, finals
 from tvm_blislike.tuning import tune as tuning
-from tvm_blislike.tuning.book import RecordBook
-from tvm_blislike.tuning.record import Record, now
 from tvm_blislike.tuning.search import model_search
 from tvm_blislike.tuning.tune import tune
-from tvm_blislike.validity import core_facts
-from tvm_blislike.workload import GemmWorkload, Workload
 
 NATIVE = Core.native()
 
@@ -220,7 +221,7 @@ def test_foreign_schedules_of_a_database_are_left_out(tmp_path: Path) -> None:
 
 
 def test_constraints_hold_for_records_too() -> None:
-    from tvm_blislike.workload import Conv2dWorkload
+    from tvm_blislike.model.workload import Conv2dWorkload
 
     w = Conv2dWorkload(1, 64, 28, 28, 64, 3, 3, padding=(1, 1, 1, 1))
     plain = Strategy(NATIVE, 1)
@@ -276,7 +277,7 @@ def test_made_records_are_of_their_core() -> None:
 
 
 def test_a_record_that_agrees_with_the_model_leaves_the_layouts_open() -> None:
-    from tvm_blislike.workload import Conv2dWorkload
+    from tvm_blislike.model.workload import Conv2dWorkload
 
     w = Conv2dWorkload(1, 64, 14, 14, 64, 1, 1)
     plain = Strategy(NATIVE, 1)

@@ -18,11 +18,11 @@ import numpy as np
 from tvm_blislike.errors import BlislikeError
 
 if TYPE_CHECKING:
-    from tvm_blislike.compiled import CompiledModel
-    from tvm_blislike.constraints import Constraints
+    from tvm_blislike.choose.constraints import Constraints
+    from tvm_blislike.choose.offers import Predictor
     from tvm_blislike.hardware import Core
-    from tvm_blislike.offers import Predictor
-    from tvm_blislike.tuning.book import RecordBook
+    from tvm_blislike.records.book import RecordBook
+    from tvm_blislike.runtime.compiled import CompiledModel
 
 
 class EngineUnavailableError(Exception):
@@ -121,7 +121,7 @@ def _blislike(job: Job) -> Engine:
 
 def _untuned(job: Job) -> Engine:
     """Leave out the records: what the cost model alone would choose."""
-    from tvm_blislike.tuning.book import RecordBook
+    from tvm_blislike.records.book import RecordBook
 
     return _blislike(replace(job, records=RecordBook(), learned=None))
 
@@ -129,10 +129,10 @@ def _untuned(job: Job) -> Engine:
 def _tvm(job: Job) -> Engine:
     import tvm
 
-    from tvm_blislike import frontend
-    from tvm_blislike.compiled import CompiledModel
-    from tvm_blislike.report import Report
-    from tvm_blislike.threads import use_threads
+    from tvm_blislike.model.report import Report
+    from tvm_blislike.onnx import frontend
+    from tvm_blislike.runtime.compiled import CompiledModel
+    from tvm_blislike.runtime.threads import use_threads
 
     use_threads(job.threads)
     loaded = frontend.load(job.path, {name: array.shape for name, array in job.inputs.items()})

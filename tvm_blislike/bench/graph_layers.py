@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import onnx
 from onnx import helper
 
-from tvm_blislike.onnx_shapes import constants_of, shapes_of
-from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
+from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
+from tvm_blislike.onnx.shapes import constants_of, shapes_of
 
 # What engines fuse into the kernel of the layer before, which then may get the name of the last.
 _FUSED = {

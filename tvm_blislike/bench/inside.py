@@ -15,12 +15,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tvm_blislike import frontend
 from tvm_blislike.bench.engines import Job, onnxruntime_options, openvino_request
 from tvm_blislike.bench.graph_layers import layers_of, matched
+from tvm_blislike.onnx import frontend
 
 if TYPE_CHECKING:
-    from tvm_blislike.compiled import CompiledModel
+    from tvm_blislike.runtime.compiled import CompiledModel
 
 Times = dict[str, float]
 # (names, seconds) of each kernel in one run.

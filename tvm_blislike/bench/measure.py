@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tvm_blislike import frontend
 from tvm_blislike.bench.engines import ENGINES, Engine, EngineUnavailableError, Job, load_engine
 from tvm_blislike.bench.inside import layer_ms
 from tvm_blislike.bench.result import LEAST_OUTPUT, BenchResult, EngineResult, max_rel_error
 from tvm_blislike.errors import UsageError, suggest
-from tvm_blislike.inputs import random_inputs
-from tvm_blislike.runnable import require_runnable
-from tvm_blislike.threads import available_cpus, default_threads, use_threads
+from tvm_blislike.onnx import frontend
+from tvm_blislike.onnx.inputs import random_inputs
+from tvm_blislike.runtime.runnable import require_runnable
+from tvm_blislike.runtime.threads import available_cpus, default_threads, use_threads
 
 if TYPE_CHECKING:
-    from tvm_blislike.constraints import Constraints
+    from tvm_blislike.choose.constraints import Constraints
+    from tvm_blislike.choose.offers import Predictor
     from tvm_blislike.hardware import Core
-    from tvm_blislike.offers import Predictor
-    from tvm_blislike.tuning.book import RecordBook
+    from tvm_blislike.records.book import RecordBook
 
 _USUAL = tuple(name for name in ENGINES if name != "untuned")
 _MIN_ROUNDS = 10
@@ -164,7 +164,7 @@ def _run_rounds(
     entrants: dict[str, _Entrant], job: Job, repeat: int | None, progress: Progress
 ) -> list[float]:
     """Let the engines take turns; return the FMA peaks measured before, between and after."""
-    from tvm_blislike.probe import measure_peak_gflops
+    from tvm_blislike.inspect.probe import measure_peak_gflops
 
     fastest = min(entrant.usual_ms for entrant in entrants.values())
     started = time.perf_counter()

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tvm_blislike.compiled import LayerTime
-from tvm_blislike.report import Report
+from tvm_blislike.model.report import Report
+from tvm_blislike.runtime.compiled import LayerTime
 
 # Relative to the largest output: more is no rounding.
 TOLERANCE = 1e-4

@@ -19,10 +19,10 @@ from tvm_blislike.export.output_names import output_files
 from tvm_blislike.files import make_folder, require_folder, write_array
 
 if TYPE_CHECKING:
-    from tvm_blislike.compiled import CompiledModel
-    from tvm_blislike.constraints import Constraints
+    from tvm_blislike.choose.constraints import Constraints
     from tvm_blislike.hardware import Core
-    from tvm_blislike.tuning.book import RecordBook
+    from tvm_blislike.records.book import RecordBook
+    from tvm_blislike.runtime.compiled import CompiledModel
 
 
 def run(
@@ -50,8 +50,8 @@ def run(
 ) -> None:
     """Run a model once, or several times to time it."""
     from tvm_blislike.api import resolve_core
-    from tvm_blislike.inputs import random_inputs
-    from tvm_blislike.runnable import require_runnable
+    from tvm_blislike.onnx.inputs import random_inputs
+    from tvm_blislike.runtime.runnable import require_runnable
 
     arrays = options.load_inputs(input)
     if output is not None:
@@ -117,7 +117,7 @@ def explain(
 
 def _explain_loops(compiled: CompiledModel, target: str, as_json: bool) -> None:
     from tvm_blislike.api import resolve_core
-    from tvm_blislike.loops import layer_loops
+    from tvm_blislike.inspect.loops import layer_loops
 
     loops = layer_loops(compiled.assembly(), compiled.explain(), resolve_core(target))
     if as_json:
@@ -165,9 +165,9 @@ def _open(
     no_verify: bool,
 ) -> CompiledModel:
     """Compile an ONNX model or load a library, which then runs with `threads`."""
-    from tvm_blislike.compiled import CompiledModel
-    from tvm_blislike.constraints import Constraints
-    from tvm_blislike.library import is_library
+    from tvm_blislike.choose.constraints import Constraints
+    from tvm_blislike.runtime.compiled import CompiledModel
+    from tvm_blislike.runtime.library import is_library
 
     if not is_library(model):
         if no_verify:

@@ -15,11 +15,11 @@ from tvm_blislike.cli.terminal import print_json, stdout, working
 from tvm_blislike.errors import UsageError
 
 if TYPE_CHECKING:
-    from tvm_blislike.compiled import CompiledModel
-    from tvm_blislike.constraints import Constraints
+    from tvm_blislike.choose.constraints import Constraints
     from tvm_blislike.hardware import Core
-    from tvm_blislike.report import Report
-    from tvm_blislike.tuning.book import RecordBook
+    from tvm_blislike.model.report import Report
+    from tvm_blislike.records.book import RecordBook
+    from tvm_blislike.runtime.compiled import CompiledModel
 
 
 def compile(

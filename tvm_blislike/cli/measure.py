@@ -81,7 +81,7 @@ def probe(
 
     if output:
         require_writable(output)
-    from tvm_blislike.probe import probe as measure
+    from tvm_blislike.inspect.probe import probe as measure
 
     with progress() as show:
         measured = measure(Core.native(), show)

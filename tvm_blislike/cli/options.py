@@ -12,8 +12,8 @@ import typer
 from tvm_blislike.errors import InputError
 
 if TYPE_CHECKING:
-    from tvm_blislike.constraints import Constraints
-    from tvm_blislike.tuning.book import RecordBook
+    from tvm_blislike.choose.constraints import Constraints
+    from tvm_blislike.records.book import RecordBook
 
 Model = Annotated[str, typer.Argument(metavar="MODEL.onnx", help="ONNX model.")]
 Runnable = Annotated[
@@ -153,7 +153,7 @@ def constraints(
     typer.BadParameter
         When `max_workspace` is no size.
     """
-    from tvm_blislike.constraints import Constraints, parse_pin
+    from tvm_blislike.choose.constraints import Constraints, parse_pin
 
     return Constraints(
         max_error,
@@ -172,7 +172,7 @@ def record_book(path: Path | None) -> RecordBook:
     InputError
         When the file is missing.
     """
-    from tvm_blislike.tuning.book import RecordBook
+    from tvm_blislike.records.book import RecordBook
 
     return RecordBook.open(path)
 

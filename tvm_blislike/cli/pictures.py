@@ -52,9 +52,9 @@ def report(
     from tvm_blislike.export.link import is_foreign
     from tvm_blislike.pictures import collect, page
     from tvm_blislike.pictures.measure import measured
-    from tvm_blislike.runnable import why_not_runnable
-    from tvm_blislike.threads import default_threads
-    from tvm_blislike.tuning import files
+    from tvm_blislike.records import files
+    from tvm_blislike.runtime.runnable import why_not_runnable
+    from tvm_blislike.runtime.threads import default_threads
 
     foreign = is_foreign(core.target_config())
     threads = threads or (core.cores if foreign else default_threads())

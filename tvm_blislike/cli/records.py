@@ -17,8 +17,8 @@ from tvm_blislike.cli.terminal import print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from tvm_blislike.cost_models.learned import Facts
-    from tvm_blislike.tuning.files import BadLine
-    from tvm_blislike.tuning.record import Record
+    from tvm_blislike.records.files import BadLine
+    from tvm_blislike.records.record import Record
 
 File = Annotated[
     Path | None,
@@ -42,7 +42,7 @@ def show(records: File = None, as_json: options.Json = False) -> None:
 @app.command()
 def best(records: File = None, as_json: options.Json = False) -> None:
     """Print what compilations follow: one record for each core, threads and workload."""
-    from tvm_blislike.tuning import maintain
+    from tvm_blislike.records import maintain
 
     _print(maintain.best(_read_if_any(records)), as_json)
 
@@ -53,7 +53,7 @@ def merge(
     sources: Annotated[list[Path], typer.Argument(metavar="SOURCE...", help="Files to read.")],
 ) -> None:
     """Add the records of other files to a file, each once."""
-    from tvm_blislike.tuning import maintain
+    from tvm_blislike.records import maintain
 
     added, bad = maintain.merge(target, sources)
     _name_bad(bad)
@@ -69,7 +69,7 @@ def prune(
     ] = None,
 ) -> None:
     """Remove bad lines, superseded records and those of other versions."""
-    from tvm_blislike.tuning import maintain
+    from tvm_blislike.records import maintain
 
     if not _is_there(records):
         return
@@ -120,7 +120,8 @@ def export_(folder: Folder, records: File = None) -> None:
 @app.command("import")
 def import_(folder: Folder, records: File = None) -> None:
     """Add the records of MetaSchedule's JSON database that are of this library's kernels."""
-    from tvm_blislike.tuning import database, files
+    from tvm_blislike.records import files
+    from tvm_blislike.tuning import database
 
     found, foreign = database.read(folder)
     files.append(_path(records), found)
@@ -128,13 +129,13 @@ def import_(folder: Folder, records: File = None) -> None:
 
 
 def _path(records: Path | None) -> Path:
-    from tvm_blislike.tuning import files
+    from tvm_blislike.records import files
 
     return files.default_path() if records is None else records
 
 
 def _read(path: Path) -> list[Record]:
-    from tvm_blislike.tuning import files
+    from tvm_blislike.records import files
 
     records, bad = files.read(path)
     _name_bad(bad)
@@ -147,7 +148,7 @@ def _read_if_any(records: Path | None) -> list[Record]:
 
 def _is_there(records: Path | None) -> bool:
     """Return whether there is a file to read, and tell when it is the user's own that is not."""
-    from tvm_blislike.tuning import files
+    from tvm_blislike.records import files
 
     path = _path(records)
     if records is not None or path.exists():

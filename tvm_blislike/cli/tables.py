@@ -13,11 +13,11 @@ from rich.table import Column, Table
 
 if TYPE_CHECKING:
     from tvm_blislike.bench import BenchResult
-    from tvm_blislike.compiled import LayerTime
     from tvm_blislike.hardware import Core
-    from tvm_blislike.loops import LayerLoop
-    from tvm_blislike.probe import ProbeResult
-    from tvm_blislike.report import LayerReport, Report
+    from tvm_blislike.inspect.loops import LayerLoop
+    from tvm_blislike.inspect.probe import ProbeResult
+    from tvm_blislike.model.report import LayerReport, Report
+    from tvm_blislike.runtime.compiled import LayerTime
 
 # Fields of a config that other columns show already, or that say little.
 _SHOWN_ELSEWHERE = {"implementation", "mr", "nr", "kr", "data_layout", "out_layout"}
@@ -33,7 +33,7 @@ def describe(array: np.ndarray) -> dict[str, Any]:
 
 def print_compiled(console: Console, report: Report, result: Mapping[str, Any]) -> None:
     """Print what `compile` wrote."""
-    from tvm_blislike.frontend import TensorSpec
+    from tvm_blislike.onnx.frontend import TensorSpec
 
     used = Counter(layer.implementation for layer in report.layers)
     kernels = ", ".join(f"{count} {name}" for name, count in used.most_common())

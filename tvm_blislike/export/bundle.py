@@ -23,7 +23,7 @@ from tvm_blislike.export.link import find_builder, is_darwin, machine_of, run_to
 from tvm_blislike.files import scratch_beside, space_hint
 
 if TYPE_CHECKING:
-    from tvm_blislike.compiled import CompiledModel
+    from tvm_blislike.runtime.compiled import CompiledModel
 
 # Of the programs of a bundle.
 SOURCES = Path(__file__).parent / "runner"

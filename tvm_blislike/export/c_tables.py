@@ -10,7 +10,7 @@ from tvm_blislike.export.plan import ALIGNMENT, Plan
 
 if TYPE_CHECKING:
     from tvm_blislike.export.standalone import StandaloneModel
-    from tvm_blislike.frontend import TensorSpec
+    from tvm_blislike.onnx.frontend import TensorSpec
 
 # Codes of DLPack.
 _CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}

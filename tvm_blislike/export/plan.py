@@ -13,8 +13,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tvm_blislike.adapter import bindings, constant_array, is_constant, op_name, static_shape
 from tvm_blislike.errors import UnsupportedOperatorError
+from tvm_blislike.tvm_seams import bindings, constant_array, is_constant, op_name, static_shape
 
 # As aligned as TVM's own tensors, which kernels count on.
 ALIGNMENT = 64

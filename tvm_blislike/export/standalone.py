@@ -20,7 +20,6 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from tvm_blislike import frontend
 from tvm_blislike.api import resolve_core, resolve_predictor
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.errors import OutputError
@@ -28,19 +27,20 @@ from tvm_blislike.export import c_tables
 from tvm_blislike.export.link import find_archiver, find_builder, is_darwin, run_tool
 from tvm_blislike.export.plan import Plan, plan_calls
 from tvm_blislike.files import atomic_path, is_stream, require_writable, scratch_beside
+from tvm_blislike.onnx import frontend
 from tvm_blislike.passes.reporting import Reporter
 from tvm_blislike.pipeline import blislike_pipeline
-from tvm_blislike.threads import use_threads
+from tvm_blislike.runtime.threads import use_threads
 
 if TYPE_CHECKING:
     import onnx
 
-    from tvm_blislike.constraints import Constraints
+    from tvm_blislike.choose.constraints import Constraints
+    from tvm_blislike.choose.offers import Predictor
+    from tvm_blislike.choose.strategy import Override
     from tvm_blislike.hardware import Core
-    from tvm_blislike.offers import Predictor
-    from tvm_blislike.report import Report
-    from tvm_blislike.strategy import Override
-    from tvm_blislike.tuning.book import RecordBook
+    from tvm_blislike.model.report import Report
+    from tvm_blislike.records.book import RecordBook
 
 _SOURCE = Path(__file__).parent / "static" / "standalone.c"
 # Of ELF files.

@@ -23,7 +23,14 @@ import tvm_ffi
 from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_blislike.adapter import (
+from tvm_blislike.hardware import Core
+from tvm_blislike.passes.constants import Folding, empty_tensor
+from tvm_blislike.passes.data_types import ConvertOperands
+from tvm_blislike.passes.denormals import WithoutDenormals
+from tvm_blislike.passes.local_response import local_response
+from tvm_blislike.passes.planar import ToImages
+from tvm_blislike.passes.tidy import TIDY
+from tvm_blislike.tvm_seams import (
     bindings,
     constant,
     constant_array,
@@ -34,13 +41,6 @@ from tvm_blislike.adapter import (
     static_shape,
     use_counts,
 )
-from tvm_blislike.hardware import Core
-from tvm_blislike.passes.constants import Folding, empty_tensor
-from tvm_blislike.passes.data_types import ConvertOperands
-from tvm_blislike.passes.denormals import WithoutDenormals
-from tvm_blislike.passes.local_response import local_response
-from tvm_blislike.passes.planar import ToImages
-from tvm_blislike.passes.tidy import TIDY
 
 # Maxima of several tensors arrive as one stack of them and a reduction.
 _OF_STACKS = {"relax.max": relax.op.maximum, "relax.min": relax.op.minimum}

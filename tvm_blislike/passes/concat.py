@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax, s_tir, te, tirx, topi
 
-from tvm_blislike.adapter import bindings, dtype_name, functions, op_name, static_shape
-from tvm_blislike.schedules.default_rule import DefaultCPU
+from tvm_blislike.schedules.default.rule import DefaultCPU
+from tvm_blislike.tvm_seams import bindings, dtype_name, functions, op_name, static_shape
 
 # PrimFunc attribute: this kernel does nothing but concatenate its inputs along the given axis.
 CONCAT = "blislike.concat"

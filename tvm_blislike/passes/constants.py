@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator
 
-from tvm_blislike.adapter import (
+from tvm_blislike.tvm_seams import (
     constant,
     constant_array,
     dtype_name,

@@ -11,7 +11,10 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_blislike.adapter import (
+from tvm_blislike.cost_models.data_types import missing_dtype
+from tvm_blislike.hardware import Core
+from tvm_blislike.passes.workloads import SUMS
+from tvm_blislike.tvm_seams import (
     constant,
     constant_array,
     dtype_name,
@@ -19,9 +22,6 @@ from tvm_blislike.adapter import (
     is_constant,
     op_name,
 )
-from tvm_blislike.cost_models.data_types import missing_dtype
-from tvm_blislike.hardware import Core
-from tvm_blislike.passes.workloads import SUMS
 
 
 @tvm.transform.module_pass(opt_level=0, name="blislike.ConvertOperands")

@@ -31,7 +31,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_blislike.adapter import (
+from tvm_blislike.tvm_seams import (
     bindings,
     constant,
     constant_array,

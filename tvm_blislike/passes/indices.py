@@ -11,7 +11,7 @@ import math
 import tvm
 from tvm import s_tir, tirx
 
-from tvm_blislike.schedules.rewrite import collect
+from tvm_blislike.schedules.lowering.rewrite import collect
 
 # TVM's pattern kind "opaque": never fused with anything.
 _OPAQUE = 8

@@ -15,17 +15,9 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_blislike.adapter import (
-    constant,
-    constant_array,
-    dtype_name,
-    functions,
-    is_constant,
-    op_name,
-    static_shape,
-)
-from tvm_blislike.config import Config
-from tvm_blislike.layouts import block_of, shape_in, spatial_axis
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.layouts import block_of, shape_in, spatial_axis
 from tvm_blislike.passes.layout_plan import (
     BINARY,
     POOLS,
@@ -38,7 +30,15 @@ from tvm_blislike.passes.layout_plan import (
 )
 from tvm_blislike.passes.moves import moved
 from tvm_blislike.passes.tidy import TIDY
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.tvm_seams import (
+    constant,
+    constant_array,
+    dtype_name,
+    functions,
+    is_constant,
+    op_name,
+    static_shape,
+)
 
 
 def choose_layouts(strategy: Strategy) -> tvm.transform.Pass:
@@ -64,7 +64,7 @@ class Image:
     var : relax.Var
         The value in that layout.
     layout : str
-        See `tvm_blislike.layouts`.
+        See `tvm_blislike.model.layouts`.
     sizes : tuple of int
         (n, c, h, w).
     """

@@ -14,19 +14,19 @@ from dataclasses import dataclass, field
 
 from tvm import relax
 
-from tvm_blislike.adapter import (
+from tvm_blislike.choose.layout_choice import Node, Option, choose_options
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.cost_models.transforms import RESHAPE_SECONDS, transform_seconds
+from tvm_blislike.model.choice import Choice
+from tvm_blislike.model.layouts import blocked
+from tvm_blislike.passes.workloads import conv2d_workload
+from tvm_blislike.tvm_seams import (
     constant_array,
     dtype_name,
     is_constant,
     op_name,
     static_shape,
 )
-from tvm_blislike.choice import Choice
-from tvm_blislike.cost_models.transforms import RESHAPE_SECONDS, transform_seconds
-from tvm_blislike.layout_choice import Node, Option, choose_options
-from tvm_blislike.layouts import blocked
-from tvm_blislike.passes.workloads import conv2d_workload
-from tvm_blislike.strategy import Strategy
 
 UNARY = {
     f"relax.{name}"

@@ -11,9 +11,10 @@ from typing import Any
 import tvm
 from tvm import relax, s_tir, te, topi
 
-from tvm_blislike.adapter import constant, constant_array, dtype_name, is_constant, static_shape
-from tvm_blislike.choice import Choice
-from tvm_blislike.config import Config
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.model.choice import Choice
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Workload
 from tvm_blislike.passes.concat import lower_concat
 from tvm_blislike.passes.layout import Image, transformed
 from tvm_blislike.passes.moves import lower_interleave
@@ -26,8 +27,7 @@ from tvm_blislike.passes.workloads import (
     why_not,
 )
 from tvm_blislike.schedules.common import stages
-from tvm_blislike.strategy import Strategy
-from tvm_blislike.workload import Workload
+from tvm_blislike.tvm_seams import constant, constant_array, dtype_name, is_constant, static_shape
 
 # Annotation of the "unpack" block: {"workload": ..., "config": ...} as JSON.
 CHOICE = "blislike.choice"

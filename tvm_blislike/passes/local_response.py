@@ -16,7 +16,7 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_blislike.adapter import (
+from tvm_blislike.tvm_seams import (
     constant_array,
     dtype_name,
     functions,

@@ -16,8 +16,8 @@ from typing import Any
 import tvm_ffi
 from tvm import relax, te, tirx
 
-from tvm_blislike.adapter import op_name, static_shape
-from tvm_blislike.layouts import block_of, nchw_sizes, shape_in, spatial_axis
+from tvm_blislike.model.layouts import block_of, nchw_sizes, shape_in, spatial_axis
+from tvm_blislike.tvm_seams import op_name, static_shape
 
 Steps = tuple[int, int, int]
 
@@ -32,7 +32,7 @@ def moved(call: relax.Call, source: relax.Expr, layout: str) -> relax.Expr | Non
     source : relax.Expr
         Its first argument, in `layout`.
     layout : str
-        See `tvm_blislike.layouts`.
+        See `tvm_blislike.model.layouts`.
 
     Returns
     -------

@@ -13,7 +13,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from tvm_blislike.adapter import dtype_name, static_shape
+from tvm_blislike.tvm_seams import dtype_name, static_shape
 
 NAMES = tuple(f"relax.{name}" for name in ("max", "min", "argmax", "argmin", "sign"))
 _FLOATS = ("float16", "float32", "float64")

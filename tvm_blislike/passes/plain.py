@@ -12,11 +12,11 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, te, tirx
 
-from tvm_blislike.config import Config
-from tvm_blislike.registry import get_implementation
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.registry import get_implementation
+from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.schedules.common import root_block
-from tvm_blislike.schedules.rewrite import collect
-from tvm_blislike.workload import GemmWorkload
+from tvm_blislike.schedules.lowering.rewrite import collect
 
 # Ranks of A and B; a matrix B serves all of a batch.
 _RANKS = ((2, 2), (3, 2), (3, 3))

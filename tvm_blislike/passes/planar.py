@@ -17,7 +17,12 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_blislike.adapter import (
+from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import HALF_KERNELS, KERNELS
+from tvm_blislike.passes.layout import BINARY, UNARY
+from tvm_blislike.passes.transposed import Axis, transposed_convolution
+from tvm_blislike.passes.volumes import Window, convolution, rearranged
+from tvm_blislike.tvm_seams import (
     constant_array,
     dtype_name,
     functions,
@@ -25,11 +30,6 @@ from tvm_blislike.adapter import (
     op_name,
     static_shape,
 )
-from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import HALF_KERNELS, KERNELS
-from tvm_blislike.passes.layout import BINARY, UNARY
-from tvm_blislike.passes.transposed import Axis, transposed_convolution
-from tvm_blislike.passes.volumes import Window, convolution, rearranged
 
 # Operator: spatial axes, and whether it is transposed.
 _CONVOLUTIONS = {

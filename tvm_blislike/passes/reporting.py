@@ -9,16 +9,16 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from tvm_blislike.adapter import bindings, functions
-from tvm_blislike.choice import Candidate, Choice
-from tvm_blislike.config import Config
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.roofline import clock_hz
 from tvm_blislike.microkernels import kernel_name
+from tvm_blislike.model.choice import Candidate, Choice
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.report import CandidateReport, Footprint, LayerReport, Report
 from tvm_blislike.passes.legalize import CHOICE, read_choice
 from tvm_blislike.passes.schedule import CHOSEN
-from tvm_blislike.report import CandidateReport, Footprint, LayerReport, Report
-from tvm_blislike.schedules.default_rule import ATTRIBUTE
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.schedules.default.rule import ATTRIBUTE
+from tvm_blislike.tvm_seams import bindings, functions
 
 
 class Reporter:

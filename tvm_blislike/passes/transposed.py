@@ -20,10 +20,10 @@ import math
 import numpy as np
 from tvm import relax
 
-from tvm_blislike.adapter import constant, constant_array, dtype_name, is_constant, static_shape
 from tvm_blislike.passes.moves import interleaved
 from tvm_blislike.passes.phases import Axis
 from tvm_blislike.passes.volumes import Triple, Window, convolution, rearranged
+from tvm_blislike.tvm_seams import constant, constant_array, dtype_name, is_constant, static_shape
 
 # What one convolution more costs, in multiplications of the others: it reads the input again.
 APART = 1.15

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from tvm import relax
 
-from tvm_blislike.adapter import constant_array, is_constant, static_shape
+from tvm_blislike.tvm_seams import constant_array, is_constant, static_shape
 
 if TYPE_CHECKING:
     import numpy as np

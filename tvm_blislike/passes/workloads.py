@@ -6,9 +6,9 @@ import math
 
 from tvm import relax
 
-from tvm_blislike.adapter import dtype_name, is_constant, op_name, static_shape
-from tvm_blislike.layouts import nchw_sizes
-from tvm_blislike.workload import Conv2dWorkload, GemmWorkload
+from tvm_blislike.model.layouts import nchw_sizes
+from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
+from tvm_blislike.tvm_seams import dtype_name, is_constant, op_name, static_shape
 
 CONVOLUTIONS = frozenset(
     f"relax.nn.conv{rank}d{direction}" for rank in (1, 2, 3) for direction in ("", "_transpose")
@@ -20,7 +20,7 @@ SUMS = CONVOLUTIONS | {"relax.matmul"}
 def conv2d_workload(call: relax.Call) -> Conv2dWorkload | None:
     """Return the workload of a `relax.nn.conv2d` with OIHW weights, None for any other call.
 
-    The data may be in any layout of `tvm_blislike.layouts`. `why_not` tells which have none.
+    The data may be in any layout of `tvm_blislike.model.layouts`. `why_not` tells which have none.
     """
     if op_name(call) != "relax.nn.conv2d" or why_not(call):
         return None

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import numpy as np
 
-from tvm_blislike import frontend
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.roofline import bytes_per_cycle, clock_hz
 from tvm_blislike.errors import InputError
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.workload import Conv2dWorkload, Workload
+from tvm_blislike.onnx import frontend
 from tvm_blislike.pictures.findings import Attempt, Findings, Layer, Roofs, Step
-from tvm_blislike.strategy import Strategy
-from tvm_blislike.tuning import files
-from tvm_blislike.tuning.book import RecordBook, fastest, warn_of
+from tvm_blislike.records import files
+from tvm_blislike.records.book import RecordBook, fastest, warn_of
+from tvm_blislike.records.record import EMULATED, Record, is_compatible, now
+from tvm_blislike.records.validity import core_facts, versions
 from tvm_blislike.tuning.operands import operand_shapes
-from tvm_blislike.tuning.record import EMULATED, Record, is_compatible, now
 from tvm_blislike.tuning.tasks import Task, tasks_of
-from tvm_blislike.validity import core_facts, versions
-from tvm_blislike.workload import Conv2dWorkload, Workload
 
 # A longer time without a measurement is a pause between two sweeps.
 _PAUSE_SECONDS = 120.0
@@ -62,7 +62,7 @@ def collect(
     Raises
     ------
     ModelError, UnsupportedOperatorError, InputError
-        See `tvm_blislike.frontend.load`.
+        See `tvm_blislike.onnx.frontend.load`.
     InputError
         When the file is missing, or has no record of a layer of this model for this core and
         number of threads; the message says which there are.

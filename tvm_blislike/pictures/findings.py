@@ -25,7 +25,7 @@ class Attempt:
     block : str
         The micro-kernel's mr x nr.
     context : str
-        One of `tvm_blislike.tuning.record.CONTEXTS`.
+        One of `tvm_blislike.records.record.CONTEXTS`.
     ms, predicted_ms : float
         Median of the repeats, and what the cost model said before.
     is_untuned : bool

@@ -9,9 +9,9 @@ from tvm_blislike.bench import BenchResult, bench
 from tvm_blislike.bench.engines import OWN
 from tvm_blislike.bench.result import disagreeing
 from tvm_blislike.hardware import Core
+from tvm_blislike.inspect.probe import ProbeResult, probe
 from tvm_blislike.pictures.collect import Collected
 from tvm_blislike.pictures.findings import EngineTime, Findings, Layer, Roofs
-from tvm_blislike.probe import ProbeResult, probe
 
 Progress = Callable[[str], None]
 

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tvm_blislike.config import Config
-from tvm_blislike.inputs import random_inputs
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Workload
+from tvm_blislike.onnx.inputs import random_inputs
 from tvm_blislike.tuning import kernels
 from tvm_blislike.tuning.interrupt import uninterrupted
 from tvm_blislike.tuning.measure import GivenUpError
 from tvm_blislike.tuning.worker import Worker
-from tvm_blislike.workload import Workload
 
 if TYPE_CHECKING:
-    from tvm_blislike.compiled import CompiledModel
+    from tvm_blislike.runtime.compiled import CompiledModel
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tvm_blislike.hardware import LINE_BYTES, Core
-from tvm_blislike.huge_pages import bytes_of
+from tvm_blislike.runtime.huge_pages import bytes_of
 
 if TYPE_CHECKING:
     import tvm

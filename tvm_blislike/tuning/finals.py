@@ -20,13 +20,13 @@ from math import inf, nan
 import numpy as np
 
 from tvm_blislike.bench.result import max_rel_error
-from tvm_blislike.config import Config
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Workload
 from tvm_blislike.passes.reporting import shown_fields
-from tvm_blislike.tuning.book import favourite
+from tvm_blislike.records.book import favourite
 from tvm_blislike.tuning.entrants import Entrant, Made, Subject
 from tvm_blislike.tuning.measure import GivenUpError
 from tvm_blislike.tuning.scratch import Scratch
-from tvm_blislike.workload import Workload
 
 # Two fp32 models that sum in another order.
 _TOLERANCE = 1e-3

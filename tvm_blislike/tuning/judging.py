@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
-from tvm_blislike.config import Config
+from tvm_blislike.model.config import Config
+from tvm_blislike.records.record import Record, now
+from tvm_blislike.records.validity import versions
 from tvm_blislike.tuning.entrants import Subject
 from tvm_blislike.tuning.finals import Contest, Verdict, decide
 from tvm_blislike.tuning.measure import Outcome
-from tvm_blislike.tuning.record import Record, now
 from tvm_blislike.tuning.sweep import Sweep
 from tvm_blislike.tuning.tasks import Task
-from tvm_blislike.validity import versions
 
 # Candidates of a layer that meet the model's choice inside the model, and how much slower by
 # themselves they may be.

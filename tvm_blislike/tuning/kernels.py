@@ -23,11 +23,15 @@ from typing import Any
 import numpy as np
 
 from tvm_blislike.bench.result import max_rel_error
-from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
-from tvm_blislike.registry import Implementation, register_implementation, user_implementations
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.registry import (
+    Implementation,
+    register_implementation,
+    user_implementations,
+)
+from tvm_blislike.model.workload import Conv2dWorkload, Workload
 from tvm_blislike.tuning import eviction, operands
-from tvm_blislike.workload import Conv2dWorkload, Workload
 
 _BUNDLE = "blislike.bundle"
 
@@ -126,8 +130,8 @@ def build(core: Core, threads: int, mod: Any, target: Any, _params: Any) -> Any:
     """Schedule and compile the candidates of `as_module` (a builder's `f_build`)."""
     import tvm
 
+    from tvm_blislike.choose.strategy import Strategy
     from tvm_blislike.passes.schedule import schedule
-    from tvm_blislike.strategy import Strategy
 
     names = json.loads(mod.attrs[_BUNDLE])
     configs = tuple(Config.from_json(text) for text in names["configs"])
@@ -144,9 +148,9 @@ def functions(bundle: Bundle, number: int, config: Config) -> dict[str, Any]:
     """Return the unscheduled PrimFuncs of one candidate by name."""
     from tvm import te
 
-    from tvm_blislike.choice import Choice
+    from tvm_blislike.model.choice import Choice
+    from tvm_blislike.model.registry import get_implementation
     from tvm_blislike.passes.legalize import primfunc
-    from tvm_blislike.registry import get_implementation
 
     workload, implementation = bundle.workload, get_implementation(config.implementation)
     data, weights = _shapes(workload, config)
@@ -162,7 +166,7 @@ def functions(bundle: Bundle, number: int, config: Config) -> dict[str, Any]:
 
 def _shapes(workload: Workload, config: Config) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shapes of the data operand in its layout and of the other one unpacked."""
-    from tvm_blislike.layouts import shape_in
+    from tvm_blislike.model.layouts import shape_in
 
     data, weights = operands.operand_shapes(workload)
     is_image = workload.kind == "conv2d"
@@ -174,7 +178,7 @@ def export(folder: str, compiler: list[str], others: Sequence[str], library: Any
 
     `others` are object files that belong into it.
     """
-    from tvm_blislike.library import link
+    from tvm_blislike.runtime.library import link
 
     def join(output: str, objects: Sequence[str], **options: object) -> None:
         link(compiler, output, [*objects, *others], **options)
@@ -193,7 +197,7 @@ def allocate(bundle: Bundle, device: Any, *_context: Any) -> list[list[Any]]:
     """
     import tvm
 
-    from tvm_blislike.registry import get_implementation
+    from tvm_blislike.model.registry import get_implementation
 
     workload = bundle.workload
     data, weights = operands.operands(workload)
@@ -221,7 +225,7 @@ def allocate(bundle: Bundle, device: Any, *_context: Any) -> list[list[Any]]:
 @functools.cache
 def _cpus() -> list[int]:
     """CPUs of this process at its start."""
-    from tvm_blislike.threads import available_cpus
+    from tvm_blislike.runtime.threads import available_cpus
 
     return available_cpus()
 
@@ -235,8 +239,8 @@ def run_here(
     weights on pages of 4 KiB 1x128 blocks of a fully connected layer take 1.33 times as long as
     1x32 blocks, in a model the same.
     """
-    from tvm_blislike import huge_pages
-    from tvm_blislike.threads import use_threads
+    from tvm_blislike.runtime import huge_pages
+    from tvm_blislike.runtime.threads import use_threads
 
     cpus = _cpus()
     if plan.evicts:

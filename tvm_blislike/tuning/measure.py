@@ -14,15 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from tvm_blislike.config import Config
 from tvm_blislike.hardware import Core
-from tvm_blislike.library import find_compiler
-from tvm_blislike.registry import get_implementation
-from tvm_blislike.threads import available_cpus
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.registry import get_implementation
+from tvm_blislike.model.workload import Workload
+from tvm_blislike.runtime.library import find_compiler
+from tvm_blislike.runtime.threads import available_cpus
 from tvm_blislike.tuning import kernels
 from tvm_blislike.tuning.kernels import Bundle, Plan
 from tvm_blislike.tuning.scratch import Scratch
-from tvm_blislike.workload import Workload
 
 # Error of a sum of a few thousand products relative to the largest result, with room.
 _ROUNDING = {"float32": 2e-5, "float16": 1e-2}

@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 
-from tvm_blislike.config import Config
-from tvm_blislike.layouts import block_of, shape_in
-from tvm_blislike.workload import Conv2dWorkload, GemmWorkload, Workload
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.layouts import block_of, shape_in
+from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 
 _SEED = 20
 

@@ -13,8 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tvm_blislike.records.record import Record
 from tvm_blislike.tuning.measure import Outcome
-from tvm_blislike.tuning.record import Record
 from tvm_blislike.tuning.tasks import Task
 
 _SHOWN = 12

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tvm_blislike.tuning.book import fastest
+from tvm_blislike.records.book import fastest
+from tvm_blislike.records.record import EMULATED, Record
 from tvm_blislike.tuning.finals import Verdict
-from tvm_blislike.tuning.record import EMULATED, Record
 from tvm_blislike.tuning.sweep import Sweep
 from tvm_blislike.tuning.tasks import Task
 

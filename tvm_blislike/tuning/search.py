@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tvm_blislike.config import Config
-from tvm_blislike.offers import Predictor
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.choose.offers import Predictor
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Workload
 from tvm_blislike.tuning.measure import Outcome
-from tvm_blislike.workload import Workload
 
 # An implementation whose best is predicted to be this many times slower is not worth a run.
 _HOPELESS = 3.0

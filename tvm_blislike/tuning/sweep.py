@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from tvm_blislike.config import Config
-from tvm_blislike.strategy import Strategy
-from tvm_blislike.tuning.book import RecordBook, fastest
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Workload
+from tvm_blislike.records.book import RecordBook, fastest
+from tvm_blislike.records.record import EMULATED, Record
+from tvm_blislike.records.validity import core_facts
 from tvm_blislike.tuning.kernels import Bundle
 from tvm_blislike.tuning.measure import Outcome, Runner
-from tvm_blislike.tuning.record import EMULATED, Record
 from tvm_blislike.tuning.search import Search, SearchMaker
 from tvm_blislike.tuning.tasks import Task
-from tvm_blislike.validity import core_facts
-from tvm_blislike.workload import Workload
 
 # Candidates that take turns; more would push each other's operands out of L3.
 BUNDLE = 8

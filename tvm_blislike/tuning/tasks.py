@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import tvm
 
-from tvm_blislike.adapter import bindings, functions
-from tvm_blislike.choice import Choice
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.compiler_lock import compiler_lock
+from tvm_blislike.model.choice import Choice
+from tvm_blislike.model.workload import Workload
 from tvm_blislike.passes.workloads import conv2d_workload, gemm_workload
 from tvm_blislike.pipeline import prepare
-from tvm_blislike.strategy import Strategy
-from tvm_blislike.workload import Workload
+from tvm_blislike.tvm_seams import bindings, functions
 
 
 @dataclass(frozen=True)

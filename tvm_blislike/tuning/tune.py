@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tvm_blislike import frontend
 from tvm_blislike.api import resolve_core, resolve_predictor
-from tvm_blislike.constraints import Constraints
+from tvm_blislike.choose.constraints import Constraints
+from tvm_blislike.choose.offers import Predictor
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.errors import UsageError
 from tvm_blislike.hardware import Core
-from tvm_blislike.offers import Predictor
-from tvm_blislike.runnable import require_runnable
-from tvm_blislike.strategy import Strategy
-from tvm_blislike.threads import available_cpus, default_threads
-from tvm_blislike.tuning import files, learn
-from tvm_blislike.tuning.book import RecordBook
+from tvm_blislike.onnx import frontend
+from tvm_blislike.records import files
+from tvm_blislike.records.book import RecordBook
+from tvm_blislike.records.record import EMULATED
+from tvm_blislike.runtime.runnable import require_runnable
+from tvm_blislike.runtime.threads import available_cpus, default_threads
+from tvm_blislike.tuning import learn
 from tvm_blislike.tuning.budget import limits_for
 from tvm_blislike.tuning.entrants import Subject
 from tvm_blislike.tuning.finals import Verdict
@@ -31,7 +33,6 @@ from tvm_blislike.tuning.kernels import Plan
 from tvm_blislike.tuning.measure import LocalRunner, Runner
 from tvm_blislike.tuning.plans import plan_for
 from tvm_blislike.tuning.progress import Progress
-from tvm_blislike.tuning.record import EMULATED
 from tvm_blislike.tuning.remote import RemoteRunner
 from tvm_blislike.tuning.result import TuneResult, rejections, tuned_layer
 from tvm_blislike.tuning.searches import LEARNED, search_named
@@ -108,7 +109,7 @@ def tune(
     Raises
     ------
     ModelError, UnsupportedOperatorError, InputError
-        See `tvm_blislike.frontend.load`.
+        See `tvm_blislike.onnx.frontend.load`.
     TargetError
         When `target` is unknown, or is not this machine's and there is no `runner`.
     OutputError

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from tvm_blislike.choose.offers import Predictor
 from tvm_blislike.errors import UsageError, suggest
-from tvm_blislike.offers import Predictor
 from tvm_blislike.tuning.search import (
     SearchMaker,
     exhaustive_search,

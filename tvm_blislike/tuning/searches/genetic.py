@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from tvm_blislike.config import Config
-from tvm_blislike.space import Axis, Space, Value
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.space import Axis, Space, Value
+from tvm_blislike.model.workload import Workload
 from tvm_blislike.tuning.searches.walks import Walks
 from tvm_blislike.tuning.searches.whole_space import BEST, RandomSearch
-from tvm_blislike.workload import Workload
 
 
 class GeneticSearch(RandomSearch):

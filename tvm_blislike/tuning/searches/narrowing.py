@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from random import Random
 
-from tvm_blislike.config import Config
-from tvm_blislike.space import Space, Value
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.space import Space, Value
+from tvm_blislike.model.workload import Workload
 from tvm_blislike.tuning.searches.whole_space import RandomSearch
-from tvm_blislike.workload import Workload
 
 # Choices that are made anew.
 MOST_CHANGES = 2

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from tvm_blislike.config import Config
-from tvm_blislike.space import Axis, Space, Value
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.space import Axis, Space, Value
 
 # Walks in a row that end in what is not wanted, after which there is taken to be nothing left.
 _MOST_VAIN = 5000

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from random import Random
 from statistics import median
 
-from tvm_blislike.config import Config
-from tvm_blislike.space import Space
-from tvm_blislike.strategy import Strategy
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.space import Space
+from tvm_blislike.model.workload import Workload
 from tvm_blislike.tuning.measure import Outcome
 from tvm_blislike.tuning.search import Proposal
 from tvm_blislike.tuning.searches.walks import Walks
-from tvm_blislike.workload import Workload
 
 # Configurations of a round, after which a search that learns looks back.
 ROUND = 16

@@ -1,0 +1,252 @@
+"""Predicted time of a depthwise convolution: a register tile's loads and FMAs, cache traffic.
+
+The paper (Zhang, Lo, Lu, "High Performance Depthwise and Pointwise Convolutions on Mobile
+Devices", AAAI 2020, section "High Performance DWConv and PWConv", equation 1) keeps a tile of
+outputs in registers over the whole kernel and judges it by its arithmetic intensity, FLOPs per
+byte between L1 and the registers. With 4-byte elements and vectors of `lanes` channels, for a
+tile of th x tw pixels:
+
+    FLOPs = 2 * th * tw * kh * kw * lanes
+    bytes = 4 * lanes * (filter + output stores + input loads)
+
+The paper loads one input vector per FMA and so gets an input term of th * tw * kh * kw. Here the
+FMAs are ordered by input pixel: every vector of the window is loaded once and meets all the
+outputs that it contributes to: (th - 1) * sh + (kh - 1) * dh + 1 rows, columns alike (fewer
+where strides or dilations leave gaps). The filter stays in registers from tile to tile.
+Operational intensity, FLOPs per byte between the caches, is what the loops outside the tile
+decide: an image row is fetched again by the next row of tiles unless L1 still holds it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvm_blislike.cost_models.conv2d_depthwise.geometry import DepthwiseGeometry
+from tvm_blislike.cost_models.roofline import (
+    CALL_CYCLES,
+    FMA_EFFICIENCY,
+    FORK_JOIN_CYCLES,
+    LOAD_EFFICIENCY,
+    Estimate,
+    Placed,
+    bytes_per_cycle,
+    finish,
+    level_holding,
+    placed,
+    share_bytes,
+)
+from tvm_blislike.hardware import Core
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Conv2dWorkload
+
+# Vector operations per output beside the FMAs: bias and the two ends of a clip.
+EPILOGUE_OPS = 3.0
+# Registers that LLVM fills beside accumulators and filter: pixels loaded ahead, the epilogue's
+# constants. With fewer it spills (counted in its code for AVX-512, 2x7 clean and 2x8 not).
+SPARE_REGISTERS = 8
+# Filter vectors that stay in NEON's registers beside a tile; columns of a tile.
+NEON_FILTER_REGISTERS = 9
+NEON_COLUMNS = 6
+# FMAs that one reload of a filter vector serves when it has no register (AVX2 and NEON code).
+FMAS_PER_RELOAD = 3.0
+# Images beyond L2 move at the pace of a copy, which is slower than the panels that stream into a
+# GEMM: of the level's rate, input plus output get this share (30 GB/s measured on Golden Cove).
+BEYOND_L2_SHARE = 0.45
+# Pixels at the stride of an NHWC image: their lines share sets, and each tile reads part of a line
+# run (Golden Cove: 25 to 50 % more time than blocks of channels, where there is a choice).
+STRIDE_LOSS = 0.3
+# Of memory traffic and arithmetic the smaller one is not hidden completely.
+OVERLAP_LOSS = 0.1
+
+
+def accumulators(workload: Conv2dWorkload, core: Core) -> int:
+    """Return the largest tile, in pixels, whose code stays free of spills.
+
+    A filter that would leave less than a quarter of the registers does not get one for each of
+    its vectors: half of the registers accumulate.
+    """
+    registers = core.vector_registers
+    if core.isa == "neon":
+        return _neon_accumulators(workload, core)
+    room = registers - workload.kh * workload.kw - SPARE_REGISTERS
+    return room if room >= registers // 4 else registers // 2 - 1
+
+
+def _neon_accumulators(workload: Conv2dWorkload, core: Core) -> int:
+    """Return the same for NEON, counted in LLVM's code.
+
+    3x3 tiles of 12 pixels are clean with stride 1, of 10 with stride 2; LLVM moves loads further
+    apart for cores that issue in order, which takes two registers more. A filter that does not fit
+    is loaded again and again: then the smallest tiles spill least.
+    """
+    if workload.kh * workload.kw > NEON_FILTER_REGISTERS:
+        return 8
+    return 10 if core.in_order or max(workload.stride) > 1 else 12
+
+
+def widest(core: Core) -> int:
+    """Return the columns that a tile may have: longer rows of NEON tiles spill (1x7, 1x10)."""
+    return NEON_COLUMNS if core.isa == "neon" else core.vector_registers
+
+
+def _sums(workload: Conv2dWorkload) -> int:
+    """Input channels of a group: a depthwise sum each (`schedules.conv2d_grouped`)."""
+    return workload.ci // workload.groups
+
+
+def window_loads(workload: Conv2dWorkload, tile_h: int, tile_w: int) -> int:
+    """Return the distinct input pixels that a tile of outputs reads."""
+    rows = _positions(tile_h, workload.stride[0], workload.kh, workload.dilation[0])
+    columns = _positions(tile_w, workload.stride[1], workload.kw, workload.dilation[1])
+    return rows * columns
+
+
+def _positions(outputs: int, stride: int, kernel: int, dilation: int) -> int:
+    return len({i * stride + r * dilation for i in range(outputs) for r in range(kernel)})
+
+
+def loads_per_fma(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core) -> float:
+    """Return vector loads over FMAs of one tile, the filter's share without a register included."""
+    taps, outputs = workload.kh * workload.kw, tile_h * tile_w
+    missing = max(0, taps + outputs + SPARE_REGISTERS - core.vector_registers)
+    reloads = min(missing, taps) * outputs / FMAS_PER_RELOAD
+    pixels = window_loads(workload, tile_h, tile_w) * _loads_per_pixel(
+        workload, core.lanes(workload.dtype)
+    )
+    return (pixels + reloads) / (outputs * taps)
+
+
+def _loads_per_pixel(workload: Conv2dWorkload, lanes: int) -> int:
+    """Load instructions for one pixel's vector: a multiplier of odd phase takes one per lane."""
+    if _sums(workload) > 1:
+        return 1
+    times = workload.co // workload.ci
+    return 1 if times % lanes == 0 or lanes % times == 0 else 2 * lanes
+
+
+def arithmetic_intensity(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core) -> float:
+    """Return FLOPs per byte between L1 and the registers, fp32 (equation 1 of the paper)."""
+    fmas = tile_h * tile_w * workload.kh * workload.kw
+    moved = loads_per_fma(workload, tile_h, tile_w, core) * fmas + tile_h * tile_w
+    return 2 * fmas / (4 * moved)
+
+
+def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> int:
+    """Return the bytes of the padded image, 0 where borders are split off instead."""
+    geo = DepthwiseGeometry(workload, config)
+    if not geo.copies:
+        return 0
+    return workload.item_bytes * workload.n * workload.ci * math.prod(geo.padded_size)
+
+
+def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> Estimate:
+    """Predict the time of one call, with its breakdown."""
+    vectors = workload.n * math.ceil(workload.co / config.nr)
+    chunks = math.ceil(workload.oh / config.tile_h) if config.loop_order == "rows" else vectors
+    share = math.ceil(chunks / threads) / chunks
+    cycles = _tile_cycles(workload, config, core, vectors * share)
+    busy = cycles["fma"] + cycles["loads"] + cycles["edges"] + cycles["epilogue"]
+    moving, footprint = _traffic(workload, config, core, threads)
+    # Prefetched streams overlap with arithmetic: what exceeds it costs time.
+    moving *= share
+    cycles["traffic"] = max(0.0, moving - busy) + OVERLAP_LOSS * min(moving, busy)
+    if config.data_layout == "NHWC" and workload.ci % core.lanes(workload.dtype) == 0:
+        cycles["strides"] = STRIDE_LOSS * max(busy, moving)
+    copied = workspace_bytes(workload, config, threads)
+    cycles["packing"] = 2 * copied * share / bytes_per_cycle(core, 2)
+    cycles["fork"] = FORK_JOIN_CYCLES if threads > 1 else 0.0
+    return finish(core, threads, workload, cycles, footprint)
+
+
+def _tile_cycles(
+    workload: Conv2dWorkload, config: Config, core: Core, vectors: float
+) -> dict[str, float]:
+    """Cycles of the tiles of `vectors` vectors of channels, by what they go to."""
+    pixels = workload.oh * workload.ow
+    taps = workload.kh * workload.kw * _sums(workload)
+    fma = taps / (core.fma_per_cycle * FMA_EFFICIENCY)
+    whole = _vector_cycles(workload, config.tile_h, config.tile_w, core)
+    exact = sum(
+        count * rows * columns * _vector_cycles(workload, rows, columns, core)
+        for rows, columns, count in tile_sizes(workload, config)
+    )
+    tiles = sum(count for _, _, count in tile_sizes(workload, config))
+    return {
+        "fma": vectors * pixels * fma,
+        "loads": vectors * max(0.0, min(exact, pixels * whole) - pixels * fma),
+        "edges": vectors * max(0.0, exact - pixels * whole),
+        "epilogue": vectors * (pixels * EPILOGUE_OPS / core.fma_per_cycle + tiles * CALL_CYCLES),
+    }
+
+
+def _vector_cycles(workload: Conv2dWorkload, rows: int, columns: int, core: Core) -> float:
+    """Cycles for one vector of outputs in a tile: FMAs to start, loads, or latency."""
+    taps = workload.kh * workload.kw * _sums(workload)
+    permutations = 0.0
+    if _sums(workload) > 1:
+        # One for each pixel and channel of the group, on a port that FMAs use as well.
+        pixels = window_loads(workload, rows, columns) / (rows * columns)
+        permutations = _sums(workload) * pixels
+    fma = (taps + permutations) / (core.fma_per_cycle * FMA_EFFICIENCY)
+    loads = taps * loads_per_fma(workload, rows, columns, core)
+    loads /= core.loads_per_cycle * LOAD_EFFICIENCY
+    # Out of order, two neighbouring tiles are in flight.
+    latency = taps * core.fma_latency / (2 * rows * columns)
+    return max(fma, loads, latency)
+
+
+def tile_sizes(workload: Conv2dWorkload, config: Config) -> list[tuple[int, int, int]]:
+    """Return (rows, columns, count) of whole and cut tiles."""
+    return [
+        (rows, columns, count_h * count_w)
+        for rows, count_h in _parts(workload.oh, config.tile_h)
+        for columns, count_w in _parts(workload.ow, config.tile_w)
+    ]
+
+
+def _parts(size: int, tile: int) -> list[tuple[int, int]]:
+    whole, cut = divmod(size, tile)
+    return [(tile, whole)] * (whole > 0) + [(cut, 1)] * (cut > 0)
+
+
+def _foreign_bytes(config: Config, core: Core, threads: int, image_in: int) -> float:
+    """Return the bytes of the input that lie in other cores' caches.
+
+    Layers before this one split large images by rows and small ones by channels. Golden Cove, two
+    threads: 128 channels of 56x56 take 37 us by rows and 61 by channels, 512 of 14x14 28 and 15.
+    """
+    private = core.cache(2)
+    if private is None or private.shared_by >= threads:
+        return 0.0
+    came_by_rows = image_in > private.bytes // 2
+    goes_by_rows = config.loop_order == "rows"
+    return 0.0 if came_by_rows == goes_by_rows else image_in * (threads - 1) / threads
+
+
+def _traffic(
+    workload: Conv2dWorkload, config: Config, core: Core, threads: int
+) -> tuple[float, tuple[Placed, ...]]:
+    """Cycles that one core's caches need to move all of input and output, and where they lie."""
+    w = workload
+    image_in, image_out = (
+        w.item_bytes * w.n * size for size in (w.ci * w.h * w.w, w.co * w.oh * w.ow)
+    )
+    channels = w.ci if config.loop_order == "rows" else min(config.nr, w.ci)
+    row = w.item_bytes * w.w * channels
+    reach = (config.tile_h - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1
+    window = reach * row
+    # What the next row of tiles reads again comes from L2 unless L1 kept it.
+    again = max(0.0, reach / (config.tile_h * w.stride[0]) - 1)
+    kept = window <= 0.75 * share_bytes(core, 1, threads)
+    # A thread keeps its own part of both images from one layer to the next.
+    level = level_holding(core, (image_in + image_out) // threads, threads)
+    if level in (1, 2):
+        # A line of output is read before it is written.
+        cycles = (image_in + 2 * image_out) / bytes_per_cycle(core, 2)
+    else:
+        cycles = (image_in + image_out) / (bytes_per_cycle(core, level) * BEYOND_L2_SHARE)
+    cycles += 0.0 if kept else again * image_in / bytes_per_cycle(core, 2)
+    foreign = _foreign_bytes(config, core, threads, image_in)
+    cycles += foreign / (bytes_per_cycle(core, 3) * BEYOND_L2_SHARE)
+    sizes = (("input rows", window), ("input", image_in), ("output", image_out))
+    return cycles, tuple(placed(core, name, size, threads) for name, size in sizes)

@@ -1,0 +1,234 @@
+"""Predicted time of the direct convolution.
+
+Where the operands live (per thread, "rows" and "channels" order alike):
+
+- the block of C in registers;
+- the weight panel of one tile of nr channels (K x nr) in L1 if it fits beside the input, else it
+  streams from L2 once per block of C. The prefetchers hide that stream up to 36 bytes a cycle:
+  14x32 (9 bytes) and 6x64 (21) do not notice, 2x128 (64) does;
+- the slab of the input in L2, so that every tile of channels rereads it there; larger slabs are
+  reread from L3, and the time of that adds to the time of the FMAs;
+- all weights in L2, L3 or memory: they pass once per slab, which adds too (7x7 images).
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
+from tvm_blislike.cost_models.conv2d_direct.operands import (
+    beyond_l2,
+    block_input_bytes,
+    input_bytes,
+    levels,
+    slab_bytes,
+)
+from tvm_blislike.cost_models.roofline import (
+    CALL_CYCLES,
+    FMA_EFFICIENCY,
+    FORK_JOIN_CYCLES,
+    Estimate,
+    beyond_l2_cycles,
+    bytes_per_cycle,
+    calls_in_flight,
+    finish,
+    level_holding,
+    placed,
+    share_bytes,
+    step_cycles,
+    weights_cycles,
+)
+from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import Microkernel, kernel_of
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Conv2dWorkload
+
+# Share of a stream of operands that prefetching hides behind computation of equal length.
+HIDDEN = 0.6
+# The same of the weights on their way from memory, and how much of it is lost while L2 delivers
+# panels all the time. 512 channels of 7x7 pixels to 2048 on Golden Cove: 14x32 blocks, a quarter
+# of whose time L2 is busy, hide 0.6 (9.4 MB add 0.36 ms), 4x64 blocks half of that.
+WEIGHTS_HIDDEN = 0.7
+_L2_BUSY_LOSS = 0.5
+# Lines that an out-of-order core has asked for before it needs the first of them.
+LINES_IN_TIME = 8
+
+
+def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> Estimate:
+    """Predict the time of one layer.
+
+    Returns
+    -------
+    Estimate
+        Cycles by cause; the footprint of panel, slab and weights per cache level.
+    """
+    geo = DirectGeometry(workload, config)
+    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
+    parts = _parts(geo, threads)
+    k_steps = geo.ci_group * workload.kh * workload.kw
+    panel = k_steps * config.nr * workload.item_bytes
+    slab = slab_bytes(geo)
+    weights = panel * geo.tiles * workload.groups
+    panel_level, slab_level, weight_level = levels(geo, core, threads, panel, slab, weights)
+    in_l1 = panel + block_input_bytes(geo) <= share_bytes(core, 1, threads)
+    streamed = block_input_bytes(geo) + (0 if in_l1 else panel)
+    arrival = streamed / bytes_per_cycle(core, panel_level)
+    exposed = 0.0 if panel_level == 2 else 1 - HIDDEN
+    calls = _call_cycles(geo, kernel, core, k_steps, arrival, exposed)
+    tiles = geo.tiles * workload.groups
+    slabs = workload.n * math.ceil(geo.tiles_h / config.oh_block)
+    share = parts / (slabs if config.loop_order == "rows" else slabs * tiles)
+    cycles = {name: value * share for name, value in calls.items()}
+    cycles["strides"] = sum(cycles.values()) * _stride_loss(workload, config, core)
+    passes = slabs * share if config.loop_order == "rows" else slabs
+    once = weights * (share if config.loop_order != "rows" else 1.0)
+    hidden = WEIGHTS_HIDDEN * (1 - _L2_BUSY_LOSS * _l2_share(geo, kernel, core, k_steps, arrival))
+    compute = sum(cycles.values()) / passes
+    first = once / bytes_per_cycle(core, 0)
+    later = 0.0 if weight_level in (1, 2) else once / bytes_per_cycle(core, weight_level)
+    cycles["weights"] = weights_cycles(first, later, passes, hidden, compute)
+    rereads = tiles if slab_level not in (1, 2) else 1
+    source = slab_level if rereads > 1 else level_holding(core, input_bytes(workload), threads=1)
+    cycles["input"] = slab * slabs * rereads * share * beyond_l2_cycles(core, source)
+    if threads > 1 and config.loop_order != "rows":
+        # Every thread reads the whole image; the others' part is in their caches.
+        foreign = input_bytes(workload) * (threads - 1) / threads
+        cycles["input"] += foreign / bytes_per_cycle(core, 3)
+    cycles["input"] += _late_cycles(geo, core, threads)
+    # Threads whose slabs share a cache lose at most what they gain by sharing the work.
+    copies = (_padding_cycles(geo, core, threads) * share, _padding_cycles(geo, core, 1))
+    cycles["padding"] = min(copies)
+    forks = 2 if any(workload.padding) and config.loop_order != "rows" else 1
+    cycles["fork"] = forks * FORK_JOIN_CYCLES if threads > 1 else 0.0
+    footprint = (
+        placed(core, "weight panel", panel, threads, 1 if in_l1 else panel_level),
+        placed(core, "input slab", slab, threads, slab_level),
+        placed(core, "weights", weights, threads, weight_level),
+    )
+    return finish(core, threads, workload, cycles, footprint)
+
+
+def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> int:
+    """Return the size of the padded slabs of all threads, or of the padded input."""
+    if not any(workload.padding):
+        return 0
+    geo = DirectGeometry(workload, config)
+    if config.loop_order == "rows":
+        return slab_bytes(geo) * threads
+    return workload.n * workload.ci * math.prod(geo.padded_size) * workload.item_bytes
+
+
+def _parts(geo: DirectGeometry, threads: int) -> float:
+    """Slabs (or tiles, in "channels" order) that the busiest thread computes."""
+    n, config = geo.workload.n, geo.config
+    slabs = math.ceil(geo.tiles_h / config.oh_block)
+    tiles = geo.tiles * geo.workload.groups
+    if config.loop_order == "rows":
+        if n % threads == 0:
+            return n * slabs / threads
+        return n * math.ceil(slabs / threads)
+    if n % threads == 0:
+        return n * slabs * tiles / threads
+    outer = geo.workload.groups if geo.workload.groups > 1 else tiles
+    return n * slabs * math.ceil(outer / threads) * tiles / outer
+
+
+def _call_cycles(
+    geo: DirectGeometry,
+    kernel: Microkernel,
+    core: Core,
+    k_steps: int,
+    streamed: float,
+    exposed: float,
+) -> dict[str, float]:
+    """Cycles of all micro-kernel calls of the layer on one thread, by what limits them.
+
+    `exposed` is the share of the operands' arrival that shows although it is prefetched.
+
+    Operands take `streamed` cycles to arrive from beyond L1 during a call of a whole block.
+    """
+    w, c = geo.workload, geo.config
+    full_h, cut_h = divmod(w.oh, c.tile_h)
+    full_w, cut_w = divmod(w.ow, c.tile_w)
+    cut_columns = geo.co_group - (geo.tiles - 1) * c.nr
+    shapes = [
+        (full_h * full_w, c.tile_h * c.tile_w),
+        (full_h if cut_w else 0, c.tile_h * cut_w),
+        (full_w if cut_h else 0, cut_h * c.tile_w),
+        (1 if cut_h and cut_w else 0, cut_h * cut_w),
+    ]
+    total = {"fma": 0.0, "loads and edges": 0.0, "L2": 0.0, "epilogue": 0.0}
+    for columns, tiles in ((c.nr, geo.tiles - 1), (cut_columns, 1)):
+        vectors = math.ceil(columns / kernel.lanes)
+        for count, rows in shapes:
+            number = count * tiles * w.n * w.groups
+            if number == 0:
+                continue
+            a_loads = kernel.a_loads(rows)
+            in_flight = calls_in_flight(core, rows, vectors, k_steps)
+            issue = k_steps * step_cycles(core, rows, vectors, a_loads, in_flight)
+            useful = k_steps * rows * columns / kernel.lanes / core.fma_per_cycle / FMA_EFFICIENCY
+            total["fma"] += number * useful
+            total["loads and edges"] += number * (issue - useful)
+            arrival = streamed * vectors * kernel.lanes / c.nr
+            total["L2"] += number * (max(0.0, arrival - issue) + exposed * arrival)
+            stores = rows * vectors / core.stores_per_cycle
+            total["epilogue"] += number * (CALL_CYCLES / in_flight + 1.5 * stores)
+    return total
+
+
+def _l2_share(
+    geo: DirectGeometry, kernel: Microkernel, core: Core, k_steps: int, arrival: float
+) -> float:
+    """Share of a call's time that L2 is busy with the operands of a whole block."""
+    rows = geo.config.tile_h * geo.config.tile_w
+    step = step_cycles(core, rows, kernel.vectors, kernel.a_loads(rows))
+    return min(1.0, arrival / (k_steps * step))
+
+
+def _late_cycles(geo: DirectGeometry, core: Core, threads: int) -> float:
+    """Cycles per thread that the first pass over an image beyond L2 waits for lines.
+
+    A block of one image row asks for a line of each of its pixels at once, block of channels by
+    block of channels: what it waits for are those behind the first ones. 128 channels of 55x55 to
+    16 on Golden Cove: 8x16 and 12x16 blocks lose nothing, 28x16 blocks a quarter.
+    """
+    size = input_bytes(geo.workload)
+    if level_holding(core, 2 * size, threads=1) in (1, 2):
+        return 0.0
+    lines = geo.config.tile_w * geo.workload.stride[1]
+    late = max(0.0, 1 - LINES_IN_TIME / lines)
+    return late * size / threads / bytes_per_cycle(core, beyond_l2(core))
+
+
+def _stride_loss(workload: Conv2dWorkload, config: Config, core: Core) -> float:
+    """Share of the time that NHWC costs more than blocks, where there is a choice.
+
+    The lines of pixels at a large stride share sets. Golden Cove, 14x32 blocks: 0 to 5 % for the
+    input, 0 to 15 % for the result.
+    """
+    lanes = core.lanes(workload.dtype)
+    reads = config.data_layout == "NHWC" and workload.ci % lanes == 0
+    writes = config.out_layout == "NHWC" and workload.co % lanes == 0
+    return 0.02 * reads + 0.04 * writes
+
+
+def _padding_cycles(geo: DirectGeometry, core: Core, threads: int) -> float:
+    """Cycles of copying the padded input, all slabs.
+
+    Per vector: 2.5 where the slab about fits into L1, 6 in half of L2, 10 in "channels" order,
+    whose copy is a pass of its own, 25 beyond (measured on Golden Cove).
+    """
+    w, c = geo.workload, geo.config
+    if not any(w.padding):
+        return 0.0
+    rows = c.loop_order == "rows"
+    slabs = math.ceil(geo.tiles_h / c.oh_block) if rows else 1
+    size = slab_bytes(geo)
+    if 2 * size > share_bytes(core, 2, threads):
+        per_vector = 25.0
+    elif not rows:
+        per_vector = 10.0
+    else:
+        per_vector = 2.5 if size <= 2 * share_bytes(core, 1, threads) else 6.0
+    return size * slabs * w.n / (core.vector_bits / 8) * per_vector

@@ -1,0 +1,92 @@
+"""Sizes of a blocked direct convolution that follow from its workload and its config."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tvm_blislike.cost_models.conv_geometry import ConvGeometry
+from tvm_blislike.cost_models.data_types import most_steps
+from tvm_blislike.model.layouts import block_of
+
+
+@dataclass(frozen=True)
+class DirectGeometry(ConvGeometry):
+    """Sizes that follow from a workload and a config.
+
+    A tile of nr channels holds `blocks` whole output blocks (NCHWc), or is one of `parts` pieces
+    of the output channels of a group (NHWC).
+    """
+
+    @property
+    def window(self) -> bool:
+        """Whether the input is NCHW: k runs over one kernel row instead of input channels."""
+        return self.config.data_layout == "NCHW"
+
+    @property
+    def ci_block(self) -> int:
+        """Input channels that lie side by side: k steps of a micro-kernel call."""
+        return 1 if self.window else block_of(self.config.data_layout) or self.ci_group
+
+    @property
+    def ci_blocks(self) -> int:
+        """Input blocks of one group."""
+        return self.ci_group // self.ci_block
+
+    @property
+    def co_block(self) -> int:
+        """Output channels of one group that lie side by side."""
+        return block_of(self.config.out_layout) or self.co_group
+
+    @property
+    def co_blocks(self) -> int:
+        """Output blocks of one group."""
+        return self.co_group // self.co_block
+
+    @property
+    def blocks(self) -> int:
+        """Output blocks in a tile of nr channels."""
+        return self.config.nr // self.co_block if self.is_blocked else 1
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the output is NCHWc."""
+        return block_of(self.config.out_layout) > 0
+
+    @property
+    def parts(self) -> int:
+        """Tiles of nr channels in one output block."""
+        return 1 if self.is_blocked else math.ceil(self.co_block / self.config.nr)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of nr channels in one group."""
+        return math.ceil(self.co_blocks / self.blocks) * self.parts
+
+    @property
+    def sum_units(self) -> int:
+        """Input blocks, or kernel rows where there is one block: whole ones make a chunk."""
+        return self.ci_blocks if self.ci_blocks > 1 else self.workload.kh
+
+    @property
+    def unit_steps(self) -> int:
+        """Products per output in one of `sum_units`."""
+        w = self.workload
+        return w.kw * self.ci_block * (w.kh if self.ci_blocks > 1 else 1)
+
+    @property
+    def chunks(self) -> int:
+        """Equal parts of the sum of an output, each of about `most_steps` products."""
+        most = most_steps(self.workload.dtype)
+        if self.sum_units * self.unit_steps <= most:
+            return 1
+        parts = [c for c in range(1, self.sum_units + 1) if self.sum_units % c == 0]
+        steps = self.sum_units * self.unit_steps
+        return min(parts, key=lambda c: abs(math.log(steps / c / most)))
+
+    @property
+    def packed_shape(self) -> tuple[int, ...]:
+        """Shape of the packed weights."""
+        w = self.workload
+        block = () if self.window else (self.ci_block,)
+        return (w.groups, self.tiles, self.ci_blocks, w.kh, w.kw, *block, self.config.nr)

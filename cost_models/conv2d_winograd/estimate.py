@@ -1,0 +1,205 @@
+"""Predicted time of the Winograd convolutions.
+
+Per block of tiles: the transforms of its patches and products, and one GEMM per point, whose A (V)
+and C (P) lie in L2 and whose weights pass by once. What decides between tile sizes and against
+direct convolution:
+
+- F(4, 3) needs a quarter of the FMAs, and four times the weights (36 values for 9), which come
+  from memory in the first pass over them and from L3 afterwards: more tiles per block mean fewer
+  passes. With 512 channels on 7x7 pixels the weights alone take longer than direct convolution;
+- tiles that reach beyond the image compute for nothing: 7x7 outputs are four tiles of 4x4;
+- the transforms touch every point of V and P twice, whatever the number of channels they are
+  multiplied with: few channels leave little to gain.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvm_blislike.cost_models.conv2d_winograd.configs import L2_PLANNED
+from tvm_blislike.cost_models.conv2d_winograd.geometry import (
+    CHANNELS,
+    WinogradGeometry,
+    geometry,
+)
+from tvm_blislike.cost_models.roofline import (
+    CALL_CYCLES,
+    FORK_JOIN_CYCLES,
+    Estimate,
+    bytes_per_cycle,
+    conflict_bytes,
+    finish,
+    l2_bytes,
+    level_holding,
+    placed,
+    step_cycles,
+    weights_cycles,
+)
+from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import Microkernel, kernel_of
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Conv2dWorkload
+
+# What products of rows kept apart take longer (ring; 64 to 256 channels: 0 to 3 %).
+ROWS_APART = 1.02
+# Share of the weights' arrival that prefetching hides behind the products.
+HIDDEN = 0.85
+# Bytes that pass from L2 for each that `conflict_bytes` counts: 28 rows of 512 channels, in sets
+# for 22, take twice the time.
+CONFLICTS = 3.0
+# Writing a cache line reads it first.
+WRITE_PASSES = 2.0
+# Bytes per cycle at which a thread gets V that another one has written ("channels" order; two cores
+# of Golden Cove: 0.5 to 1.1, each line from the other's L2).
+FROM_OTHER_CORE = 1.0
+# Share of the L3 bandwidth of a few megabytes that tens of megabytes get (Golden Cove: 30 GB/s).
+FAR_L3 = 0.75
+# Cycles per vector that a transform loads, stores or computes (both passes, Golden Cove).
+TRANSFORM_CYCLES = 1.5
+# Passes over more points than this spill: F(6, 3) takes 1.5 to 3 times as long per vector.
+POINTS_IN_REGISTERS = 36
+SPILLING = 1.7
+# V and P beyond this part of L2 lose some of it to the weights and images that pass by: 64 channels
+# of 56x56 take 2 % longer at 0.48 of L2, 10 % at 0.66; 128 channels of 112x112 13 % at 0.63.
+ROOMY = 0.45
+CROWDING = 0.6
+
+
+def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> Estimate:
+    """Predict the time of one layer.
+
+    Returns
+    -------
+    Estimate
+        Cycles by cause; the footprint of V, P and the weights per cache level.
+    """
+    geo = geometry(workload, config)
+    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
+    v, p = geo.v_bytes, geo.p_bytes
+    weights = workload.item_bytes * math.prod(geo.packed_shape)
+    by_channels = config.loop_order == CHANNELS
+    share = _share(geo, threads)
+    cycles = {name: value * share for name, value in _products(geo, kernel, core).items()}
+    # While L2 gives panels to L1 it takes none from beyond: 6x64 blocks hide less than 10x32.
+    from_l2 = cycles.pop("from L2")
+    hiding = sum(cycles.values()) - from_l2
+    if by_channels:
+        near = level_holding(core, int((weights / geo.chunks + v + p) / L2_PLANNED), threads)
+        cycles["weights"] = _stream(core, weights * share, near, geo.blocks, hiding)
+        kept = v * geo.blocks
+        far = level_holding(core, int(kept / L2_PLANNED), threads)
+        cycles["V"] = _kept_cycles(core, kept, far, geo, share)
+        cycles["V"] += kept * (1 - 1 / threads) / FROM_OTHER_CORE
+    else:
+        near = level_holding(core, int((weights + v + p) / L2_PLANNED), threads)
+        cycles["weights"] = _stream(core, weights, near, geo.blocks * share, hiding)
+    cycles["input transform"] = _input_cycles(geo, core, threads) * share
+    cycles["output transform"] = _output_cycles(geo, core, threads) * share
+    if not by_channels:
+        cycles["crowding"] = _crowding(core, v + p, threads) * sum(cycles.values())
+    cycles["fork"] = (2 if by_channels else 1) * FORK_JOIN_CYCLES if threads > 1 else 0.0
+    sizes = (("V", v), ("P", p), ("weights", weights))
+    footprint = tuple(placed(core, name, size, threads) for name, size in sizes)
+    return finish(core, threads, workload, cycles, footprint)
+
+
+def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> int:
+    """Return the size of V and P: of all threads' blocks, or V of the whole batch."""
+    geo = geometry(workload, config)
+    v, p = geo.v_bytes, geo.p_bytes
+    return v * geo.blocks + p * threads if config.loop_order == CHANNELS else (v + p) * threads
+
+
+def _crowding(core: Core, size: int, threads: int) -> float:
+    """Part of the time that is added where V and P leave too little of L2."""
+    return CROWDING * max(0.0, size / l2_bytes(core, threads) - ROOMY)
+
+
+def _share(geo: WinogradGeometry, threads: int) -> float:
+    """Part of the work of the busiest thread."""
+    if threads == 1:
+        return 1.0
+    if geo.config.loop_order == CHANNELS:
+        parts = geo.chunks
+    elif geo.workload.n % threads == 0:
+        return 1.0 / threads
+    else:
+        parts = geo.parts_h if geo.parts_h > 1 else geo.blocks_w
+    return math.ceil(parts / threads) / parts
+
+
+def _products(geo: WinogradGeometry, kernel: Microkernel, core: Core) -> dict[str, float]:
+    """Cycles of all micro-kernel calls of the layer on one thread.
+
+    "from L2" is the time that L2 is busy with them, no part of the sum.
+    """
+    c, steps = geo.config, geo.steps
+    full, cut = divmod(geo.row_tiles, c.mr)
+    vectors = kernel.vectors
+    total = {"fma": 0.0, "L2": 0.0, "calls": 0.0, "from L2": 0.0}
+    for number, rows in ((full, c.mr), (1 if cut else 0, cut)):
+        count = number * geo.rows * geo.blocks * geo.points * geo.panels * geo.chunks
+        if count == 0:
+            continue
+        apart = ROWS_APART if geo.rows > 1 else 1.0
+        issue = apart * steps * step_cycles(core, rows, vectors, kernel.a_loads(rows))
+        arrival = steps * _l2_bytes(geo, core, rows) / bytes_per_cycle(core, 2)
+        total["fma"] += count * issue
+        total["from L2"] += count * min(arrival, issue)
+        total["L2"] += count * max(0.0, arrival - issue)
+        total["calls"] += count * (CALL_CYCLES + 1.5 * rows * vectors / core.stores_per_cycle)
+    return total
+
+
+def _l2_bytes(geo: WinogradGeometry, core: Core, rows: int) -> float:
+    """Bytes from L2 per step of a product: V and the panel of weights."""
+    item = geo.workload.item_bytes
+    conflicts = CONFLICTS * conflict_bytes(core, rows, geo.workload.ci * item)
+    return item * (rows + geo.config.nr) + conflicts
+
+
+def _stream(core: Core, size: float, level: int, passes: float, compute: float) -> float:
+    """Cycles that the weights add: from memory in the first pass, later from `level`."""
+    passes = max(passes, 1.0)
+    first = size / _bytes_per_cycle(core, 0)
+    later = 0.0 if level in (1, 2) else size / _bytes_per_cycle(core, level)
+    return weights_cycles(first, later, passes, HIDDEN, compute / passes)
+
+
+def _bytes_per_cycle(core: Core, level: int) -> float:
+    return bytes_per_cycle(core, level) * (FAR_L3 if level == 3 else 1.0)
+
+
+def _kept_cycles(core: Core, size: float, level: int, geo: WinogradGeometry, share: float) -> float:
+    """Cycles of writing V beyond L2 and reading it again for each chunk."""
+    if level in (1, 2):
+        return 0.0
+    passes = WRITE_PASSES + geo.chunks * (1 - HIDDEN)
+    return size * share * passes / _bytes_per_cycle(core, level)
+
+
+def _input_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
+    """Cycles of transforming all patches: each point is loaded, stored and computed twice."""
+    w = geo.workload
+    size = w.n * w.ci * w.h * w.w * w.item_bytes
+    source = level_holding(core, size, threads)
+    image = size / bytes_per_cycle(core, source)
+    vectors = geo.blocks * math.ceil(w.ci / core.lanes(w.dtype))
+    work = vectors * geo.input_work * _transform_cycles(geo, core)
+    return work + (image if source not in (1, 2) else 0.0)
+
+
+def _output_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
+    """Cycles of transforming all products and of the epilogue."""
+    w = geo.workload
+    vectors = geo.blocks * math.ceil(w.co / core.lanes(w.dtype))
+    size = w.n * w.co * w.oh * w.ow * w.item_bytes
+    level = level_holding(core, size, threads)
+    image = 0.0 if level in (1, 2) else size / bytes_per_cycle(core, level)
+    return vectors * geo.output_work * _transform_cycles(geo, core) + image
+
+
+def _transform_cycles(geo: WinogradGeometry, core: Core) -> float:
+    # A flat transform holds the whole patch: in registers, or in memory again and again.
+    held = max(1.0, geo.points / core.vector_registers) if geo.flat else 1.0
+    return TRANSFORM_CYCLES * (SPILLING if geo.points > POINTS_IN_REGISTERS else 1.0) * held

@@ -1,0 +1,265 @@
+"""Sizes of a blocked Winograd convolution that follow from its workload and its config."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tvm_blislike.cost_models.conv_geometry import ConvGeometry
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.layouts import block_of
+from tvm_blislike.model.workload import Conv2dWorkload
+
+# Blocks of tiles outermost; or channels outermost, all tiles of the image transformed first.
+TILES = "tiles"
+CHANNELS = "channels"
+# Patches transformed in one pass; by default rows first, then columns.
+FLAT = "flat"
+
+# Channels of an NHWC image that are transformed together, whole vectors of any width.
+NHWC_BLOCK = 16
+ONE_D = "conv2d_winograd_1d"
+TWO_D = "conv2d_winograd"
+
+
+def matrices_elements(points: int, tiles: int, channels: int, lanes: int) -> int:
+    """Return the elements of V or P: a matrix of tiles x channels for each point.
+
+    A matrix takes an odd number of vectors: points a multiple of a page apart would share one
+    cache set.
+    """
+    return points * lanes * (math.ceil(tiles * channels / lanes) | 1)
+
+
+@dataclass(frozen=True)
+class WinogradGeometry(ConvGeometry):
+    """Sizes that follow from a workload and a config.
+
+    The image is cut into tiles of `tile_h` x `tile_w` outputs. A block is `oh_block` rows of
+    tiles, `mc` tiles altogether; its products are `mc` x `nc` matrices, one for each of the
+    `points`. Tiles beyond the image, which make the last block whole, compute on zeros.
+    """
+
+    @property
+    def patch_h(self) -> int:
+        """Input rows that a tile reads: the n of F(m, r)."""
+        return self.config.tile_h + self.workload.kh - 1
+
+    @property
+    def patch_w(self) -> int:
+        """Input columns that a tile reads."""
+        return self.config.tile_w + self.workload.kw - 1
+
+    @property
+    def points(self) -> int:
+        """Products of a tile for each pair of channels."""
+        return self.patch_h * self.patch_w
+
+    @property
+    def block_h(self) -> int:
+        """Rows of tiles in a block."""
+        return self.config.oh_block
+
+    @property
+    def block_w(self) -> int:
+        """Tiles per row in a block."""
+        return self.config.mc // self.config.oh_block
+
+    @property
+    def blocks_h(self) -> int:
+        """Blocks along the height."""
+        return math.ceil(self.tiles_h / self.block_h)
+
+    @property
+    def parts_h(self) -> int:
+        """Parts of the height that threads can compute independently."""
+        return self.blocks_h
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block that products keep apart."""
+        return 1
+
+    @property
+    def row_tiles(self) -> int:
+        """Tiles in such a row, cut into micro-kernel blocks."""
+        return self.tiles // self.rows
+
+    @property
+    def blocks_w(self) -> int:
+        """Blocks along the width."""
+        return math.ceil(self.tiles_w / self.block_w)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles in a block."""
+        return self.config.mc
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in a batch of images."""
+        return self.workload.n * self.blocks_h * self.blocks_w
+
+    @property
+    def steps(self) -> int:
+        """Steps of k in a product: what one micro-kernel call sums over."""
+        return self.workload.ci
+
+    @property
+    def v_rows(self) -> int:
+        """Rows of the transformed input of a block: one per tile."""
+        return self.tiles
+
+    @property
+    def flat(self) -> bool:
+        """Whether patches are transformed in one pass."""
+        return self.config.transform == FLAT
+
+    @property
+    def half_shape(self) -> tuple[int, int]:
+        """Rows and columns of a tile between the passes of the output transform."""
+        return self.config.tile_h, self.config.tile_w if self.flat else self.patch_w
+
+    @property
+    def input_work(self) -> float:
+        """Vectors that a block's input transform loads, stores or computes, per vector of ci."""
+        return 4.0 * self.tiles * self.points
+
+    @property
+    def output_work(self) -> float:
+        """Vectors that a block's output transform loads, stores or computes, per vector of co."""
+        half = math.prod(self.half_shape)
+        outputs = self.config.tile_h * self.config.tile_w
+        return 1.5 * self.tiles * (self.points + 2 * half + outputs)
+
+    @property
+    def v_bytes(self) -> int:
+        """Size of the transformed input of a block."""
+        w = self.workload
+        return w.item_bytes * matrices_elements(self.points, self.v_rows, w.ci, self.lanes)
+
+    @property
+    def p_bytes(self) -> int:
+        """Size of the products of a block and a chunk."""
+        elements = matrices_elements(self.points, self.tiles, self.config.nc, self.lanes)
+        return self.workload.item_bytes * elements
+
+    @property
+    def lanes(self) -> int:
+        """Elements that matrices are aligned to."""
+        return block_of(self.config.out_layout) or NHWC_BLOCK
+
+    @property
+    def in_block(self) -> int:
+        """Input channels that are transformed together; the last ones of NHWC may be fewer."""
+        return block_of(self.config.data_layout) or NHWC_BLOCK
+
+    @property
+    def in_blocks(self) -> int:
+        """Blocks of input channels, the last one perhaps cut."""
+        return math.ceil(self.workload.ci / self.in_block)
+
+    @property
+    def out_block(self) -> int:
+        """Output channels that are transformed together; the last ones of NHWC may be fewer."""
+        return block_of(self.config.out_layout) or math.gcd(NHWC_BLOCK, self.config.nr)
+
+    @property
+    def out_blocks(self) -> int:
+        """Blocks of output channels, the last one perhaps cut."""
+        return math.ceil(self.workload.co / self.out_block)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of nc output channels; the last one may reach beyond them."""
+        return math.ceil(self.workload.co / self.config.nc)
+
+    @property
+    def panels(self) -> int:
+        """Panels of nr output channels in a chunk."""
+        return self.config.nc // self.config.nr
+
+    @property
+    def packed_shape(self) -> tuple[int, ...]:
+        """Shape of the transformed weights: (chunks, patch_h, patch_w, panels, ci, nr)."""
+        inner = (self.panels, self.workload.ci, self.config.nr)
+        return (self.chunks, self.patch_h, self.patch_w, *inner)
+
+
+@dataclass(frozen=True)
+class Winograd1dGeometry(WinogradGeometry):
+    """Sizes where only the width is transformed: a tile is `tile_w` outputs of one row.
+
+    A product sums over kernel rows and channels, so V holds kh - 1 rows of tiles more than the
+    block has. With `Config.ring`, that many blocks, one below the other, are a strip: their rows
+    of V lie in a ring, and each is transformed once per strip.
+    """
+
+    @property
+    def patch_h(self) -> int:
+        """No points along the height."""
+        return 1
+
+    @property
+    def ring(self) -> bool:
+        """Whether blocks find rows of V that the block above has transformed."""
+        return self.config.ring > 0
+
+    @property
+    def strip(self) -> int:
+        """Blocks in a strip."""
+        return max(1, self.config.ring)
+
+    @property
+    def strips(self) -> int:
+        """Strips along the height."""
+        return math.ceil(self.tiles_h / (self.block_h * self.strip))
+
+    @property
+    def blocks_h(self) -> int:
+        """Blocks along the height; strips are whole."""
+        return self.strips * self.strip
+
+    @property
+    def parts_h(self) -> int:
+        """Parts of the height that threads can compute independently."""
+        return self.strips
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block that products keep apart: in a ring, no block of C may cross its end."""
+        return self.block_h if self.ring else 1
+
+    @property
+    def steps(self) -> int:
+        """Steps of k in a product: kernel rows times channels."""
+        return self.workload.kh * self.workload.ci
+
+    @property
+    def v_rows(self) -> int:
+        """Rows of the transformed input of a block, each `block_w` tiles, one per tile."""
+        return (self.block_h + self.workload.kh - 1) * self.block_w
+
+    @property
+    def input_work(self) -> float:
+        """Vectors that a block's input transform loads, stores or computes, per vector of ci."""
+        halo = (self.workload.kh - 1) / self.strip
+        return 2.0 * (self.block_h + halo) * self.block_w * self.points
+
+    @property
+    def output_work(self) -> float:
+        """Vectors that a block's output transform loads, stores or computes, per vector of co."""
+        return 1.5 * self.tiles * (self.points + self.config.tile_w)
+
+    @property
+    def packed_shape(self) -> tuple[int, ...]:
+        """Shape of the transformed weights: (chunks, patch_w, panels, kh, ci, nr)."""
+        w = self.workload
+        return (self.chunks, self.patch_w, self.panels, w.kh, w.ci, self.config.nr)
+
+
+def geometry(workload: Conv2dWorkload, config: Config) -> WinogradGeometry:
+    """Return the sizes of a Winograd config, of one or of two dimensions."""
+    return (Winograd1dGeometry if config.implementation == ONE_D else WinogradGeometry)(
+        workload, config
+    )

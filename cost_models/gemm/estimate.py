@@ -1,0 +1,163 @@
+"""Predicted time of a matrix product.
+
+Where the operands live, for the loop order B3A2C0 (A3B2C0 with A and B exchanged):
+
+- a block of C in registers, for all of kc;
+- the panel of B (kc x nr) in L1 if it fits beside the panels of A (mr x kc) that pass by; else
+  both stream from L2, which costs nothing up to 36 bytes a cycle (14x32 needs 13);
+- the block of A (mc x kc) in L2, together with the present and the next panel of B;
+- all of B passes once per block of A, from L3 or memory, while the FMAs run (`panels`).
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvm_blislike.cost_models.data_types import sum_dtype
+from tvm_blislike.cost_models.gemm.geometry import A_OUTSIDE, B_OUTSIDE, GemmGeometry
+from tvm_blislike.cost_models.roofline import (
+    CALL_CYCLES,
+    FMA_EFFICIENCY,
+    FORK_JOIN_CYCLES,
+    Estimate,
+    Placed,
+    beyond_l2_cycles,
+    bytes_per_cycle,
+    conflict_bytes,
+    finish,
+    level_holding,
+    placed,
+    share_bytes,
+    step_cycles,
+)
+from tvm_blislike.hardware import Core, dtype_bits
+from tvm_blislike.microkernels import Microkernel, kernel_of
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import GemmWorkload
+
+# Share of a stream from beyond L2 that shows although it is prefetched behind computation.
+EXPOSED = 0.3
+# Cycles per vector of copying A into panels: from L2, from beyond.
+PACK_CYCLES = (3.0, 6.0)
+
+
+def estimate(workload: GemmWorkload, config: Config, core: Core, threads: int) -> Estimate:
+    """Predict the time of one product.
+
+    Returns
+    -------
+    Estimate
+        Cycles by cause; the footprint of a panel, a block, and the operand that passes by.
+    """
+    geo = GemmGeometry(workload, config)
+    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
+    loop = geo.parallel_loop(threads)
+    share = geo.share(loop, threads) if loop else 1.0
+    cycles = {name: value * share for name, value in _calls(geo, kernel, core).items()}
+    cycles["packing"] = _packing_cycles(geo, core, threads) * share
+    busy = sum(cycles.values())
+    stream = _stream_cycles(geo, core, threads, loop, share)
+    cycles["beyond L2"] = max(stream - (1 - EXPOSED) * busy, EXPOSED * stream)
+    cycles["fork"] = FORK_JOIN_CYCLES * min(2, geo.blocks_k) if loop else 0.0
+    return finish(core, threads, workload, cycles, _footprint(geo, core, threads))
+
+
+def workspace_bytes(workload: GemmWorkload, config: Config, threads: int) -> int:
+    """Return the size of packed blocks of A and of partial sums."""
+    geo = GemmGeometry(workload, config)
+    block = geo.block_m * config.mr * geo.kc if geo.packs(geo.kc) else 0
+    partial = workload.m * workload.n * workload.batch if geo.blocks_k > 1 else 0
+    return workload.item_bytes * block * threads + _sum_bytes(workload) * partial
+
+
+def _sum_bytes(workload: GemmWorkload) -> int:
+    """Size of a sum over blocks of k."""
+    return dtype_bits(sum_dtype(workload.dtype)) // 8
+
+
+def _calls(geo: GemmGeometry, kernel: Microkernel, core: Core) -> dict[str, float]:
+    """Cycles of all micro-kernel calls on one thread, by what limits them."""
+    w, c = geo.workload, geo.config
+    rows = [(geo.tiles_m - 1, c.mr), (1, w.m - (geo.tiles_m - 1) * c.mr)]
+    columns = [(geo.tiles_n - 1, c.nr), (1, w.n - (geo.tiles_n - 1) * c.nr)]
+    total = {"fma": 0.0, "loads and edges": 0.0, "L2": 0.0, "calls": 0.0}
+    for count_m, height in rows:
+        for count_n, width in columns:
+            number = w.batch * count_m * count_n
+            vectors = math.ceil(width / kernel.lanes)
+            issue = w.k * step_cycles(core, height, vectors, kernel.a_loads(height))
+            useful = w.k * height * width / kernel.lanes / core.fma_per_cycle / FMA_EFFICIENCY
+            arrival = w.k * _l2_bytes(geo, core, height, vectors * kernel.lanes)
+            total["fma"] += number * useful
+            total["loads and edges"] += number * max(0.0, issue - useful)
+            total["L2"] += number * max(0.0, arrival / bytes_per_cycle(core, 2) - issue)
+            stores = height * vectors / core.stores_per_cycle
+            total["calls"] += number * geo.blocks_k * (CALL_CYCLES + 1.5 * stores)
+            # Between blocks of k the sums are loaded, added to and stored.
+            total["calls"] += number * (geo.blocks_k - 1) * 2.5 * stores
+    return total
+
+
+def _l2_bytes(geo: GemmGeometry, core: Core, height: int, width: int) -> float:
+    """Bytes from L2 per step of k: the panel that passes by, and the other if L1 is too small."""
+    a, b = height * geo.workload.item_bytes, width * geo.workload.item_bytes
+    crowded = (a + b) * geo.kc > share_bytes(core, 1, 1) or geo.calls_per_panel() == 1
+    if not geo.packs(geo.kc):
+        a += conflict_bytes(core, height, geo.workload.k * geo.workload.item_bytes)
+    if crowded:
+        return a + b
+    return a if geo.config.loop_order == B_OUTSIDE else b
+
+
+def _packing_cycles(geo: GemmGeometry, core: Core, threads: int) -> float:
+    w = geo.workload
+    if not geo.packs(geo.kc):
+        return 0.0
+    a_bytes = w.batch * w.m * w.k * w.item_bytes
+    beyond = level_holding(core, a_bytes, threads) not in (1, 2)
+    vectors = a_bytes * 8 / core.vector_bits
+    return vectors * PACK_CYCLES[beyond] * _passes(geo)[0]
+
+
+def _passes(geo: GemmGeometry) -> tuple[int, int]:
+    """How often A and B are read from where they lie, if L2 holds what it should."""
+    return geo.blocks_n, geo.blocks_m
+
+
+def _stream_cycles(geo: GemmGeometry, core: Core, threads: int, loop: str, share: float) -> float:
+    """Cycles of one thread's traffic beyond L2."""
+    w, c = geo.workload, geo.config
+    # Panels of B are whole: 1000 columns are 1056 in panels of 96 and as much slower, 1008 in 48.
+    columns = geo.tiles_n * c.nr
+    a_bytes, b_bytes, c_bytes = (w.item_bytes * s for s in (w.m * w.k, w.k * columns, w.m * w.n))
+    a_panel, b_panel = (w.item_bytes * geo.kc * tile for tile in (c.mr, c.nr))
+    passes_a, passes_b = _passes(geo)
+    room = share_bytes(core, 2, threads)
+    if c.loop_order == B_OUTSIDE and geo.block_m * a_panel + 2 * b_panel > room:
+        passes_a = geo.tiles_n
+    if c.loop_order == A_OUTSIDE and geo.block_n * b_panel + 2 * a_panel > room:
+        passes_b = geo.tiles_m
+    # A thread that has a part of the rows reads that part of A, but all of B.
+    part_a = share if loop in ("b", "ic") else 1.0
+    part_b = share if loop in ("b", "jc") else 1.0
+    # The sums of all blocks of k but the last, in memory.
+    sums = (2 * geo.blocks_k - 3) * w.m * w.n * _sum_bytes(w) if geo.blocks_k > 1 else 0
+    # A cache that threads share holds one copy for all of them.
+    total = w.batch * (a_bytes + b_bytes + c_bytes)
+    cost = beyond_l2_cycles(core, level_holding(core, total, threads=1))
+    # Weights are in no cache when a layer starts: all others' passed since.
+    first_b = beyond_l2_cycles(core, 0)
+    once = w.batch * (a_bytes * passes_a * part_a + b_bytes * (passes_b - 1) * part_b) * cost
+    results = w.batch * (c_bytes + sums) * share * cost
+    return once + w.batch * b_bytes * part_b * first_b + results
+
+
+def _footprint(geo: GemmGeometry, core: Core, threads: int) -> tuple[Placed, ...]:
+    c = geo.config
+    a_panel, b_panel = (geo.workload.item_bytes * geo.kc * tile for tile in (c.mr, c.nr))
+    a_block, b_block = geo.block_m * a_panel, geo.block_n * b_panel
+    if c.loop_order == B_OUTSIDE:
+        sizes = [("Br", b_panel), ("Ac", a_block), ("Bc", b_block)]
+    else:
+        sizes = [("Ar", a_panel), ("Bc", b_block), ("Ac", a_block)]
+    return tuple(placed(core, operand, size, threads) for operand, size in sizes)

@@ -1,0 +1,104 @@
+"""Sizes of a blocked GEMM that follow from its workload and its config."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tvm_blislike.cost_models.parallel import Divisible
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import GemmWorkload
+
+B_OUTSIDE = "B3A2C0"
+A_OUTSIDE = "A3B2C0"
+# The orders that keep C in registers. Those that keep a block of A or B there instead load and
+# store C for every vector FMA of each step: two memory accesses an FMA where these need half of
+# one. No fp32 micro-kernel does that.
+LOOP_ORDERS = (B_OUTSIDE, A_OUTSIDE)
+PACKED = "packed"
+IN_PLACE = "in place"
+
+
+@dataclass(frozen=True)
+class GemmGeometry(Divisible):
+    """Sizes that follow from a workload and a config.
+
+    C is cut into tiles of mr x nr; `mc` and `nc` count whole tiles, `kc` single steps. A size of
+    0 means no blocking along that dimension.
+    """
+
+    workload: GemmWorkload
+    config: Config
+
+    @property
+    def tiles_m(self) -> int:
+        """Tiles of mr rows, the last one perhaps cut."""
+        return math.ceil(self.workload.m / self.config.mr)
+
+    @property
+    def tiles_n(self) -> int:
+        """Tiles of nr columns, the last one perhaps cut."""
+        return math.ceil(self.workload.n / self.config.nr)
+
+    @property
+    def block_m(self) -> int:
+        """Tiles of mr rows in a block of mc rows."""
+        return _tiles_in(self.config.mc, self.config.mr, self.tiles_m)
+
+    @property
+    def block_n(self) -> int:
+        """Tiles of nr columns in a block of nc columns."""
+        return _tiles_in(self.config.nc, self.config.nr, self.tiles_n)
+
+    @property
+    def blocks_m(self) -> int:
+        """Blocks of mc rows."""
+        return math.ceil(self.tiles_m / self.block_m)
+
+    @property
+    def blocks_n(self) -> int:
+        """Blocks of nc columns."""
+        return math.ceil(self.tiles_n / self.block_n)
+
+    @property
+    def kc(self) -> int:
+        """Steps of k in a block."""
+        return min(self.config.kc or self.workload.k, self.workload.k)
+
+    @property
+    def blocks_k(self) -> int:
+        """Blocks of k."""
+        return math.ceil(self.workload.k / self.kc)
+
+    @property
+    def last_k(self) -> int:
+        """Steps of k in the last block, which runs with C in registers up to the final store."""
+        return self.workload.k - (self.blocks_k - 1) * self.kc
+
+    @property
+    def packed_shape(self) -> tuple[int, int, int, int]:
+        """Shape of packed B: (1, tiles of nr, k, nr), with the batch in front if B has one."""
+        return (1, self.tiles_n, self.workload.k, self.config.nr)
+
+    def packs(self, steps: int) -> bool:
+        """Whether A is copied into panels; otherwise micro-kernels read it in place.
+
+        A single step of k is always copied: a column of A has no unit stride.
+        """
+        return self.config.data_layout == PACKED or steps == 1
+
+    def calls_per_panel(self) -> int:
+        """Micro-kernel calls in a row that share a panel of B (`B_OUTSIDE`) or of A."""
+        return self.block_m if self.config.loop_order == B_OUTSIDE else self.block_n
+
+    def divisible(self) -> dict[str, tuple[int, int, int]]:
+        """See `Divisible`: products of the batch, blocks of rows and of columns."""
+        return {
+            "b": (self.workload.batch, 1, self.workload.batch),
+            "ic": (self.blocks_m, self.block_m, self.tiles_m),
+            "jc": (self.blocks_n, self.block_n, self.tiles_n),
+        }
+
+
+def _tiles_in(block: int, tile: int, tiles: int) -> int:
+    return min(tiles, max(1, block // tile)) if block else tiles

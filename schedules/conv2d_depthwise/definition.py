@@ -1,0 +1,188 @@
+"""Depthwise convolution: a tile of outputs in registers, ordered by input pixel, no padded copy.
+
+    out[n, o, y, x] = sum_{ry, rx} in[n, o / times, y * stride + ry, x * stride + rx] * w[o, ry, rx]
+
+A step computes tile_h x tile_w pixels of one vector of nr channels. There is no sum over channels,
+so nothing is shared between vectors: the filter of the vector stays in registers, and the kernel
+is unrolled in the order of the input pixels, each of which is loaded once and multiplied into all
+the outputs that it contributes to (the arithmetic
+intensity is in cost_models/conv2d_depthwise/estimate.py).
+
+"channels" order (NCHWc):                "rows" order (NHWC, or too few blocks for the threads):
+
+    for n, ov           parallel             for n, yt           yt parallel
+      for yt, xt                               for ov, xt
+
+Padding is a condition on the loads. The tiles at the borders are split off and everything in a
+tile is unrolled, so conditions are constants: no branch inside, no multiplication by a padded
+zero at the borders. Where that would take too much code (large dilations), the padded image is
+made first.
+
+Channels that do not fill a vector (NHWC) are swept in narrower vectors: 57 = 3 x 16 + 8 + 1.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+
+from tvm_blislike.cost_models.conv2d_depthwise import configs as choices
+from tvm_blislike.cost_models.conv2d_depthwise import estimate as model
+from tvm_blislike.cost_models.conv2d_depthwise.geometry import DepthwiseGeometry
+from tvm_blislike.cost_models.conv2d_depthwise.space import space
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.layouts import block_of, shape_in, spatial_axis
+from tvm_blislike.model.registry import Template
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules.common import padded, stage
+from tvm_blislike.schedules.conv2d_depthwise.schedule import schedule
+
+NAME = "conv2d_depthwise"
+
+
+def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) -> np.ndarray:
+    """Pack OIHW weights vector by vector; lanes without a channel hold zeros.
+
+    Parameters
+    ----------
+    weights : numpy.ndarray
+        (co, ci / groups, kh, kw).
+
+    Returns
+    -------
+    numpy.ndarray
+        `DepthwiseGeometry.packed_shape`: (vectors, kh, kw, nr), or (vectors, ci / groups, kh, kw,
+        nr) where groups have several input channels.
+    """
+    geo = DepthwiseGeometry(workload, config)
+    missing = geo.vectors * config.nr - workload.co
+    filled = np.pad(weights, ((0, missing), (0, 0), (0, 0), (0, 0)))
+    by_vector = filled.reshape(geo.vectors, config.nr, *weights.shape[1:])
+    packed = by_vector.transpose(0, 2, 3, 4, 1)
+    return np.ascontiguousarray(packed).reshape(geo.packed_shape)
+
+
+def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor) -> te.Tensor:
+    """`pack_weights` as a TE stage, for weights that are not known at compile time."""
+    geo = DepthwiseGeometry(workload, config)
+
+    def value(ov: Any, *index: Any) -> Any:
+        *inner, ry, rx, lane = index
+        o, i = ov * config.nr + lane, inner[0] if inner else 0
+        if workload.co % config.nr == 0:
+            return weights[o, i, ry, rx]
+        zero = tirx.const(0, workload.dtype)
+        return tirx.if_then_else(o < workload.co, weights[o, i, ry, rx], zero)
+
+    return te.compute(geo.packed_shape, value, name="packed_weights")
+
+
+def compute(
+    workload: Conv2dWorkload, config: Config, data: te.Tensor, packed: te.Tensor
+) -> te.Tensor:
+    """Define the convolution.
+
+    Parameters
+    ----------
+    data : te.Tensor
+        The image batch in `config.data_layout`.
+    packed : te.Tensor
+        Weights as `pack_weights` makes them.
+
+    Returns
+    -------
+    te.Tensor
+        The result in `config.out_layout`.
+    """
+    geo = DepthwiseGeometry(workload, config)
+    th, tw, nr = config.tile_h, config.tile_w, config.nr
+    (sh, sw), (dh, dw) = workload.stride, workload.dilation
+    pixel = _pixels(geo, data)
+    ry = te.reduce_axis((0, workload.kh), "ry")
+    rx = te.reduce_axis((0, workload.kw), "rx")
+    inner = [te.reduce_axis((0, geo.ci_group), "ii")] if geo.ci_group > 1 else []
+
+    def product(n: Any, ov: Any, yt: Any, xt: Any, ih: Any, iw: Any, lane: Any) -> Any:
+        y, x = (yt * th + ih) * sh + ry * dh, (xt * tw + iw) * sw + rx * dw
+        value, inside = pixel(n, ov, y, x, lane, *inner)
+        scaled = value * packed[(ov, *inner, ry, rx, lane)]
+        if inside is not None:
+            # The product, not the pixel: outside the image nothing is left to multiply.
+            scaled = tirx.if_then_else(inside, scaled, tirx.const(0, workload.dtype))
+        return te.sum(scaled, [*inner, ry, rx])
+
+    shape = (workload.n, geo.vectors, geo.tiles_h, geo.tiles_w, th, tw, nr)
+    acc = te.compute(shape, product, name="acc", attrs=stage("acc"))
+
+    def from_blocks(n: Any, ob: Any, y: Any, x: Any, lane: Any) -> Any:
+        return acc[n, ob, y // th, x // tw, y % th, x % tw, lane]
+
+    def from_channels(n: Any, y: Any, x: Any, o: Any) -> Any:
+        return acc[n, o // nr, y // th, x // tw, y % th, x % tw, o % nr]
+
+    return te.compute(
+        shape_in(config.out_layout, workload.n, workload.co, workload.oh, workload.ow),
+        from_blocks if block_of(config.out_layout) else from_channels,
+        name="unpack",
+        attrs=stage("unpack"),
+    )
+
+
+def _pixels(geo: DepthwiseGeometry, data: te.Tensor) -> Any:
+    """Return (n, vector, padded y, padded x, lane ...) -> (value, whether it is in the image)."""
+    w, layout = geo.workload, geo.config.data_layout
+    top, left, conditional = *w.padding[:2], any(w.padding) and not geo.copies
+    image = data
+    if geo.copies:
+        shape = shape_in(layout, w.n, w.ci, *geo.padded_size)
+        image = padded(data, spatial_axis(layout), w.padding, shape)
+
+    def pixel(n: Any, ov: Any, y: Any, x: Any, *lane: Any) -> tuple[Any, Any]:
+        if not conditional:
+            return image[_channel_index(geo, n, ov, y, x, *lane)], None
+        y, x = y - top, x - left
+        inside = tirx.all(y >= 0, y < w.h, x >= 0, x < w.w)
+        return image[_channel_index(geo, n, ov, y, x, *lane)], inside
+
+    return pixel
+
+
+def _channel_index(
+    geo: DepthwiseGeometry, n: Any, ov: Any, y: Any, x: Any, lane: Any, inner: Any = 0
+) -> tuple[Any, ...]:
+    """Index of the input channel of an output lane (the `inner`th of its group), at a pixel."""
+    nr, times = geo.config.nr, geo.multiplier
+    block = block_of(geo.config.data_layout)
+    if geo.ci_group > 1:
+        vectors = block // geo.ci_vector
+        within = ov % vectors * geo.ci_vector + lane // geo.co_group * geo.ci_group + inner
+        return (n, ov // vectors, y, x, within)
+    if block == nr and times == 1:
+        return (n, ov, y, x, lane)
+    if times % nr == 0:
+        # All lanes read the same channel: a broadcast.
+        channel = ov // (times // nr)
+    elif nr % times == 0:
+        channel = ov * (nr // times) + lane // times
+    else:
+        channel = (ov * nr + lane) // times
+    return (n, channel // block, y, x, channel % block) if block else (n, y, x, channel)
+
+
+IMPLEMENTATION = Template(
+    name=NAME,
+    kind="conv2d",
+    applies=choices.applies,
+    configs=partial(choices.configs, NAME),
+    estimate=model.estimate,
+    workspace_bytes=model.workspace_bytes,
+    pack=pack_weights,
+    pack_te=pack_weights_te,
+    compute=compute,
+    schedule=schedule,
+    relaid=choices.relaid,
+    every=partial(space, NAME, relaid=True),
+)

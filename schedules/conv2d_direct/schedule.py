@@ -1,0 +1,193 @@
+"""The schedule template of direct convolution: loops over tiles, padding, edges, threads."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import s_tir
+
+from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
+from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
+from tvm_blislike.model import notes
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.layouts import block_of, spatial_axis
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules.blocks import call_kernel, unroll_block
+from tvm_blislike.schedules.common import (
+    STAGE,
+    annotate_axis,
+    annotate_vector,
+    fuse_epilogue,
+    pad_columns,
+    stages,
+)
+from tvm_blislike.schedules.lowering.edges import BORDER, EDGE
+from tvm_blislike.schedules.lowering.prefetch import PREFETCH, ROLE
+
+# Axes of the rows of a block of C.
+_ROWS = ("mh", "mw")
+
+
+def schedule(
+    sch: s_tir.Schedule,
+    workload: Conv2dWorkload,
+    config: Config,
+    core: Core,
+    threads: int,
+) -> None:
+    """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
+    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
+    geo = DirectGeometry(workload, config)
+    epilogue = fuse_epilogue(sch)
+    loops = _tile_epilogue(sch, epilogue, geo, kernel)
+    marked = stages(sch)
+    acc = marked["acc"]
+    sch.compute_at(marked.get("sums", acc), loops["xt"], preserve_unit_loops=True)
+    if "sums" in marked:
+        sch.compute_at(acc, _chunk_loop(sch, marked["sums"]), preserve_unit_loops=True)
+    if "pad" in marked:
+        _place_padding(sch, marked["pad"], loops, geo, kernel)
+    _parallelize(sch, loops, geo, threads)
+    if "sums" in marked:
+        _vectorize_sums(sch, marked["sums"], kernel)
+    call = _tensorize(sch, acc, geo, kernel)
+    _prefetch_panels(sch, loops, call, geo)
+
+
+def _tile_epilogue(
+    sch: s_tir.Schedule, epilogue: Any, geo: DirectGeometry, kernel: Microkernel
+) -> dict[str, Any]:
+    """Split the epilogue's loops into tiles and say where the edges are."""
+    config, groups = geo.config, geo.workload.groups
+    if geo.is_blocked:
+        n, ob, oh, ow, lane = sch.get_loops(epilogue)
+        g, block = sch.split(ob, [groups, geo.co_blocks])
+        ot, columns = sch.split(block, [None, geo.blocks])
+        annotate_axis(sch, columns, "blocks")
+        sch.unroll(columns)
+        block_loops = [columns, lane]
+    else:
+        n, oh, ow, channel = sch.get_loops(epilogue)
+        g, inner = sch.split(channel, [groups, geo.co_group])
+        ot, lane = sch.split(inner, [geo.parts, None if geo.parts == 1 else config.nr])
+        annotate_axis(sch, lane, "lanes")
+        block_loops = [lane]
+    yt, ih = sch.split(oh, [None, config.tile_h])
+    yo, yi = sch.split(yt, [None, config.oh_block])
+    xt, iw = sch.split(ow, [None, config.tile_w])
+    outer = [n, yo, g, ot] if config.loop_order == "rows" else [n, g, ot, yo]
+    sch.reorder(*outer, yi, xt, ih, iw, *block_loops)
+    for loop, axis in ((ih, "mh"), (iw, "mw")):
+        sch.unroll(loop)
+        annotate_axis(sch, loop, axis)
+    annotate_axis(sch, yi, "yi")
+    annotate_vector(sch, lane, kernel.lanes)
+    loops = {"n": n, "g": g, "ot": ot, "yo": yo, "yi": yi, "xt": xt}
+    _annotate_edges(sch, loops, geo, kernel)
+    return loops
+
+
+def _annotate_edges(
+    sch: s_tir.Schedule, loops: dict[str, Any], geo: DirectGeometry, kernel: Microkernel
+) -> None:
+    config, workload = geo.config, geo.workload
+    if workload.ow % config.tile_w:
+        sch.annotate(loops["xt"], EDGE, notes.write({"mw": workload.ow % config.tile_w}))
+    cut_rows = workload.oh % config.tile_h
+    cut_slab = geo.tiles_h % config.oh_block
+    if cut_slab:
+        sch.annotate(loops["yo"], EDGE, notes.write({"yi": cut_slab}))
+    elif cut_rows:
+        # The cut row of blocks is the last of the last slab: the config keeps one of both at 1.
+        rows = loops["yo" if config.oh_block == 1 else "yi"]
+        sch.annotate(rows, EDGE, notes.write({"mh": cut_rows}))
+    cut = geo.co_group - (geo.tiles - 1) * config.nr
+    if cut < config.nr:
+        edge = {"nr": math.ceil(cut / kernel.lanes), "lanes": cut}
+        if geo.is_blocked:
+            edge["blocks"] = cut // geo.co_block
+        sch.annotate(loops["ot"], EDGE, notes.write(edge))
+
+
+def _place_padding(
+    sch: s_tir.Schedule, pad: Any, loops: dict[str, Any], geo: DirectGeometry, kernel: Microkernel
+) -> None:
+    layout = geo.config.data_layout
+    rank = 5 if block_of(layout) else 4
+    if geo.config.loop_order == "rows":
+        sch.compute_at(pad, loops["yo"], preserve_unit_loops=True)
+    inner = sch.get_loops(pad)[-rank:]
+    if geo.config.loop_order != "rows":
+        sch.parallel(inner[1])
+    annotate_vector(sch, inner[-1], kernel.lanes)
+    # Columns outside the image split off: the copy in between is a plain vector loop.
+    sch.annotate(inner[spatial_axis(layout) + 1], BORDER, pad_columns(sch, pad))
+
+
+def _parallelize(
+    sch: s_tir.Schedule, loops: dict[str, Any], geo: DirectGeometry, threads: int
+) -> None:
+    if threads == 1:
+        return
+    if geo.workload.n % threads == 0:
+        sch.parallel(loops["n"])
+    elif geo.config.loop_order == "rows":
+        sch.parallel(loops["yo"])
+    elif geo.workload.groups > 1:
+        sch.parallel(loops["g"])
+    else:
+        sch.parallel(loops["ot"])
+
+
+def _chunk_loop(sch: s_tir.Schedule, sums: Any) -> Any:
+    """Have a block of C added up chunk by chunk; return the loop over chunks."""
+    ih, iw, j, q = sch.get_loops(sums)[-4:]
+    sch.reorder(q, ih, iw, j)
+    sch.unannotate(sums, STAGE)
+    return q
+
+
+def _vectorize_sums(sch: s_tir.Schedule, sums: Any, kernel: Microkernel) -> None:
+    """Zero the sums of a block of C, then widen and add a chunk, in vectors."""
+    zero = sch.decompose_reduction(sums, sch.get_loops(sums)[-4])
+    for block in (zero, sums):
+        annotate_vector(sch, unroll_block(sch, block, kernel, _ROWS), kernel.lanes)
+
+
+def _tensorize(sch: s_tir.Schedule, acc: Any, geo: DirectGeometry, kernel: Microkernel) -> Any:
+    """Put the micro-kernel in; return the loop whose body is one call of it."""
+    workload, config = geo.workload, geo.config
+    reductions = 3 if geo.window else 4
+    inner = sch.get_loops(acc)[-(3 + reductions) :]
+    ih, iw, j = inner[:3]
+    *outer, k = inner[3:]
+    sch.reorder(*outer, k, ih, iw, j)
+    sch.unannotate(acc, STAGE)
+    zero = sch.decompose_reduction(acc, outer[0])
+    sch.vectorize(unroll_block(sch, zero, kernel, _ROWS))
+    shape = UpdateShape(
+        config.tile_h,
+        config.tile_w,
+        kr=workload.kw if geo.window else geo.ci_block,
+        unroll=config.kr,
+        view="window" if geo.window else "rows",
+        sh=workload.stride[0],
+        sw=workload.stride[1],
+        dw=workload.dilation[1] if geo.window else 1,
+    )
+    call_kernel(sch, acc, (k, ih, iw, j), kernel, shape)
+    return outer[-1]
+
+
+def _prefetch_panels(
+    sch: s_tir.Schedule, loops: dict[str, Any], call: Any, geo: DirectGeometry
+) -> None:
+    """Ask for the next tile's weights while this tile's are in use (`schedules.prefetch`)."""
+    if not geo.config.prefetch:
+        return
+    spec = {"columns": geo.tiles_w, "blocks": geo.config.oh_block * geo.tiles_w}
+    sch.annotate(loops["yi"], PREFETCH, notes.write(spec))
+    sch.annotate(loops["xt"], ROLE, "column")
+    sch.annotate(call, ROLE, "call")

@@ -1,0 +1,211 @@
+"""The schedule template of the im2col convolution: loops over tiles, packing, edges, threads."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import s_tir
+
+from tvm_blislike.cost_models.conv2d_im2col.geometry import BATCH, FILTERS, PIXELS, Im2colGeometry
+from tvm_blislike.cost_models.conv2d_im2col.slicing import INPUT_STATIONARY
+from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
+from tvm_blislike.model import notes
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules.blocks import call_kernel, unroll_block
+from tvm_blislike.schedules.common import (
+    STAGE,
+    annotate_axis,
+    annotate_vector,
+    fuse_epilogue,
+    stages,
+)
+from tvm_blislike.schedules.lowering.edges import EDGE, LAST_EDGE
+from tvm_blislike.schedules.lowering.in_place import IN_PLACE
+from tvm_blislike.schedules.lowering.lower import UNROLL, UNSWITCH
+from tvm_blislike.schedules.lowering.pieces import IMAGE, PIECES
+from tvm_blislike.schedules.lowering.turns import TURN
+
+
+def schedule(
+    sch: s_tir.Schedule,
+    workload: Conv2dWorkload,
+    config: Config,
+    core: Core,
+    threads: int,
+) -> None:
+    """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
+    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
+    geo = Im2colGeometry(workload, config)
+    epilogue = fuse_epilogue(sch)
+    marked = stages(sch)
+    parallel = geo.parallel_loop(threads)
+    # The epilogue with the pixel of a block of rows as an axis in place of y and x: `compute_at`
+    # then sees that a tile of pixels is enough.
+    sch.reverse_compute_inline(epilogue)
+    loops = _tile_epilogue(sch, marked["pixels"], geo, kernel, parallel)
+    acc, place = marked["acc"], loops["outer" if geo.on_demand else "yb"]
+    if geo.sets == 1:
+        sch.compute_at(acc, loops["inner"], preserve_unit_loops=True)
+    else:
+        sch.compute_at(acc, loops["yb"], preserve_unit_loops=True)
+        place = _tile_sums(sch, acc, geo, kernel, parallel)
+    _place_packing(sch, marked, place, geo, kernel)
+    _tensorize(sch, acc, geo, kernel, core)
+
+
+def _inner(geo: Im2colGeometry, it: Any, jt: Any) -> tuple[Any, Any]:
+    """Loops over tiles, the inner one last: the other one's tile stays."""
+    return (jt, it) if geo.config.loop_order == INPUT_STATIONARY else (it, jt)
+
+
+def _tile_epilogue(
+    sch: s_tir.Schedule, epilogue: Any, geo: Im2colGeometry, kernel: Microkernel, parallel: str
+) -> dict[str, Any]:
+    """Split the epilogue's loops into blocks and tiles and say where the edges are."""
+    w = geo.workload
+    n, co, yb, f = sch.get_loops(epilogue)
+    ic, it, i = sch.split(co, [None, geo.block_tiles, geo.filters])
+    jt, j = sch.split(f, [None, geo.windows])
+    outer = [ic, n, yb] if parallel == FILTERS else [n, yb, ic]
+    sch.reorder(*outer, *_inner(geo, it, jt), i, j)
+    sch.unroll(i)
+    sch.annotate(j, IMAGE, [w.oh, w.ow])
+    if geo.filters_across:
+        annotate_axis(sch, i, "lanes")
+        annotate_axis(sch, j, "mw")
+        sch.annotate(i, TURN, kernel.lanes)
+    else:
+        annotate_axis(sch, i, "mw")
+        annotate_axis(sch, j, "lanes")
+        annotate_vector(sch, j, kernel.lanes)
+    last = geo.filter_tiles - (geo.filter_blocks - 1) * geo.block_tiles
+    if last < geo.block_tiles or geo.co % geo.filters:
+        sch.annotate(ic, EDGE, notes.write({"it": last}))
+    _annotate_edges(sch, it, jt, geo, kernel, LAST_EDGE)
+    if parallel:
+        sch.parallel({BATCH: n, PIXELS: yb, FILTERS: ic}[parallel])
+    outer, inner = _inner(geo, it, jt)
+    return {"yb": yb, "outer": outer, "inner": inner}
+
+
+def _annotate_edges(
+    sch: s_tir.Schedule, it: Any, jt: Any, geo: Im2colGeometry, kernel: Microkernel, last: str
+) -> None:
+    """Say how the last tiles differ: of pixels in every block, of filters as `last` says."""
+    annotate_axis(sch, it, "it")
+    filters, pixels = geo.co % geo.filters, geo.pixels % geo.windows
+    if filters:
+        sch.annotate(it, last, notes.write(_cut(filters, geo.filters_across, kernel)))
+    if pixels:
+        sch.annotate(jt, EDGE, notes.write(_cut(pixels, not geo.filters_across, kernel)))
+
+
+def _cut(size: int, across: bool, kernel: Microkernel) -> dict[str, int]:
+    """Return the extents of a cut tile: along the vectors, or of rows of the block."""
+    return {"nr": math.ceil(size / kernel.lanes), "lanes": size} if across else {"mw": size}
+
+
+def _tile_sums(
+    sch: s_tir.Schedule, acc: Any, geo: Im2colGeometry, kernel: Microkernel, parallel: str
+) -> Any:
+    """Loops of partial sums in memory; return the one over sets of channels."""
+    it, jt, i, j, pc, p = sch.get_loops(acc)[-6:]
+    sch.reorder(pc, *_inner(geo, it, jt), p, i, j)
+    # All filters, or those of a thread, whose last one has the last tile.
+    _annotate_edges(sch, it, jt, geo, kernel, LAST_EDGE if parallel == FILTERS else EDGE)
+    return pc
+
+
+def _place_packing(
+    sch: s_tir.Schedule,
+    marked: dict[str, Any],
+    place: Any,
+    geo: Im2colGeometry,
+    kernel: Microkernel,
+) -> None:
+    """Copy the windows of a block of rows and a set of channels, channel by channel.
+
+    Each tap's copy of a row is loaded by itself, at an unaligned address, or (`Config.packing`) the
+    taps of a row of the kernel are shifted out of two vectors that are loaded once.
+    """
+    w, panels = geo.workload, marked["panels"]
+    sch.compute_at(panels, place, preserve_unit_loops=True)
+    jt, k, j = sch.get_loops(panels)[-3:]
+    c, ry, rx = sch.split(k, [None, w.kh, w.kw])
+    sch.reorder(c, ry, rx, jt, j)
+    if geo.in_place:
+        _read_in_place(sch, c, j, geo, kernel)
+        return
+    f = sch.fuse(jt, j)
+    if geo.shifts:
+        sch.reorder(f, rx)
+    cuts = {*range(0, geo.pixel_tiles * geo.windows, geo.windows), geo.pixels}
+    if not geo.is_plain:
+        cuts |= set(range(0, geo.pixels, w.ow))
+    if geo.on_demand:
+        annotate_axis(sch, f, "mw" if geo.filters_across else "lanes")
+        cuts = {0}
+    note = {"width": kernel.lanes, "cuts": sorted(cuts)}
+    note |= {"shifts": 1} if geo.shifts else {}
+    sch.annotate(f, PIECES, notes.write(note))
+    sch.annotate(f, IMAGE, [w.oh, w.ow])
+    if "slab" in marked:
+        _place_slab(sch, marked["slab"], c, geo, kernel)
+
+
+def _read_in_place(
+    sch: s_tir.Schedule, outer: Any, inner: Any, geo: Im2colGeometry, kernel: Microkernel
+) -> None:
+    """Have the copies of windows left out; the pixels of a tile are neighbours in the image."""
+    w = geo.workload
+    if kernel.isa == "neon":
+        raise ValueError(f"{kernel.name} needs panels of windows; use packing=''")
+    sch.annotate(outer, IN_PLACE, 1)
+    sch.annotate(inner, IMAGE, [w.oh, w.ow])
+
+
+def _place_slab(
+    sch: s_tir.Schedule, slab: Any, channel: Any, geo: Im2colGeometry, kernel: Microkernel
+) -> None:
+    """Pad the rows of some channels; whether a row is inside the image is asked once per row."""
+    w = geo.workload
+    outer, _ = sch.split(channel, [None, geo.slab_channels])
+    sch.compute_at(slab, outer, preserve_unit_loops=True)
+    row, phase, q = sch.get_loops(slab)[-3:]
+    sch.annotate(row, UNSWITCH, 1)
+    sch.annotate(phase, UNROLL, 1)
+    left, stride = w.padding[1], w.stride[1]
+    cuts = set()
+    for part in range(geo.phases):
+        cuts |= {-((part - left) // stride), (w.w - 1 + left - part) // stride + 1}
+    note = {"width": kernel.lanes, "cuts": sorted(c for c in cuts if c > 0)}
+    sch.annotate(q, PIECES, notes.write(note))
+
+
+def _tensorize(
+    sch: s_tir.Schedule, acc: Any, geo: Im2colGeometry, kernel: Microkernel, core: Core
+) -> None:
+    """Update a block of C by one micro-kernel call: in registers, or partial sums in memory."""
+    in_memory = geo.sets > 1
+    steps = geo.channels * geo.taps
+    if in_memory:
+        p, i, j = sch.get_loops(acc)[-3:]
+    else:
+        i, j, pc, p = sch.get_loops(acc)[-4:]
+        sch.reorder(pc, p, i, j)
+    sch.unannotate(acc, STAGE)
+    if not in_memory:
+        sch.vectorize(unroll_block(sch, sch.decompose_reduction(acc, pc), kernel))
+    shape = UpdateShape(
+        1,
+        geo.config.mr,
+        kr=steps,
+        unroll=geo.config.kr,
+        view="panel",
+        in_memory=in_memory,
+        in_order=core.in_order,
+    )
+    call_kernel(sch, acc, (p, i, j), kernel, shape)

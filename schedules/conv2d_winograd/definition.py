@@ -1,0 +1,274 @@
+"""Winograd convolution on NCHWc or NHWC images: fewer multiplications through transforms.
+
+For tiles of m x m outputs of an r x r kernel, n = m + r - 1 (thesis section 6.1, Lavin 2016):
+
+    Y = AT [ (G g GT) * (BT d B) ] A
+
+Summed over input channels, the elementwise product is one GEMM for each of the n x n points:
+tiles x ci times ci x co, done by the same micro-kernels as everything else. Kernels of 1 x r and
+r x 1 are nestings with F(1, 1), the identity. Weights are transformed at compile time into panels
+[chunk of nc][point][panel of nr][ci][nr].
+
+Loops ("tiles" order):
+
+    for n, yb, xb          parallel; a block of tiles
+      V[point, tile, ci]   input transform, rows first: every pass is one-dimensional
+      for oc               a chunk of output channels
+        P[point, tile, co] = micro-kernels over ci
+        for tile, ob       output transform, columns first; epilogue; store
+
+V and P of a block stay in L2; the weights stream past them, from L2, L3 or memory, once per block.
+"channels" order transforms the whole image first and divides the chunks of output channels among
+the threads: for small images, whose few blocks would each read all weights.
+
+Channels that fill no vectors (NHWC: 24, 57) are transformed in blocks of 16 of which the last is
+narrower, V has as many columns as there are channels, and only panels of weights are filled up with
+zeros: 1.6 to 2.5 times as fast as direct convolution from 8 channels on (`winograd_configs`).
+
+`Config.transform` = "flat" transforms a patch in one pass (`winograd_programs`): no more additions,
+but all points alive at once. One core with 32 vector registers, 64 channels of 56x56 and 128 of
+28x28: F(2, 3), 16 points, is 1 and 4 % faster than pass by pass, F(4, 3), 36 points, 1 and 3 %
+slower, F(6, 3), 64 points, 17 and 11 % slower; compiling takes up to four times as long. Hence the
+passes by default.
+
+Tiles at the border read zeros outside the image. The condition is tested per row of a patch, not
+per pixel (`lowering.UNSWITCH`, Winogen's unswitching, thesis section 6.10): a row outside is
+skipped, a row inside runs without conditions. Indirection, the other way there, loads the address
+of each pixel from a table and needs zeros in memory that the addresses outside point at. Whole
+layers, F(4, 3), fastest of 60 runs on one core in ms, the last column as a measure of what is left
+to gain:
+
+    channels, size    unswitched    each pixel tested    indirection    padded beforehand
+    64, 56            0.412         0.413                0.415          0.412
+    128, 28           0.380         0.409                0.388          0.421
+    256, 14           0.563         0.581                0.555          0.548
+
+Both are as fast as an image without borders; unswitching needs no table and no zero pixel.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+
+from tvm_blislike.cost_models.conv2d_winograd import configs as choices
+from tvm_blislike.cost_models.conv2d_winograd import estimate as model
+from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
+from tvm_blislike.cost_models.conv2d_winograd.space import space
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.layouts import block_of, shape_in
+from tvm_blislike.model.registry import Template
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules.common import stage
+from tvm_blislike.schedules.conv2d_winograd.passes import flat_pass, one_pass, select, transform
+from tvm_blislike.schedules.conv2d_winograd.schedule import schedule
+from tvm_blislike.schedules.conv2d_winograd.transforms import Transforms, transform_weights
+from tvm_blislike.schedules.conv2d_winograd.transforms import error_bound as transforms_error
+
+
+def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) -> np.ndarray:
+    """Transform OIHW weights and cut them into panels: `WinogradGeometry.packed_shape`."""
+    geo = WinogradGeometry(workload, config)
+    rows, columns = _transforms(workload, config)
+    points = transform_weights(weights, rows, columns).astype(weights.dtype)
+    missing = geo.chunks * config.nc - workload.co
+    filled = np.pad(points, ((0, 0), (0, 0), (0, 0), (0, missing)))
+    panels = filled.reshape(*points.shape[:3], geo.chunks, geo.panels, config.nr)
+    return np.ascontiguousarray(panels.transpose(3, 0, 1, 4, 2, 5))
+
+
+def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor) -> te.Tensor:
+    """`pack_weights` as TE stages, for weights that are not known at compile time."""
+    geo = WinogradGeometry(workload, config)
+    rows, columns = _transforms(workload, config)
+
+    def along_height(xi: Any, kw: Any, co: Any, ci: Any) -> Any:
+        kernel_rows = [weights[co, ci, i, kw] for i in range(workload.kh)]
+        return one_pass(rows.g, xi, kernel_rows, workload.dtype)
+
+    half = te.compute(
+        (geo.patch_h, workload.kw, workload.co, workload.ci), along_height, name="half_weights"
+    )
+
+    def value(chunk: Any, xi: Any, nu: Any, panel: Any, ci: Any, j: Any) -> Any:
+        co = chunk * config.nc + panel * config.nr + j
+        kernel_columns = [half[xi, i, co, ci] for i in range(workload.kw)]
+        zero = tirx.const(0, workload.dtype)
+        return _where(
+            co, workload.co, one_pass(columns.g, nu, kernel_columns, workload.dtype), zero
+        )
+
+    return te.compute(geo.packed_shape, value, name="packed_weights")
+
+
+def error_bound(workload: Conv2dWorkload, config: Config) -> float:
+    """Return the error to expect relative to the largest output (`winograd_transforms`)."""
+    w = workload
+    return _error_bound(config.tile_h, config.tile_w, w.kh, w.kw, w.ci, w.dtype)
+
+
+@functools.cache
+def _error_bound(tile_h: int, tile_w: int, kh: int, kw: int, ci: int, dtype: str) -> float:
+    return transforms_error(transform(tile_h, kh), transform(tile_w, kw), ci, dtype)
+
+
+def _transforms(workload: Conv2dWorkload, config: Config) -> tuple[Transforms, Transforms]:
+    """Return the transforms along the height and along the width."""
+    return transform(config.tile_h, workload.kh), transform(config.tile_w, workload.kw)
+
+
+def compute(
+    workload: Conv2dWorkload, config: Config, data: te.Tensor, packed: te.Tensor
+) -> te.Tensor:
+    """Define the convolution.
+
+    Parameters
+    ----------
+    data : te.Tensor
+        The image batch, (n, ci / lanes, h, w, lanes) or (n, h, w, ci).
+    packed : te.Tensor
+        Weights as `pack_weights` makes them.
+
+    Returns
+    -------
+    te.Tensor
+        The result, (n, co / lanes, oh, ow, lanes) or (n, oh, ow, co).
+    """
+    geo = WinogradGeometry(workload, config)
+    grid = (workload.n, geo.blocks_h, geo.blocks_w)
+    points = (geo.patch_h, geo.patch_w)
+    transformed = _input_transform(geo, data, grid)
+
+    k = te.reduce_axis((0, workload.ci), "k")
+    mr, nr = config.mr, config.nr
+    # Whole micro-kernel blocks: those that reach beyond the tiles are cut in the schedule.
+    groups = -(-geo.tiles // mr)
+
+    def product(*index: Any) -> Any:
+        n, yb, xb, chunk, xi, nu, panel, group, i, j = index
+        pixel = transformed[n, yb, xb, xi, nu, group * mr + i, k]
+        return te.sum(pixel * packed[chunk, xi, nu, panel, k, j], axis=k)
+
+    shape = (*grid, geo.chunks, *points, geo.panels, groups, mr, nr)
+    acc = te.compute(shape, product, name="acc", attrs=stage("acc"))
+    products = te.compute(
+        (*grid, geo.chunks, *points, geo.panels, geo.tiles, nr),
+        lambda *i: acc[(*i[:-2], i[-2] // mr, i[-2] % mr, i[-1])],
+        name="products",
+        attrs=stage("products"),
+    )
+    return _output_transform(geo, products)
+
+
+def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ...]) -> te.Tensor:
+    """Return V: (n, yb, xb, patch_h, patch_w, tiles, ci).
+
+    Flat transforms have a copy of the patch for their first stage, with zeros outside the image:
+    conditions then stay out of their long expressions.
+    """
+    w, c, block = geo.workload, geo.config, geo.in_block
+    rows, columns = _transforms(w, c)
+
+    def loaded(n: Any, ib: Any, y: Any, x: Any, lane: Any) -> Any:
+        if block_of(c.data_layout):
+            return data[n, ib, y, x, lane]
+        return data[n, y, x, ib * block + lane]
+
+    def patch_row(n: Any, yb: Any, xb: Any, r: Any, q: Any, ib: Any, i: Any, nu: Any, lane: Any):
+        y = (yb * geo.block_h + r) * c.tile_h + i - w.padding[0]
+        x = (xb * geo.block_w + q) * c.tile_w - w.padding[1]
+
+        def pixel(j: int) -> Any:
+            inside = tirx.all(y >= 0, y < w.h, x + j >= 0, x + j < w.w)
+            zero = tirx.const(0, w.dtype)
+            return tirx.if_then_else(inside, loaded(n, ib, y, x + j, lane), zero)
+
+        pixels = [pixel(j) for j in range(geo.patch_w)]
+        return select(nu, pixels) if geo.flat else one_pass(columns.bt, nu, pixels, w.dtype)
+
+    shape = (*grid, geo.block_h, geo.block_w, geo.in_blocks, geo.patch_h, geo.patch_w, block)
+    patch = te.compute(shape, patch_row, name="patch_rows", attrs=stage("patch_rows"))
+
+    def value(n: Any, yb: Any, xb: Any, xi: Any, nu: Any, t: Any, channel: Any) -> Any:
+        at = (n, yb, xb, t // geo.block_w, t % geo.block_w, channel // block)
+        lane = channel % block
+        if geo.flat:
+            pixels = [patch[(*at, *pixel, lane)] for pixel in np.ndindex(geo.patch_h, geo.patch_w)]
+            result = flat_pass(rows.bt, columns.bt, (xi, nu), pixels, w.dtype)
+        else:
+            column = [patch[(*at, i, nu, lane)] for i in range(geo.patch_h)]
+            result = one_pass(rows.bt, xi, column, w.dtype)
+        return _where(channel, w.ci, result, patch[(*at, 0, 0, block - 1)], block)
+
+    return te.compute(
+        (*grid, geo.patch_h, geo.patch_w, geo.tiles, w.ci),
+        value,
+        name="transformed",
+        attrs=stage("transformed"),
+    )
+
+
+def _where(channel: Any, channels: int, value: Any, other: Any, block: int = 0) -> Any:
+    """Return `value` for channels that exist, which are all where they fill blocks.
+
+    With a block, the condition holds wherever the schedule computes anything, and is simplified
+    away; naming the last lane keeps `compute_at` from cutting the block to a varying size.
+    """
+    if block and channels % block == 0:
+        return value
+    return tirx.if_then_else(channel < channels, value, other)
+
+
+def _output_transform(geo: WinogradGeometry, products: te.Tensor) -> te.Tensor:
+    w, c, lanes = geo.workload, geo.config, geo.out_block
+    rows, columns = _transforms(w, c)
+
+    def tile_column(n: Any, ob: Any, yt: Any, xt: Any, a: Any, nu: Any, lane: Any) -> Any:
+        chunk, channel = ob * lanes // c.nc, ob * lanes % c.nc
+        block = (n, yt // geo.block_h, xt // geo.block_w, chunk)
+        t = yt % geo.block_h * geo.block_w + xt % geo.block_w
+        place = (channel // c.nr, t, channel % c.nr + lane)
+        if geo.flat:
+            patch = [products[(*block, *p, *place)] for p in np.ndindex(geo.patch_h, geo.patch_w)]
+            return flat_pass(rows.at, columns.at, (a, nu), patch, w.dtype)
+        column = [products[(*block, xi, nu, *place)] for xi in range(geo.patch_h)]
+        return one_pass(rows.at, a, column, w.dtype)
+
+    shape = (w.n, geo.out_blocks, geo.tiles_h, geo.tiles_w, *geo.half_shape, lanes)
+    half = te.compute(shape, tile_column, name="tile_columns", attrs=stage("tile_columns"))
+
+    def value(n: Any, ob: Any, y: Any, x: Any, lane: Any) -> Any:
+        at = (n, ob, y // c.tile_h, x // c.tile_w, y % c.tile_h)
+        values = [half[(*at, nu, lane)] for nu in range(geo.half_shape[1])]
+        b = x % c.tile_w
+        result = select(b, values) if geo.flat else one_pass(columns.at, b, values, w.dtype)
+        return _where(ob * lanes + lane, w.co, result, half[(*at, 0, lanes - 1)], lanes)
+
+    def of_channels(n: Any, y: Any, x: Any, channel: Any) -> Any:
+        return value(n, channel // lanes, y, x, channel % lanes)
+
+    return te.compute(
+        shape_in(c.out_layout, w.n, w.co, w.oh, w.ow),
+        value if block_of(c.out_layout) else of_channels,
+        name="unpack",
+        attrs=stage("unpack"),
+    )
+
+
+IMPLEMENTATION = Template(
+    name="conv2d_winograd",
+    kind="conv2d",
+    applies=choices.applies,
+    configs=choices.configs,
+    estimate=model.estimate,
+    workspace_bytes=model.workspace_bytes,
+    pack=pack_weights,
+    pack_te=pack_weights_te,
+    compute=compute,
+    schedule=schedule,
+    error_bound=error_bound,
+    every=space,
+)

@@ -1,0 +1,196 @@
+"""The schedule templates of the Winograd convolutions: loops over blocks, transforms, products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir
+
+from tvm_blislike.cost_models.conv2d_winograd.geometry import (
+    CHANNELS,
+    Winograd1dGeometry,
+    WinogradGeometry,
+)
+from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
+from tvm_blislike.model import notes
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.layouts import block_of
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules.blocks import call_kernel, unroll_block
+from tvm_blislike.schedules.common import (
+    STAGE,
+    align_rows,
+    annotate_axis,
+    annotate_vector,
+    fuse_epilogue,
+    stages,
+)
+from tvm_blislike.schedules.lowering.edges import EDGE
+from tvm_blislike.schedules.lowering.fresh_registers import FRESH
+from tvm_blislike.schedules.lowering.lower import UNROLL, UNSWITCH
+from tvm_blislike.schedules.lowering.panels import NEXT
+
+
+def schedule(
+    sch: s_tir.Schedule,
+    workload: Conv2dWorkload,
+    config: Config,
+    core: Core,
+    threads: int,
+) -> None:
+    """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
+    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
+    geo = WinogradGeometry(workload, config)
+    epilogue = fuse_epilogue(sch)
+    marked = stages(sch)
+    loops = tile_epilogue(sch, epilogue, geo, kernel)
+    # Consumers first: `compute_at` wants all readers of a stage inside the loop.
+    _schedule_output_transform(sch, marked["tile_columns"], loops["o"], geo, kernel)
+    schedule_products(sch, marked, loops["block"], geo, kernel)
+    _schedule_input_transform(sch, marked, loops["xb"], geo, kernel, threads)
+    parallelize(sch, loops, geo, threads)
+    tensorize(sch, marked["acc"], geo, kernel)
+
+
+def tile_epilogue(
+    sch: s_tir.Schedule, epilogue: Any, geo: WinogradGeometry, kernel: Microkernel
+) -> dict[str, Any]:
+    """Split the epilogue's loops into blocks, tiles and pixels of a tile."""
+    config, block = geo.config, geo.out_block
+    if block_of(config.out_layout):
+        n, ob, oh, ow, lane = sch.get_loops(epilogue)
+        oc, o = sch.split(ob, [None, config.nc // block])
+    else:
+        n, oh, ow, channel = sch.get_loops(epilogue)
+        oc, o, lane = sch.split(channel, [1, geo.out_blocks, block])
+    yb, r, a = sch.split(oh, [None, geo.block_h, config.tile_h])
+    xb, q, b = sch.split(ow, [None, geo.block_w, config.tile_w])
+    outer = [oc, n, yb, xb] if config.loop_order == CHANNELS else [n, yb, xb, oc]
+    sch.reorder(*outer, r, q, o, a, b, lane)
+    # Rows beyond the image, then columns.
+    annotate_step(sch, a, UNSWITCH)
+    annotate_step(sch, b, UNROLL)
+    annotate_vector(sch, lane, kernel.lanes)
+    annotate_cut(sch, o, lane, geo.workload.co % block)
+    return {"n": n, "oc": oc, "yb": yb, "xb": xb, "o": o, "block": outer[-1]}
+
+
+def annotate_cut(sch: s_tir.Schedule, blocks: Any, lane: Any, cut: int) -> None:
+    """Say how many channels the last block of an NHWC image has; 0 when it is whole."""
+    if cut:
+        annotate_axis(sch, lane, "lanes")
+        sch.annotate(blocks, EDGE, notes.write({"lanes": cut}))
+
+
+def annotate_step(sch: s_tir.Schedule, loop: Any, step: str) -> None:
+    """Mark a loop for `lowering.UNROLL` or `lowering.UNSWITCH`."""
+    sch.annotate(loop, step, 1)
+
+
+def schedule_products(
+    sch: s_tir.Schedule,
+    marked: dict[str, Any],
+    place: Any,
+    geo: WinogradGeometry,
+    kernel: Microkernel,
+) -> None:
+    """One GEMM per point: panels of weights outside, groups of mr tiles inside."""
+    products, acc, config = marked["products"], marked["acc"], geo.config
+    sch.compute_at(products, place, preserve_unit_loops=True)
+    one_d = isinstance(geo, Winograd1dGeometry)
+    point_axis = len(sch.get(products).writes[0].source.shape) - (5 if one_d else 4)
+    align_rows(sch, products, point_axis, geo.lanes)
+    *_, row, t, j = sch.get_loops(products)
+    group, i = sch.split(t, [None, config.mr])
+    sch.unroll(i)
+    annotate_axis(sch, i, "mw")
+    annotate_vector(sch, j, kernel.lanes)
+    cut = geo.row_tiles % config.mr
+    if cut:
+        sch.annotate(group, EDGE, notes.write({"mw": cut}))
+    calls = -(-geo.row_tiles // config.mr)
+    if config.prefetch:
+        # The next panel; where a call runs over kernel rows, each asks for its own part.
+        part = {"axis": -4 if one_d else -3, "elements": geo.workload.ci * config.nr}
+        apart = geo.rows if geo.rows > 1 else calls
+        note = {"operand": 1, "step": 1, "calls": apart, **part}
+        sch.annotate(row if geo.rows > 1 else group, NEXT, notes.write(note))
+    sch.annotate(group, FRESH, kernel.isa)
+    sch.compute_at(acc, group, preserve_unit_loops=True)
+
+
+def tensorize(sch: s_tir.Schedule, acc: Any, geo: WinogradGeometry, kernel: Microkernel) -> None:
+    """Zero a block of products in registers and sum over all channels of a kernel row by a call."""
+    one_d = isinstance(geo, Winograd1dGeometry)
+    i, j, *rows, k = sch.get_loops(acc)[-(4 if one_d else 3) :]
+    config = geo.config
+    sch.reorder(*rows, k, i, j)
+    sch.unannotate(acc, STAGE)
+    sch.vectorize(unroll_block(sch, sch.decompose_reduction(acc, [*rows, k][0]), kernel))
+    shape = UpdateShape(1, config.mr, kr=geo.workload.ci, unroll=config.kr)
+    call_kernel(sch, acc, sch.get_loops(acc)[-3:], kernel, shape)
+
+
+def _schedule_input_transform(
+    sch: s_tir.Schedule,
+    marked: dict[str, Any],
+    place: Any,
+    geo: WinogradGeometry,
+    kernel: Microkernel,
+    threads: int,
+) -> None:
+    """Rows of all patches of a block, then columns."""
+    transformed, patch = marked["transformed"], marked["patch_rows"]
+    if geo.config.loop_order != CHANNELS:
+        sch.compute_at(transformed, place, preserve_unit_loops=True)
+    *outer, xi, nu, t, channel = sch.get_loops(transformed)
+    r, q = sch.split(t, [None, geo.block_w])
+    ib, lane = sch.split(channel, [None, geo.in_block])
+    sch.reorder(r, q, ib, nu, xi, lane)
+    annotate_step(sch, xi, UNROLL)
+    if geo.flat:
+        annotate_step(sch, nu, UNROLL)
+    annotate_vector(sch, lane, kernel.lanes)
+    if geo.config.loop_order == CHANNELS and threads > 1:
+        sch.reorder(r, *outer[-3:], q)
+        sch.parallel(r)
+    align_rows(sch, transformed, 4, geo.lanes)
+    cut = geo.workload.ci % geo.in_block
+    annotate_cut(sch, ib, lane, cut)
+    sch.compute_at(patch, ib, preserve_unit_loops=True)
+    i, nu, lane = sch.get_loops(patch)[-3:]
+    annotate_step(sch, nu, UNROLL)
+    annotate_step(sch, i, UNSWITCH)
+    annotate_vector(sch, lane, kernel.lanes)
+    if cut:
+        annotate_axis(sch, lane, "lanes")
+
+
+def _schedule_output_transform(
+    sch: s_tir.Schedule, half: Any, place: Any, geo: WinogradGeometry, kernel: Microkernel
+) -> None:
+    """Columns of a tile's products; the epilogue's expression does the rows (flat: both)."""
+    sch.compute_at(half, place, preserve_unit_loops=True)
+    a, nu, lane = sch.get_loops(half)[-3:]
+    sch.reorder(nu, a, lane)
+    annotate_step(sch, a, UNROLL)
+    if geo.flat:
+        annotate_step(sch, nu, UNROLL)
+    annotate_vector(sch, lane, kernel.lanes)
+    if geo.workload.co % geo.out_block:
+        annotate_axis(sch, lane, "lanes")
+
+
+def parallelize(
+    sch: s_tir.Schedule, loops: dict[str, Any], geo: WinogradGeometry, threads: int
+) -> None:
+    """Divide images, chunks of output channels, or blocks of tiles among the threads."""
+    if threads == 1:
+        return
+    if geo.config.loop_order == CHANNELS:
+        sch.parallel(loops["oc"])
+    elif geo.workload.n % threads == 0:
+        sch.parallel(loops["n"])
+    else:
+        sch.parallel(loops["yb" if geo.parts_h > 1 else "xb"])

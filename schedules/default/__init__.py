@@ -1,0 +1,1 @@
+"""The schedule of every function without a template."""

@@ -1,0 +1,253 @@
+"""The order, fusion and parallelism of a stage's loops, and the choice of its vector axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import ir, s_tir, tirx
+from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
+from tvm.target import Target
+from tvm.target.codegen import llvm_get_vector_width, target_has_features
+
+from tvm_blislike.schedules.default.access import NestAccesses, analyze_nest, is_expensive, realizes
+from tvm_blislike.schedules.default.stages import BlockRV, Stage, Unscheduled, iterations
+from tvm_blislike.schedules.default.transpose import reading_loop, tile_size
+from tvm_blislike.schedules.lowering.rewrite import collect, constant
+
+# TVM's fork and join costs 5-10 us; two cores must save more than that.
+PARALLEL_NANOSECONDS = 15_000
+# In a function of several stages, one of this length joins in when all of them pay together.
+_JOINING_NANOSECONDS = 2_000
+# One core, data in the second-level cache: bytes per nanosecond of a vector copy.
+_BYTES_PER_NANOSECOND = 24
+# A transcendental function costs about as much as loading this many more elements.
+_EXPENSIVE_LOADS = 2
+
+LoopRV = s_tir.schedule.LoopRV
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the rule needs to know of a target."""
+
+    vector_bits: int
+    threads: int
+
+    @staticmethod
+    def of(target: Target) -> Machine:
+        """Read vector width and cores from `target`; 1 core when not stated."""
+        threads = target.attrs.get("num-cores", 1)
+        return Machine(_vector_bits(target), max(int(threads), 1))
+
+    def lanes(self, buffer: tirx.Buffer) -> int:
+        """Elements of `buffer` in one vector register."""
+        return max(self.vector_bits // max(buffer.dtype.bits, 8), 1)
+
+
+def _vector_bits(target: Target) -> int:
+    """Width of a vector register in bits."""
+    # TVM's own llvm_get_vector_width answers 512 for every x86, Haswell included.
+    if "x86" in str(target.attrs.get("mtriple", "")):
+        features = {512: "avx512f", 256: "avx"}
+        return next((w for w, f in features.items() if target_has_features(f, target)), 128)
+    return max(llvm_get_vector_width(target), 128)
+
+
+def shape_stages(sch: s_tir.Schedule, stages: list[Stage], machine: Machine) -> None:
+    """Give every stage its loops.
+
+    Parameters
+    ----------
+    sch : s_tir.Schedule
+        Schedule of the function, its producers inlined.
+    stages : list of Stage
+        The vector axis of each is filled in.
+    machine : Machine
+        Vector width and threads.
+    """
+    total = sum(_nanoseconds(sch, stage) for stage in stages)
+    for stage in stages:
+        own = _nanoseconds(sch, stage)
+        worth = total >= PARALLEL_NANOSECONDS and own >= _JOINING_NANOSECONDS
+        _shape_stage(sch, stage, machine, worth and machine.threads > 1)
+
+
+def _shape_stage(sch: s_tir.Schedule, stage: Stage, machine: Machine, parallel: bool) -> None:
+    """Order, fuse and parallelise the loops of one stage; choose its vector axis."""
+    _split_blocked_stores(sch, stage.block)
+    if not sch.get_loops(stage.block):
+        sch.add_unit_loop(stage.block)
+    loops = _order_by_store(sch, stage.block)
+    if stage.reduction is not None:
+        sch.compute_at(stage.reduction, loops[-1], preserve_unit_loops=True)
+        _choose_axis(sch, stage, machine)
+    nest = _analyse(sch, stage, loops)
+    stage.gathers = not stage.reduce_lanes and nest.gathers(len(loops) - 1)
+    if stage.gathers and stage.reduction is None:
+        loops = _fuse_runs(sch, nest, loops)
+        cut = _choose_tile(sch, stage, loops, machine)
+    else:
+        loops = _fuse_runs(sch, nest, loops, only_last=True, never=stage.reduce_lanes)
+        cut = len(loops) - 1
+    if parallel:
+        _parallelise(sch, loops[:cut], loops[cut], machine)
+
+
+def _fuse_runs(
+    sch: s_tir.Schedule,
+    nest: NestAccesses,
+    loops: list[LoopRV],
+    only_last: bool = False,
+    never: bool = False,
+) -> list[LoopRV]:
+    """Fuse adjacent loops that walk every buffer like one; only the innermost run if asked."""
+    runs = [[loops[-1]]]
+    for position in range(len(loops) - 2, -1, -1):
+        fits = not never and nest.contiguous_pair(position, position + 1)
+        if fits and not (only_last and len(runs) > 1):
+            runs[0].insert(0, loops[position])
+        else:
+            runs.insert(0, [loops[position]])
+    return [sch.fuse(*run) for run in runs]
+
+
+def _choose_tile(sch: s_tir.Schedule, stage: Stage, loops: list[LoopRV], machine: Machine) -> int:
+    """Decide on a transposition in registers; return the loop to cut between threads."""
+    nest = _analyse(sch, stage, loops)
+    stage.reading = reading_loop(nest)
+    written = sch.get(stage.block).writes[0].source
+    # TVM gives values of bfloat16 another type later, but not the variables they are bound to.
+    if stage.reading is None or str(written.dtype) == "bfloat16":
+        return len(loops) - 1
+    extents = [int(x.extent) for x in nest.loops]
+    lanes = machine.lanes(written)
+    stage.tile = tile_size(extents[stage.reading], extents[-1], lanes)
+    if stage.tile is None:
+        return len(loops) - 1
+    stage.family = "transpose"
+    return stage.reading
+
+
+def _split_blocked_stores(sch: s_tir.Schedule, block: BlockRV) -> None:
+    """Split the loops that a store to a blocked layout takes apart (`c // 16`, `c % 16`)."""
+    statement = sch.get(block)
+    names = [v.var for v in statement.iter_vars]
+    loops = sch.get_loops(block)
+    for index in statement.body.indices:
+        if not isinstance(index, tirx.FloorMod) or not isinstance(index.a, tirx.Var):
+            continue
+        position = next((i for i, v in enumerate(names) if v.same_as(index.a)), None)
+        factor = constant(index.b)
+        if position is None or factor is None or len(loops) != len(names):
+            continue
+        if int(sch.get(loops[position]).extent) % factor == 0:
+            sch.split(loops[position], factors=[None, factor])
+
+
+def _order_by_store(sch: s_tir.Schedule, block: BlockRV) -> list[LoopRV]:
+    """Reorder the loops of `block` to the order of its output in memory."""
+    loops = list(sch.get_loops(block))
+    top = sch.get(loops[0])
+    nest = analyze_nest(top, [sch.get(x) for x in loops], realizes(top))
+    strides = next(a.strides for a in nest.accesses if a.is_store)
+    if any(s is None for s in strides):
+        raise Unscheduled(f"{sch.get(block).name_hint} stores irregularly")
+    large = [constant(sch.get(x).extent) == 1 or 0 for x in loops]
+    order = sorted(range(len(loops)), key=lambda i: (not large[i], -abs(strides[i]), i))
+    ordered = [loops[i] for i in order]
+    if len(ordered) > 1:
+        sch.reorder(*ordered)
+    return ordered
+
+
+def _reduction_loops(sch: s_tir.Schedule, stage: Stage) -> list[LoopRV]:
+    count = sum(v.iter_type == tirx.IterVar.CommReduce for v in sch.get(stage.reduction).iter_vars)
+    return list(sch.get_loops(stage.reduction))[-count:] if count else []
+
+
+def _choose_axis(sch: s_tir.Schedule, stage: Stage, machine: Machine) -> None:
+    """Decide between lanes over outputs and lanes over the innermost reduction loop."""
+    reduction = _reduction_loops(sch, stage)
+    spatial = list(sch.get_loops(stage.block))
+    everything = [*spatial, *reduction]
+    top = sch.get(spatial[0])
+    nest = analyze_nest(
+        top, [sch.get(x) for x in everything], [get_sblockrealize(sch, stage.reduction)]
+    )
+    lanes = machine.lanes(sch.get(stage.reduction).writes[0].source)
+    if not reduction or not _can_be_split(sch.get(stage.reduction)):
+        return
+    nest.accesses = [a for a in nest.accesses if not a.is_store]
+    extents = [int(sch.get(x).extent) for x in everything]
+    longer = [i for i in range(len(spatial), len(everything)) if extents[i] > 1]
+    if not longer:
+        return
+    by_output = nest.vector_cost(len(spatial) - 1, lanes) / min(lanes, extents[len(spatial) - 1])
+    by_lanes = nest.vector_cost(longer[-1], lanes) / min(lanes, extents[longer[-1]])
+    stage.reduce_lanes = by_lanes < by_output
+    if stage.reduce_lanes:
+        _fuse_reduction(sch, stage, nest, reduction, len(spatial))
+
+
+def _can_be_split(block: s_tir.SBlock) -> bool:
+    """Tell whether partial results that all start at the initial value add up to the result."""
+    value, init = block.body.value, getattr(block.init.value, "value", None)
+    neutral = {tirx.Add: 0, tirx.Mul: 1}.get(type(value))
+    if not isinstance(value, tirx.Add | tirx.Max | tirx.Min | tirx.Mul):
+        return False
+    target = block.body.buffer
+    loads = [x.source.same_as(target) for x in collect(value.b, ir.TensorLoad)]
+    own = isinstance(value.a, ir.TensorLoad) and value.a.source.same_as(target)
+    return own and not any(loads) and (neutral is None or init == neutral)
+
+
+def _fuse_reduction(
+    sch: s_tir.Schedule,
+    stage: Stage,
+    nest: NestAccesses,
+    reduction: list[LoopRV],
+    first: int,
+) -> None:
+    """Fuse the innermost reduction loops that walk memory like one."""
+    nest.accesses = [a for a in nest.accesses if any(a.strides[first:])]
+    group = [reduction.pop()]
+    while reduction and nest.contiguous_pair(first + len(reduction) - 1, first + len(reduction)):
+        group.insert(0, reduction.pop())
+    sch.fuse(*group)
+
+
+def _analyse(sch: s_tir.Schedule, stage: Stage, loops: list[LoopRV]) -> NestAccesses:
+    top = sch.get(loops[0])
+    return analyze_nest(top, [sch.get(x) for x in loops], realizes(top))
+
+
+def _nanoseconds(sch: s_tir.Schedule, stage: Stage) -> float:
+    """Estimate one core's time for a stage from the elements it touches."""
+    total = 0.0
+    for block in (stage.block, stage.reduction):
+        if block is None:
+            continue
+        body = sch.get(block).body
+        touched = len(collect(body, ir.TensorLoad)) + 1
+        touched += _EXPENSIVE_LOADS if is_expensive(body) else 0
+        element_bytes = max(body.buffer.dtype.bits // 8, 1)
+        total += touched * element_bytes * iterations(sch, block)
+    return total / _BYTES_PER_NANOSECOND
+
+
+def _parallelise(
+    sch: s_tir.Schedule, outer: list[LoopRV], vector: LoopRV, machine: Machine
+) -> None:
+    """Fuse as few outer loops as balance the threads, or cut the vector loop itself."""
+    enough = 8 * machine.threads
+    count, taken = 1, 0
+    for loop in outer:
+        count *= int(sch.get(loop).extent)
+        taken += 1
+        if count >= enough or (count > 1 and count % machine.threads == 0):
+            sch.parallel(sch.fuse(*outer[:taken]))
+            return
+    if int(sch.get(vector).extent) >= count * machine.threads:
+        sch.parallel(vector)
+    elif count > 1:
+        sch.parallel(sch.fuse(*outer))

@@ -1,0 +1,168 @@
+"""Which blocks a function consists of, and which of them are computed together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import ir, s_tir, tirx
+from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
+
+from tvm_blislike.schedules.default.access import is_expensive
+from tvm_blislike.schedules.lowering.rewrite import collect, constant
+
+BlockRV = s_tir.schedule.SBlockRV
+
+
+class Unscheduled(Exception):
+    """Why a function cannot be analysed; its text is what `explain` prints."""
+
+
+@dataclass
+class Stage:
+    """An output block, the reduction computed for each of its points, and their vector axis.
+
+    Attributes
+    ----------
+    block, reduction : BlockRV
+        What is stored, and what is reduced for it first.
+    family : str
+        What `explain` prints.
+    reduce_lanes : bool
+        The vector axis is the innermost reduction loop, otherwise the innermost spatial one.
+    gathers : bool
+        Some load steps by more than one along the vector axis.
+    reading, tile : int
+        Loop that reads with unit stride and side of the tile, for transpositions.
+    """
+
+    block: BlockRV
+    reduction: BlockRV | None = None
+    family: str = "elementwise"
+    reduce_lanes: bool = False
+    gathers: bool = False
+    reading: int | None = None
+    tile: int | None = None
+
+
+def leaf_blocks(sch: s_tir.Schedule) -> list[BlockRV]:
+    """Return the blocks right below the root, in order."""
+    try:
+        root = sch.get_sblock("root")
+    except (s_tir.ScheduleError, RuntimeError, ValueError):
+        raise Unscheduled("no root block") from None
+    return list(sch.get_child_blocks(root))
+
+
+def check(sch: s_tir.Schedule, block: BlockRV) -> None:
+    """Refuse what the rest of the rule does not understand."""
+    statement = sch.get(block)
+    name = statement.name_hint
+    if collect(statement.body, s_tir.SBlockRealize):
+        raise Unscheduled(f"{name} has nested blocks")
+    if not isinstance(statement.body, tirx.BufferStore):
+        raise Unscheduled(f"{name} is no single store")
+    if statement.init is not None and not isinstance(statement.init, tirx.BufferStore):
+        raise Unscheduled(f"{name} reduces several values at once")
+    realize = get_sblockrealize(sch, block)
+    if constant(realize.predicate) != 1:
+        raise Unscheduled(f"{name} runs under a condition")
+    loops = [sch.get(loop) for loop in sch.get_loops(block)]
+    if any(constant(loop.extent) is None for loop in loops):
+        raise Unscheduled(f"{name} has a loop of unknown length")
+    if len({str(loop.loop_var.ty) for loop in loops}) > 1:
+        raise Unscheduled(f"{name} mixes index types")
+    for each in collect(statement.body, (tirx.BufferStore, ir.TensorLoad)):
+        buffer = each.buffer if isinstance(each, tirx.BufferStore) else each.source
+        if len(buffer.strides):
+            raise Unscheduled(f"{name} accesses the strided buffer {buffer.name}")
+    kinds = {v.iter_type for v in statement.iter_vars}
+    if not kinds <= {tirx.IterVar.DataPar, tirx.IterVar.CommReduce}:
+        raise Unscheduled(f"{name} has an ordered loop")
+
+
+def is_reduction(sch: s_tir.Schedule, block: BlockRV) -> bool:
+    """Tell whether `block` initialises and updates."""
+    return sch.get(block).init is not None
+
+
+def iterations(sch: s_tir.Schedule, block: BlockRV) -> int:
+    """Return how often `block` runs."""
+    total = 1
+    for loop in sch.get_loops(block):
+        total *= int(sch.get(loop).extent)
+    return total
+
+
+def unread_blocks(sch: s_tir.Schedule, blocks: list[BlockRV]) -> set[str]:
+    """Name the blocks whose result nobody needs, as FuseTIR leaves of unused tuple elements."""
+    outputs = list(sch.mod["main"].params)
+    unread: set[str] = set()
+    for block in reversed(blocks):
+        written = sch.get(block).writes[0].source
+        wanted = [c for c in sch.get_consumers(block) if sch.get(c).name_hint not in unread]
+        if not wanted and not any(written.same_as(p) for p in outputs):
+            unread.add(sch.get(block).name_hint)
+    return unread
+
+
+def inline_producers(sch: s_tir.Schedule, blocks: list[BlockRV]) -> None:
+    """Inline injective producers, except costly ones that would be computed again and again."""
+    for block in blocks:
+        if is_reduction(sch, block):
+            continue
+        consumers = sch.get_consumers(block)
+        if not consumers:
+            continue
+        work = sum(iterations(sch, c) for c in consumers)
+        if is_expensive(sch.get(block).body) and work > iterations(sch, block):
+            continue
+        try:
+            sch.compute_inline(block)
+        except s_tir.ScheduleError:
+            continue
+
+
+def pair_stages(sch: s_tir.Schedule, unread: set[str]) -> list[Stage]:
+    """Pair every reduction with the block that finishes its result, adding one if needed."""
+    stages: list[Stage] = []
+    taken: list[str] = []
+    blocks = [b for b in leaf_blocks(sch) if sch.get(b).name_hint not in unread]
+    for block in blocks:
+        if not is_reduction(sch, block):
+            continue
+        finish = _pointwise_consumer(sch, block, taken)
+        if finish is None:
+            finish = sch.cache_write(block, 0, "global")
+        taken.append(sch.get(finish).name_hint)
+        stages.append(Stage(finish, block, family="reduction"))
+    for block in blocks:
+        if not is_reduction(sch, block) and sch.get(block).name_hint not in taken:
+            stages.append(Stage(block))
+    return stages
+
+
+def _pointwise_consumer(sch: s_tir.Schedule, block: BlockRV, taken: list[str]) -> BlockRV | None:
+    """Return the only consumer of `block` when it reads each result exactly once."""
+    consumers = sch.get_consumers(block)
+    if len(consumers) != 1 or is_reduction(sch, consumers[0]):
+        return None
+    (consumer,) = consumers
+    statement = sch.get(consumer)
+    if statement.name_hint in taken:
+        return None
+    target = sch.get(block).writes[0].source
+    points = 1
+    for extent in target.shape:
+        points *= int(extent)
+    if points != iterations(sch, consumer):
+        return None
+    loads = [x for x in collect(statement.body, ir.TensorLoad) if x.source.same_as(target)]
+    used = [v for load in loads[:1] for i in load.indices for v in collect(i, tirx.Var)]
+    needed = [v.var for v in statement.iter_vars if constant(v.dom.extent) != 1]
+    same = all(any(v.same_as(u) for u in used) for v in needed)
+    alike = all(
+        a.same_as(b) or constant(a - b) == 0
+        for x in loads
+        for a, b in zip(x.indices, loads[0].indices, strict=True)
+    )
+    return consumer if same and alike else None

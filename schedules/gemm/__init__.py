@@ -1,0 +1,1 @@
+"""The algorithm `gemm`: its TE definition and its schedule."""

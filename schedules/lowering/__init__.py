@@ -1,0 +1,1 @@
+"""From a scheduled PrimFunc to loops: what TVM's own passes cannot do."""

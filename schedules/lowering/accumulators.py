@@ -1,0 +1,84 @@
+"""Buffers that must become registers: cut into rows that TVM leaves on the stack.
+
+TVM puts a buffer of 1024 bytes or more on the heap (`StorageRewrite` drops the annotation that
+would prevent it). LLVM may still keep a heap buffer in registers over a loop, but not across
+anything else that touches memory, a prefetch for example. The accumulators of an AVX-512 block
+take up to 1792 bytes; one row of a block takes 512 at most. Once every loop over rows is
+unrolled, each row can be a buffer of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from tvm_blislike.schedules.lowering.rewrite import collect, constant, sequence
+
+# What TVM leaves on the stack is smaller than this.
+_STACK_BYTES = 1024
+
+
+def split_rows(func: tirx.PrimFunc, limit: int) -> tirx.PrimFunc:
+    """Cut the buffers of `func` that fit into the register file, but not on TVM's stack.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Below the level of blocks, with every unrolled loop written out.
+    limit : int
+        Bytes of the register file. Larger buffers stay as they are, and so do those with an
+        access to a row that is not known at compile time.
+    """
+    rows = {buffer: {} for buffer in _candidates(func.body, limit)}
+    if not rows:
+        return func
+
+    def row(buffer: tirx.Buffer, indices: Any) -> tirx.Buffer:
+        at = tuple(int(index) for index in indices[:-1])
+        return rows[buffer].setdefault(at, _row_of(buffer, at))
+
+    def load(access: Any) -> Any:
+        if access.source not in rows:
+            return access
+        return tirx.BufferLoad(row(access.source, access.indices), [access.indices[-1]])
+
+    def store(access: tirx.BufferStore) -> tirx.BufferStore:
+        if access.buffer not in rows:
+            return access
+        return tirx.BufferStore(
+            row(access.buffer, access.indices), access.value, [access.indices[-1]]
+        )
+
+    def allocate(alloc: tirx.AllocBuffer) -> tirx.Stmt:
+        if not rows.get(alloc.buffer):
+            return alloc
+        parts = [tirx.AllocBuffer(part) for part in rows[alloc.buffer].values()]
+        # An image of one pixel uses one row of its block.
+        return sequence(parts)
+
+    body = tvm_ffi.structural_map(func.body, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)])
+    return func.with_body(tvm_ffi.structural_map(body, [(tirx.AllocBuffer, allocate)]))
+
+
+def _candidates(body: tirx.Stmt, limit: int) -> set[tirx.Buffer]:
+    allocated = [alloc.buffer for alloc in collect(body, tirx.AllocBuffer)]
+    loads, stores = (collect(body, kind) for kind in (tvm.ir.TensorLoad, tirx.BufferStore))
+    accesses = [(load.source, load.indices) for load in loads]
+    accesses += [(store.buffer, store.indices) for store in stores]
+    unknown = {buffer for buffer, indices in accesses if None in map(constant, indices[:-1])}
+    return {b for b in allocated if _STACK_BYTES <= _bytes(b) <= limit} - unknown
+
+
+def _bytes(buffer: tirx.Buffer) -> int:
+    return math.prod(int(e) for e in buffer.shape) * tvm.DataType(buffer.dtype).itemsize
+
+
+def _row_of(buffer: tirx.Buffer, at: tuple[int, ...]) -> tirx.Buffer:
+    name = "_".join(
+        [buffer.name, *(str(i) for i, e in zip(at, buffer.shape, strict=False) if int(e) > 1)]
+    )
+    return tirx.decl_buffer((buffer.shape[-1],), buffer.dtype, name)

@@ -1,0 +1,124 @@
+"""Tiles at the edges of a result and at its padding become code of their own.
+
+The last iteration of each `EDGE` loop is split off, and the loops inside that run over the cut axis
+(`AXIS`) shrink, which makes the edge variant of the micro-kernel: no wasted FMA, no predicate, no
+access outside a tensor. The first and last iterations of each `BORDER` loop are split off, so that
+conditions on the padding of a convolution become constants in the interior.
+
+The same is possible with `T.where` predicates and TVM's LoopPartition, but predicates inside a
+vectorized or unrolled tile come out as scalar code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import tvm_ffi
+from tvm import tirx
+
+from tvm_blislike.microkernels import AXIS
+from tvm_blislike.model import notes
+from tvm_blislike.schedules.lowering import fresh_registers
+from tvm_blislike.schedules.lowering.rewrite import (
+    annotation,
+    remade,
+    sequence,
+    substitute,
+    without,
+)
+
+# Loop over tiles: {"mw": 8, "nr": 1, ...}, the extents of the last tile's axes.
+EDGE = "blislike.edge"
+# Loop inside an `EDGE` loop, over an `AXIS` that it cuts: its own `EDGE`, in that last copy only.
+LAST_EDGE = "blislike.last_edge"
+# Loop over tiles: how many iterations to split off at each end, as [first, last].
+BORDER = "blislike.border"
+# `BORDER` or `EDGE` loop: loads of an iteration that is split off stay behind those before it.
+APART = "blislike.apart"
+
+
+def split(body: tirx.Stmt) -> tirx.Stmt:
+    """Split the iterations off that `EDGE` and `BORDER` loops name."""
+    # From the outside in: the last block of tiles may have a cut last tile (`LAST_EDGE`).
+    return tvm_ffi.structural_map(body, [(tirx.For, _split_tiles)], order="pre")
+
+
+def _split_tiles(loop: tirx.For) -> tirx.Stmt:
+    edge, border = annotation(loop, EDGE), annotation(loop, BORDER)
+    if edge is None and border is None:
+        return loop
+    extents = notes.read(edge) if edge is not None else {}
+    first, last = (int(b) for b in border) if border is not None else (0, 0)
+    peeled = _peel(loop, first, max(last, 1 if extents else 0), extents)
+    # A single tile leaves the loop inside it in its place.
+    return _split_tiles(peeled) if isinstance(peeled, tirx.For) else peeled
+
+
+def _peel(loop: tirx.For, first: int, last: int, extents: dict[str, int]) -> tirx.Stmt:
+    """Split iterations off both ends; the very last one gets the cut extents."""
+    count = int(loop.extent)
+    first = min(first, count)
+    last = min(last, count - first)
+    if loop.kind == tirx.ForKind.PARALLEL and count > 1:
+        return without(loop, EDGE, BORDER, body=_branches(loop, first, last, extents))
+    parts = [substitute(loop.body, {loop.loop_var: i}) for i in range(first)]
+    if count > first + last:
+        middle = count - first - last
+        parts.append(without(loop, EDGE, BORDER, min=_int(first), extent=_int(middle)))
+    parts += [substitute(loop.body, {loop.loop_var: i}) for i in range(count - last, count)]
+    parts[-1] = _cut(parts[-1], extents)
+    if annotation(loop, APART) is not None and len(parts) > 1:
+        parts = [tirx.SeqStmt([fresh_registers.apart(), part]) for part in parts]
+    return sequence(parts)
+
+
+def _branches(loop: tirx.For, first: int, last: int, extents: dict[str, int]) -> tirx.Stmt:
+    """Body of a parallel loop: peeled iterations would run on one thread alone."""
+    count = int(loop.extent)
+    split = {*range(first), *range(count - last, count)}
+    bound = {i: substitute(loop.body, {loop.loop_var: i}) for i in split}
+    if extents:
+        bound[count - 1] = _cut(bound[count - 1], extents)
+    cases = [(i + 1, bound[i]) for i in sorted(bound)]
+    if count > len(bound):
+        middle = max(i for i in range(count) if i not in bound)
+        cases = sorted([*cases, (middle + 1, loop.body)], key=lambda case: case[0])
+    result = cases[-1][1]
+    for end, stmt in reversed(cases[:-1]):
+        result = tirx.IfThenElse(loop.loop_var < _int(end), stmt, result)
+    return result
+
+
+def _cut(stmt: tirx.Stmt, extents: dict[str, int]) -> tirx.Stmt:
+    """Shrink the loops over the cut axes; "sweep" repeats all with ever narrower vectors."""
+    if "sweep" not in extents:
+        bounds = {axis: (0, extent) for axis, extent in extents.items()}
+        return _with_bounds(stmt, bounds)
+    sweeps = [_with_bounds(stmt, {"sweep": piece}) for piece in _pieces(extents["sweep"])]
+    return sequence(sweeps)
+
+
+def _pieces(total: int) -> Iterator[tuple[int, int]]:
+    """Split `total` into powers of two, the largest first: (start, width)."""
+    start = 0
+    for bit in reversed(range(total.bit_length())):
+        if total >> bit & 1:
+            yield start, 1 << bit
+            start += 1 << bit
+
+
+def _with_bounds(stmt: tirx.Stmt, bounds: dict[str, tuple[int, int]]) -> tirx.Stmt:
+    return tvm_ffi.structural_map(stmt, [(tirx.For, lambda f: _rebound(f, bounds))])
+
+
+def _rebound(loop: tirx.For, bounds: dict[str, tuple[int, int]]) -> tirx.For:
+    axis = annotation(loop, AXIS)
+    if axis is None or str(axis) not in bounds:
+        return loop
+    start, extent = bounds[str(axis)]
+    kept = {EDGE if key == LAST_EDGE else key: note for key, note in loop.annotations.items()}
+    return remade(loop, min=_int(start), extent=_int(extent), annotations=kept)
+
+
+def _int(value: int) -> tirx.IntImm:
+    return tirx.IntImm("int32", value)

@@ -1,0 +1,173 @@
+"""A copy loop cut into vectors at given places, and images addressed pixel by pixel.
+
+Windows of a convolution lie side by side within a row of the image and jump at its end. `split`
+cuts a loop over them at every place where source or target jumps, so that each piece is a copy of
+contiguous elements. All places are known at compile time: indices with // and % become constants,
+and conditions that hold for a whole piece vanish.
+
+A piece that is no multiple of the vector's width ends with a vector that overlaps the one before
+it: 14 elements are two vectors of 8, not 8 + 4 + 2. A copy may write an element twice.
+
+Windows of stride 1 are copies of the same elements, shifted: `split` can make those of a row of the
+kernel from two neighbouring vectors, loaded once and shifted in registers (vector-based packing,
+Ferrari et al., TACO 2023, section 6.2).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, sym, tirx
+
+from tvm_blislike.model import notes
+from tvm_blislike.schedules.lowering.rewrite import (
+    annotation,
+    collect,
+    decided,
+    over_lanes,
+    remade,
+    sequence,
+    substitute,
+)
+
+# Loop over elements to copy: {"width": lanes of a vector, "cuts": places where a piece ends}. With
+# "shifts", its body is a loop over copies that read as many elements further each.
+PIECES = "blislike.pieces"
+# Loop over the pixels of images of a size: [height, width]. NCHW images of that size are addressed
+# as [n, c, y * width + x], which is contiguous where y and x are quotient and rest of a pixel.
+IMAGE = "blislike.image"
+
+
+def split(loop: tirx.For) -> tirx.Stmt:
+    """Return the vectors of a loop with a `PIECES` annotation, each a loop of its own."""
+    note = notes.read(loop.annotations[PIECES])
+    width = note["width"]
+    start, end = int(loop.min), int(loop.min) + int(loop.extent)
+    cuts = [start, *(cut for cut in note["cuts"] if start < cut < end), end]
+    spans = [
+        (first, lanes) for a, b in itertools.pairwise(cuts) for first, lanes in vectors(a, b, width)
+    ]
+    copy = _shifted if "shifts" in note else _vector
+    copies = [copy(loop, first, lanes) for first, lanes in spans]
+    return sequence(copies)
+
+
+def vectors(start: int, end: int, width: int) -> Iterator[tuple[int, int]]:
+    """Cover a range by vectors (first element, lanes) of one power of two."""
+    while width > end - start:
+        width //= 2
+    yield from ((first, width) for first in range(start, end - width + 1, width))
+    if (end - start) % width:
+        yield end - width, width
+
+
+def _vector(loop: tirx.For, first: int, lanes: int) -> tirx.Stmt:
+    lane = tirx.Var("lane", "int32")
+    index = lane + tirx.IntImm("int32", first)
+    body = substitute(loop.body, {loop.loop_var: index})
+    analyzer = sym.Analyzer()
+    analyzer.bind(lane, ir.Range(0, lanes))
+    body = tvm_ffi.structural_map(body, [(ir.Call, lambda call: decided(call, analyzer))])
+    return over_lanes(lane, lanes, body)
+
+
+def _shifted(loop: tirx.For, first: int, lanes: int) -> tirx.Stmt:
+    """Copy the elements of a vector and those at all distances from them."""
+    steps = loop.body
+    copies = []
+    for step in range(int(steps.extent)):
+        at = remade(loop, body=substitute(steps.body, {steps.loop_var: step}))
+        # LLVM takes shifts of less than a register apart, into loads of one element.
+        is_whole = lanes == notes.read(loop.annotations[PIECES])["width"]
+        shifted = _shift(loop, at, first, lanes) if is_whole else None
+        copies.append(shifted or _vector(at, first, lanes))
+    return tirx.SeqStmt(copies)
+
+
+def _shift(loop: tirx.For, step: tirx.For, first: int, lanes: int) -> tirx.Stmt | None:
+    """Return one of the copies, None where it does not copy a whole vector."""
+    at_start = substitute(loop.body.body, {loop.body.loop_var: 0, loop.loop_var: first})
+    at_step = substitute(step.body, {step.loop_var: first})
+    store, origin = (_element(stmt) for stmt in (at_step, at_start))
+    if store is None or origin is None:
+        return None
+    *outer, x = origin.value.indices
+    distance = sym.Analyzer().simplify(store.value.indices[-1] - x)
+    vectors, rest = divmod(int(distance), lanes)
+
+    def load(number: int) -> Any:
+        start = sym.Analyzer().simplify(x + (vectors + number) * lanes)
+        return tirx.BufferLoad(store.value.source, [*outer, tirx.Ramp(start, 1, lanes)])
+
+    value = load(0)
+    if rest:
+        places = [tirx.IntImm("int32", rest + i) for i in range(lanes)]
+        value = tirx.Shuffle([value, load(1)], places)
+    *outer, column = store.indices
+    return tirx.BufferStore(store.buffer, value, [*outer, tirx.Ramp(column, 1, lanes)])
+
+
+def _element(stmt: tirx.Stmt) -> tirx.BufferStore | None:
+    """Return the copy of one element with conditions and indices worked out."""
+    analyzer = sym.Analyzer()
+    stmt = tvm_ffi.structural_map(stmt, [(ir.Call, lambda call: decided(call, analyzer))])
+    if not (isinstance(stmt, tirx.BufferStore) and isinstance(stmt.value, ir.TensorLoad)):
+        return None
+    load = stmt.value
+    at = [analyzer.simplify(index) for index in load.indices]
+    to = [analyzer.simplify(index) for index in stmt.indices]
+    return tirx.BufferStore(stmt.buffer, tirx.BufferLoad(load.source, at), to)
+
+
+def address_by_pixel(func: tirx.PrimFunc) -> tirx.Stmt:
+    """Return the body with one index per pixel for images of the sizes that `IMAGE` names."""
+    sizes = _sizes(func.body)
+    if not sizes:
+        return func.body
+    views: dict[Any, Any] = {}
+
+    def view(buffer: Any) -> Any:
+        shape = [int(e) for e in buffer.shape]
+        if tuple(shape[-2:]) not in sizes:
+            return None
+        if buffer not in views:
+            pixels = (*shape[:-2], shape[-2] * shape[-1])
+            views[buffer] = tirx.decl_buffer(pixels, buffer.dtype, f"{buffer.name}_pixels")
+        return views[buffer]
+
+    def at(buffer: Any, indices: Any) -> list[Any]:
+        *outer, y, x = indices
+        return [*outer, sym.Analyzer().simplify(y * buffer.shape[-1] + x)]
+
+    def load(access: Any) -> Any:
+        image = view(access.source)
+        indices = access.indices
+        return access if image is None else tirx.BufferLoad(image, at(access.source, indices))
+
+    def store(access: Any) -> Any:
+        image = view(access.buffer)
+        if image is None:
+            return access
+        return tirx.BufferStore(image, access.value, at(access.buffer, access.indices))
+
+    def allocate(alloc: Any) -> Any:
+        image = view(alloc.buffer)
+        return alloc if image is None else tirx.AllocBuffer(image, alloc.annotations)
+
+    body = tvm_ffi.structural_map(func.body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
+    body = tvm_ffi.structural_map(body, [(tirx.AllocBuffer, allocate)])
+    declared = [tirx.DeclBuffer(views[p], data=p.data) for p in func.params if p in views]
+    return tirx.SeqStmt([*declared, body])
+
+
+def _sizes(body: tirx.Stmt) -> set[tuple[int, ...]]:
+    found: set[tuple[int, ...]] = set()
+    for size in (annotation(loop, IMAGE) for loop in collect(body, tirx.For)):
+        if size is not None:
+            height, width = (int(e) for e in size)
+            # Constants of an epilogue may be the same along a row.
+            found.update({(height, width), (height, 1)})
+    return found

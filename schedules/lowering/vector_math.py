@@ -1,0 +1,161 @@
+"""Calls of transcendental functions become vector arithmetic.
+
+LLVM has no vector exp: a `tirx.exp` on sixteen lanes becomes sixteen calls of `expf`, a
+`tirx.tanh` thirty-two. `vectorize_math` replaces such calls on float32 by what `vector_functions`
+and `vector_powers` make of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvm_blislike.schedules.lowering.rewrite import collect, is_if, remade
+from tvm_blislike.schedules.lowering.vector_functions import (
+    Expr,
+    cosh,
+    erf,
+    exp,
+    f32,
+    log,
+    sigmoid,
+    sinh,
+    tanh,
+)
+from tvm_blislike.schedules.lowering.vector_powers import power
+
+_REWRITES: dict[str, Callable[..., Expr | None]] = {
+    "tirx.exp": exp,
+    "tirx.sigmoid": sigmoid,
+    "tirx.tanh": tanh,
+    "tirx.erf": erf,
+    "tirx.cosh": cosh,  # TVM cannot compile these two in vectors at all
+    "tirx.sinh": sinh,
+    "tirx.log": log,
+    "tirx.pow": power,
+}
+
+
+def vectorize_math(node: Any) -> Any:
+    """Replace calls of transcendental functions on float32 by vector arithmetic.
+
+    Parameters
+    ----------
+    node : tirx.Expr, tirx.Stmt or tirx.PrimFunc
+        What to rewrite: scalar code. Mark loops as vectorized before: there, a statement with
+        several functions in it becomes several statements.
+
+    Returns
+    -------
+    same kind as `node`
+        With `exp`, `sigmoid`, `tanh`, `cosh`, `sinh`, `erf`, `log`, and `pow` by multiples of 1/4,
+        replaced; those of float16 are computed in float32. Other types and functions are left
+        alone.
+    """
+    if isinstance(node, tirx.PrimFunc):
+        body = vectorize_math(node.body)
+        return tirx.PrimFunc(node.params, body, node.ret_type, node.attrs)
+    node = tvm_ffi.structural_map(node, [(ir.Call, _widened)])
+    node = tvm_ffi.structural_map(node, [(tirx.For, _apart)])
+    node = tvm_ffi.structural_map(node, [(tirx.BufferStore, _apart_alone)])
+    callbacks = [(ir.Call, _replaced), (tirx.Div, _divide_by_power)]
+    # Before its operands: a division must still see the power below it.
+    return tvm_ffi.structural_map(node, callbacks, order="pre")
+
+
+def _divide_by_power(quotient: tirx.Div) -> Expr:
+    """Turn a / x^(3/4) into a * x^(-3/4): the roots come out inverted, so no division."""
+    power_call = quotient.b
+    if not (isinstance(power_call, ir.Call) and isinstance(power_call.op, ir.Op)):
+        return quotient
+    if power_call.op.name != "tirx.pow" or str(quotient.ty) != "float32":
+        return quotient
+    base, exponent = power_call.args
+    if not isinstance(exponent, tirx.FloatImm) or float(exponent.value) * 4 % 2 != 1:
+        return quotient
+    inverse = power(base, f32(-float(exponent.value)))
+    return quotient if inverse is None else quotient.a * inverse
+
+
+def _is_replaced(node: Any) -> bool:
+    """Whether a node is a call that `vectorize_math` replaces."""
+    is_call = isinstance(node, ir.Call) and isinstance(node.op, ir.Op)
+    return is_call and node.op.name in _REWRITES and str(node.ty) == "float32"
+
+
+def _replaced(call: ir.Call) -> Expr:
+    replacement = _REWRITES[call.op.name](*call.args) if _is_replaced(call) else None
+    return call if replacement is None else replacement
+
+
+def _widened(call: ir.Call) -> Expr:
+    """Return a function of float16 as one of float32 between conversions."""
+    is_known = isinstance(call.op, ir.Op) and call.op.name in _REWRITES
+    if not is_known or str(call.ty) != "float16":
+        return call
+    operands = [tirx.Cast("float32", operand) for operand in call.args]
+    return tirx.Cast("float16", tirx.call_intrin("float32", call.op.name, *operands))
+
+
+def _apart(loop: tirx.For) -> tirx.Stmt:
+    """Give each of several functions in one expression of a vector loop a statement of its own.
+
+    The bindings of one, inside those of the next, would cost TVM's simplifier minutes. It looks
+    through names as well, so the value in between goes through a buffer; LLVM removes that.
+    """
+    if loop.kind != tirx.ForKind.VECTORIZED:
+        return loop
+    buffers: list[tirx.Buffer] = []
+    lane = loop.loop_var - loop.min
+    split = partial(_split_store, extent=loop.extent, lane=lane, buffers=buffers)
+    body = tvm_ffi.structural_map(loop.body, [(tirx.BufferStore, split)])
+    if not buffers:
+        return loop
+    return tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), remade(loop, body=body)])
+
+
+def _apart_alone(store: tirx.BufferStore) -> tirx.Stmt:
+    """Do so in no vector loop: its tail may be one element, and scalars are as slow to simplify."""
+    buffers: list[tirx.Buffer] = []
+    split = _split_store(store, 1, tirx.IntImm("int32", 0), buffers)
+    return tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), split]) if buffers else store
+
+
+def _split_store(
+    store: tirx.BufferStore,
+    extent: tirx.Expr | int,
+    lane: tirx.Expr,
+    buffers: list[tirx.Buffer],
+) -> tirx.Stmt:
+    calls = collect(store.value, ir.Call)
+    # What a condition guards must stay behind it; a function of the choice need not.
+    guarded = _guarded(calls)
+    if sum(_is_replaced(call) and call not in guarded for call in calls) < 2:
+        return store
+    taken: list[tuple[ir.Call, tirx.Buffer]] = []
+
+    def take(call: ir.Call) -> Expr:
+        if not _is_replaced(call) or call in guarded:
+            return call
+        # The sigmoid of x sigmoid(x) has x twice.
+        known = [buffer for old, buffer in taken if tvm_ffi.structural_equal(old, call)]
+        buffer = known[0] if known else tirx.decl_buffer((extent,), "float32", "value")
+        if not known:
+            taken.append((call, buffer))
+        return tirx.BufferLoad(buffer, [lane])
+
+    # Operands before the calls that use them.
+    value = tvm_ffi.structural_map(store.value, [(ir.Call, take)], order="post")
+    buffers += [buffer for _, buffer in taken]
+    parts = [tirx.BufferStore(buffer, call, [lane]) for call, buffer in taken]
+    return tirx.SeqStmt([*parts, tirx.BufferStore(store.buffer, value, store.indices)])
+
+
+def _guarded(calls: list[ir.Call]) -> set[ir.Call]:
+    """Return the calls inside a branch of an `if_then_else`."""
+    branches = (branch for call in calls if is_if(call) for branch in call.args[1:])
+    return {call for branch in branches for call in collect(branch, ir.Call)}

@@ -1,0 +1,1 @@
+"""Which implementation and configuration compute each layer of a model."""

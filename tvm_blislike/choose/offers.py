@@ -1,0 +1,176 @@
+"""What the implementations have to offer for a workload within the user's constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from tvm_blislike.choose.constraints import Constraints
+from tvm_blislike.cost_models.roofline import Estimate
+from tvm_blislike.hardware import Core
+from tvm_blislike.model.choice import Candidate, Choice
+from tvm_blislike.model.config import Config
+from tvm_blislike.model.registry import Implementation, implementations
+from tvm_blislike.model.workload import Workload
+
+
+class Predictor(Protocol):
+    """Knows better than the analytical model how long something takes, such as `LearnedModel`."""
+
+    def estimates(
+        self,
+        workload: Workload,
+        configs: Sequence[Config],
+        analytical: Sequence[Estimate],
+        core: Core,
+        threads: int,
+    ) -> list[Estimate]:
+        """Return an estimate for each configuration and its analytical estimate."""
+
+
+@dataclass
+class Offers:
+    """Estimated configurations for one core and number of threads, each workload's once.
+
+    Parameters
+    ----------
+    core : Core
+        The target.
+    threads : int
+        Threads of one inference.
+    constraints : Constraints
+        Limits of the choice.
+    predictor : Predictor or None
+        Corrects the estimates of the cost model.
+    """
+
+    core: Core
+    threads: int
+    constraints: Constraints
+    predictor: Predictor | None
+    _offered: dict[Workload, tuple[tuple[Choice | None, Candidate], ...]] = field(
+        default_factory=dict
+    )
+
+    def able(self, workload: Workload) -> tuple[Implementation, ...]:
+        """Return the implementations that can compute a workload."""
+        every = implementations(workload.kind)
+        return tuple(i for i in every if not i.applies(workload, self.core))
+
+    def every(self, workload: Workload) -> list[tuple[Config, float]]:
+        """Return every configuration that the constraints allow, with its predicted seconds."""
+        able = self.able(workload)
+        offered: list[tuple[Config, float]] = []
+        for implementation in able:
+            if self.constraints.refuses(implementation, able):
+                continue
+            every = implementation.configs(workload, self.core, self.threads)
+            configs = self.allowed(implementation, workload, every)
+            estimates = self.estimates(implementation, workload, configs)
+            offered += [(c, e.seconds) for c, e in zip(configs, estimates, strict=True)]
+        return offered
+
+    def fastest(self, workload: Workload) -> Choice:
+        """Return the fastest of `bests`, or `_smallest` where there is none."""
+        bests = self.bests(workload)
+        candidates = tuple(candidate for _, candidate in bests)
+        choices = [choice for choice, _ in bests if choice is not None]
+        if choices:
+            best = min(choices, key=lambda choice: choice.estimate.seconds)
+            total = sum(candidate.configs for candidate in candidates)
+            how = "predicted" if self.predictor is None else "predicted by the learned model"
+            reason = f"fastest of {total} {how}"
+            return replace(best, reason=reason, candidates=candidates, is_fastest_predicted=True)
+        return replace(self._smallest(workload), candidates=candidates)
+
+    def bests(self, workload: Workload) -> tuple[tuple[Choice | None, Candidate], ...]:
+        """Return what each implementation has to offer; all configurations are estimated once."""
+        if workload not in self._offered:
+            able = self.able(workload)
+            every = implementations(workload.kind)
+            self._offered[workload] = tuple(self._offer(i, workload, able) for i in every)
+        return self._offered[workload]
+
+    def best(
+        self, implementation: Implementation, workload: Workload, configs: list[Config]
+    ) -> Choice:
+        """Return the fastest of some configurations of an implementation."""
+        estimates = self.estimates(implementation, workload, configs)
+        pairs = zip(estimates, configs, strict=True)
+        estimate, config = min(pairs, key=lambda pair: pair[0].seconds)
+        return Choice(workload, implementation, config, estimate, "")
+
+    def allowed(
+        self, implementation: Implementation, workload: Workload, configs: Iterable[Config]
+    ) -> list[Config]:
+        """Return the configurations within the limits of errors and temporary memory."""
+        exact = self._exact(implementation, workload, configs)
+        return self._small(implementation, workload, exact)
+
+    def estimates(
+        self, implementation: Implementation, workload: Workload, configs: Sequence[Config]
+    ) -> list[Estimate]:
+        """Return the predicted times of configurations."""
+        core, threads = self.core, self.threads
+        found = [implementation.estimate(workload, c, core, threads) for c in configs]
+        if self.predictor is None:
+            return found
+        return self.predictor.estimates(workload, configs, found, core, threads)
+
+    def _smallest(self, workload: Workload) -> Choice:
+        """Return what needs least memory where everything needs more than the user allows."""
+        able = self.able(workload)
+        bytes_of = [
+            (i.workspace_bytes(workload, c, self.threads), i, c)
+            for i in able
+            if not self.constraints.refuses(i, able)
+            for c in self._exact(i, workload, i.configs(workload, self.core, self.threads))
+        ]
+        if not bytes_of:
+            reasons = [
+                f"{i.name}: {i.applies(workload, self.core) or self.constraints.refuses(i, able)}"
+                for i in implementations(workload.kind)
+            ]
+            return Choice(workload, None, None, None, "; ".join(reasons) or "no implementation")
+        size, implementation, _ = min(bytes_of, key=lambda entry: entry[0])
+        configs = [c for bytes_, i, c in bytes_of if i is implementation and bytes_ == size]
+        best = self.best(implementation, workload, configs)
+        return replace(best, reason=f"least workspace, {size} bytes: more than allowed")
+
+    def _offer(
+        self, implementation: Implementation, workload: Workload, able: tuple[Implementation, ...]
+    ) -> tuple[Choice | None, Candidate]:
+        """Return an implementation's best configuration, or why it has none."""
+        name = implementation.name
+        reason = implementation.applies(workload, self.core)
+        reason = reason or self.constraints.refuses(implementation, able)
+        if reason:
+            return None, Candidate(name, None, reason)
+        configs = list(implementation.configs(workload, self.core, self.threads))
+        exact = self._exact(implementation, workload, configs)
+        if not exact:
+            return None, Candidate(name, None, "errors above the limit")
+        small = self._small(implementation, workload, exact)
+        if not small:
+            return None, Candidate(name, None, "workspace above the limit")
+        best = self.best(implementation, workload, small)
+        return best, Candidate(name, best.estimate.seconds, "", len(small))
+
+    def _exact(
+        self, implementation: Implementation, workload: Workload, configs: Iterable[Config]
+    ) -> list[Config]:
+        """Return the configurations within the limit of errors."""
+        limit = self.constraints.allowed_error(workload.dtype)
+        return [c for c in configs if implementation.error_bound(workload, c) <= limit]
+
+    def _small(
+        self, implementation: Implementation, workload: Workload, configs: list[Config]
+    ) -> list[Config]:
+        """Return the configurations within the limit of temporary memory."""
+        limit = self.constraints.max_workspace
+        if limit is None:
+            return configs
+        return [
+            c for c in configs if implementation.workspace_bytes(workload, c, self.threads) <= limit
+        ]

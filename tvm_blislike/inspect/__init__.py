@@ -1,0 +1,1 @@
+"""Looking at machine code and at the machine: k loops, their cycles, peaks."""

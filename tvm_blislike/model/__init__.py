@@ -1,0 +1,1 @@
+"""What is computed and how: workloads, configurations, layouts, choices; the registry."""

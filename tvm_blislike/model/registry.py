@@ -1,0 +1,171 @@
+"""The implementations that the strategy chooses from.
+
+An implementation is one algorithm for one kind of workload: when it applies, which
+configurations make sense, what it computes (TE), how that is scheduled, and what it will cost.
+The library's own are in `schedules/`; `register_implementation` adds yours, and it is then a
+candidate wherever it applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from tvm_blislike.model.space import Space, listed
+
+if TYPE_CHECKING:
+    import numpy as np
+    from tvm import s_tir, te
+
+    from tvm_blislike.cost_models.roofline import Estimate
+    from tvm_blislike.hardware import Core
+    from tvm_blislike.model.config import Config
+    from tvm_blislike.model.workload import Workload
+
+
+@runtime_checkable
+class Implementation(Protocol):
+    """One algorithm for one kind of workload.
+
+    Attributes
+    ----------
+    name : str
+        Unique name; it appears in configs, records and `explain`.
+    kind : str
+        Kind of workload: "conv2d" or "gemm".
+    """
+
+    name: str
+    kind: str
+
+    def applies(self, workload: Workload, core: Core) -> str:
+        """Return "" when it can compute the workload, else the reason why not."""
+
+    def configs(self, workload: Workload, core: Core, threads: int) -> Iterable[Config]:
+        """Return the configurations worth considering."""
+
+    def space(self, workload: Workload, core: Core, threads: int) -> Space:
+        """Return every configuration that computes the workload, those of `configs` included."""
+
+    def estimate(self, workload: Workload, config: Config, core: Core, threads: int) -> Estimate:
+        """Return the predicted time with its breakdown."""
+
+    def workspace_bytes(self, workload: Workload, config: Config, threads: int) -> int:
+        """Return the temporary memory that one call needs, in bytes."""
+
+    def error_bound(self, workload: Workload, config: Config) -> float:
+        """Return the error to expect relative to the largest output; 0 for rounding only."""
+
+    def relaid(self, workload: Workload, config: Config, core: Core) -> Iterable[Config]:
+        """Return the same configuration for other layouts of the images, if it has them."""
+
+    def pack(self, workload: Workload, config: Config, constant: np.ndarray) -> np.ndarray:
+        """Rearrange the constant operand (OIHW weights; B of a GEMM) at compile time."""
+
+    def pack_te(self, workload: Workload, config: Config, operand: te.Tensor) -> te.Tensor:
+        """Define the same rearrangement for an operand that is not constant."""
+
+    def compute(
+        self, workload: Workload, config: Config, data: te.Tensor, packed: te.Tensor
+    ) -> te.Tensor:
+        """Define the result from the data operand and the packed one."""
+
+    def schedule(
+        self, sch: s_tir.Schedule, workload: Workload, config: Config, core: Core, threads: int
+    ) -> None:
+        """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """An `Implementation` made of plain functions; the fields are its methods.
+
+    Without `every` its space is what `configs` returns.
+    """
+
+    name: str
+    kind: str
+    applies: Callable[[Workload, Core], str]
+    configs: Callable[[Workload, Core, int], Iterable[Config]]
+    estimate: Callable[[Workload, Config, Core, int], Estimate]
+    workspace_bytes: Callable[[Workload, Config, int], int]
+    pack: Callable[[Workload, Config, np.ndarray], np.ndarray]
+    pack_te: Callable[[Workload, Config, te.Tensor], te.Tensor]
+    compute: Callable[[Workload, Config, te.Tensor, te.Tensor], te.Tensor]
+    schedule: Callable[[s_tir.Schedule, Workload, Config, Core, int], None]
+    error_bound: Callable[[Workload, Config], float] = lambda _workload, _config: 0.0
+    relaid: Callable[[Workload, Config, Core], Iterable[Config]] = lambda *_: ()
+    every: Callable[[Workload, Core, int], Space] | None = None
+
+    def space(self, workload: Workload, core: Core, threads: int) -> Space:
+        """See `Implementation.space`."""
+        if self.every is None:
+            return listed(self.name, self.configs(workload, core, threads))
+        return self.every(workload, core, threads)
+
+
+_IMPLEMENTATIONS: dict[str, Implementation] = {}
+
+
+def register_implementation(implementation: Implementation, *, override: bool = False) -> None:
+    """Make an implementation a candidate for its kind of workload.
+
+    Raises
+    ------
+    ValueError
+        When its name is taken and `override` is not set.
+    TypeError
+        When it lacks a method of `Implementation`.
+    """
+    if not isinstance(implementation, Implementation):
+        raise TypeError(f"{implementation!r} lacks a method or attribute of Implementation")
+    if implementation.name in _IMPLEMENTATIONS and not override:
+        raise ValueError(f"implementation {implementation.name!r} exists; pass override=True")
+    _IMPLEMENTATIONS[implementation.name] = implementation
+
+
+def unregister_implementation(name: str) -> None:
+    """Take an implementation out again; unknown names are ignored."""
+    _IMPLEMENTATIONS.pop(name, None)
+
+
+def implementations(kind: str) -> tuple[Implementation, ...]:
+    """Return the implementations for a kind of workload, in order of registration."""
+    return tuple(i for i in all_implementations() if i.kind == kind)
+
+
+def all_implementations() -> tuple[Implementation, ...]:
+    """Return the implementations for every kind of workload, in order of registration."""
+    _load_own()
+    return tuple(_IMPLEMENTATIONS.values())
+
+
+def user_implementations() -> tuple[Implementation, ...]:
+    """Return the implementations that were registered beside the library's own."""
+    from tvm_blislike.schedules import OWN
+
+    return tuple(i for i in all_implementations() if not any(i is own for own in OWN))
+
+
+def get_implementation(name: str) -> Implementation:
+    """Return the implementation of that name.
+
+    Raises
+    ------
+    KeyError
+        When there is none.
+    """
+    _load_own()
+    if name not in _IMPLEMENTATIONS:
+        known = ", ".join(sorted(_IMPLEMENTATIONS))
+        raise KeyError(f"no implementation {name!r}; known: {known}")
+    return _IMPLEMENTATIONS[name]
+
+
+def _load_own() -> None:
+    """Import the library's own implementations on first use: they need TVM's scheduling API."""
+    from tvm_blislike.schedules import OWN
+
+    for implementation in OWN:
+        _IMPLEMENTATIONS.setdefault(implementation.name, implementation)

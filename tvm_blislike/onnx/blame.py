@@ -1,0 +1,123 @@
+"""Which node TVM cannot compile: looked for only when compiling a whole model has failed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tvm_blislike.onnx.operator_sets import opset
+from tvm_blislike.onnx.shapes import complete, constants_of, distinct, inferred
+
+if TYPE_CHECKING:
+    import onnx
+    import tvm
+
+# Elements of a constant that stays one: settings. Weights are passed in, so that none is folded.
+_MOST_OF_A_SETTING = 1 << 10
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A node that TVM alone cannot compile, without any pass of this package, and its error."""
+
+    node: onnx.NodeProto
+    error: Exception
+
+
+def find_fault(
+    proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]], target: tvm.target.Target
+) -> Fault | None:
+    """Return the first node that TVM's own pipeline cannot compile as a model of its own.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        A model that TVM's importer takes.
+    shapes : mapping of str to sequence of int
+        Shape of each input.
+    target : tvm.target.Target
+        What to compile for.
+
+    Returns
+    -------
+    Fault or None
+        None when each node compiles, or cannot be taken out of the graph.
+    """
+    tried = set()
+    for node, model in _models(proto, shapes):
+        form = _form(model)
+        if form not in tried:
+            tried.add(form)
+            error = _error_of(model, target)
+            if error is not None:
+                return Fault(node, error)
+    return None
+
+
+def _models(
+    proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]
+) -> Iterator[tuple[onnx.NodeProto, onnx.ModelProto]]:
+    """Yield each node with a model of that node alone, where its operands are known."""
+    import onnx
+
+    constants = constants_of(proto)
+    try:
+        graph = inferred(proto, shapes, constants)
+    except Exception:  # an inconsistent model
+        return
+    values = {v.name: v for v in (*graph.value_info, *graph.input)}
+    types = {name: _type(v) for name, v in values.items()}
+    types |= {name: (t.data_type, tuple(t.dims)) for name, t in constants.items()}
+    for node in proto.graph.node:
+        names = distinct(node.input)
+        if node.op_type == "Constant" or any(types.get(name) is None for name in names):
+            continue
+        kept = [n for n in names if n in constants and math.prod(types[n][1]) <= _MOST_OF_A_SETTING]
+        ends = [onnx.helper.make_tensor_value_info(n, *types[n]) for n in names if n not in kept]
+        results = [onnx.ValueInfoProto(name=name) for name in distinct(node.output)]
+        alone = onnx.helper.make_graph([node], "node", ends, results)
+        for name in kept:
+            alone.initializer.add().CopyFrom(constants[name])
+            alone.initializer[-1].name = name
+        yield (
+            node,
+            onnx.ModelProto(
+                ir_version=max(proto.ir_version, 4), opset_import=proto.opset_import, graph=alone
+            ),
+        )
+
+
+def _type(value: onnx.ValueInfoProto) -> tuple[int, tuple[int, ...]] | None:
+    tensor = value.type.tensor_type
+    shape = complete(tensor)
+    return (tensor.elem_type, shape) if tensor.elem_type and shape is not None else None
+
+
+def _form(model: onnx.ModelProto) -> bytes:
+    """Return the same for two nodes that differ in names only."""
+    import onnx
+
+    form = onnx.ModelProto()
+    form.CopyFrom(model)
+    (node,) = form.graph.node
+    numbers = {name: str(i) for i, name in enumerate(distinct((*node.input, *node.output)))}
+    node.name = ""
+    for names in (node.input, node.output):
+        names[:] = [numbers.get(name, "") for name in names]
+    for value in (*form.graph.input, *form.graph.output, *form.graph.initializer):
+        value.name = numbers[value.name]
+    return form.SerializeToString(deterministic=True)
+
+
+def _error_of(model: onnx.ModelProto, target: tvm.target.Target) -> Exception | None:
+    import tvm
+
+    from tvm_blislike.tvm_seams import import_graph
+
+    try:
+        tvm.compile(import_graph(model.graph, opset(model), {}), target)
+    except Exception as error:
+        return error
+    return None

@@ -1,0 +1,221 @@
+"""ONNX file -> Relax module with static shapes and its weights bound as constants."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tvm_blislike.compiler_lock import compiler_lock
+from tvm_blislike.errors import ModelError, UnsupportedOperatorError
+from tvm_blislike.onnx.folding import replace_by_constants, settled
+from tvm_blislike.onnx.graph_inputs import TensorSpec, resolve_inputs
+from tvm_blislike.onnx.operator_sets import check_versions, opset, without_functions
+from tvm_blislike.onnx.rewrites.rewriting import rewritten
+from tvm_blislike.onnx.sizes import check_sizes
+from tvm_blislike.onnx.types import check_types
+from tvm_blislike.onnx.unsupported import (
+    check_operators,
+    check_readings,
+    describe,
+    failing_node,
+    why_unknown,
+)
+
+if TYPE_CHECKING:
+    import onnx
+    import tvm
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """An imported model: its Relax module and what goes in and out."""
+
+    name: str
+    module: tvm.IRModule
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+def load(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> LoadedModel:
+    """Import an ONNX model.
+
+    Parameters
+    ----------
+    model : path or onnx.ModelProto
+        The model.
+    shapes : mapping of str to sequence of int, optional
+        Shapes of the inputs that the model leaves symbolic.
+
+    Returns
+    -------
+    LoadedModel
+        Its module's `main` takes the inputs in the order of the graph.
+
+    Raises
+    ------
+    ModelError
+        No ONNX file, truncated, or inconsistent.
+    UnsupportedOperatorError
+        An operator that TVM's importer does not know; the message names the nodes.
+    InputError
+        Symbolic shapes without a value, or `shapes` that do not fit.
+    """
+    proto, name, inputs = prepared(model, shapes)
+    module = _import(proto, name, inputs, lambda: read_model(model)[0])
+    check_sizes(proto, name, {spec.name: spec.shape for spec in inputs}, module)
+    return LoadedModel(name, module, inputs, _output_specs(proto, module))
+
+
+def prepared(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> tuple[onnx.ModelProto, str, tuple[TensorSpec, ...]]:
+    """Return the model as TVM's importer is to read it, its name, and its inputs.
+
+    Parameters and errors are those of `load`.
+    """
+    proto, name = read_model(model)
+    proto = without_functions(proto)
+    inputs = resolve_inputs(proto, shapes or {})
+    proto = _folded(proto, inputs, owned=proto is not model)
+    check_operators(proto)
+    _require_tensors(proto)
+    check_types(proto)
+    shapes_of_inputs = {spec.name: spec.shape for spec in inputs}
+    proto = rewritten(proto, shapes_of_inputs, owned=proto is not model)
+    check_readings(proto)
+    return proto, name, inputs
+
+
+def _folded(proto: onnx.ModelProto, inputs: Sequence[TensorSpec], owned: bool) -> onnx.ModelProto:
+    """Return the model without what the shapes of its inputs settle, a copy unless it is owned."""
+    values = settled(proto, {spec.name: spec.shape for spec in inputs})
+    if not values:
+        return proto
+    folded = proto if owned else copy.deepcopy(proto)
+    replace_by_constants(folded, values)
+    return folded
+
+
+def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
+    """Return the parsed model and the name to call it by.
+
+    Raises
+    ------
+    ModelError
+        When there is no such file or it is no complete ONNX model.
+    """
+    import onnx
+
+    if isinstance(model, onnx.ModelProto):
+        _require_graph(model, "the model")
+        return model, model.graph.name or "model"
+    path = Path(model)
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file")
+    try:
+        proto = onnx.load(path)
+    except Exception as error:  # protobuf, onnx and the file system each raise their own kind
+        raise ModelError(f"{path} is not a complete ONNX file: {first_line(error)}") from error
+    _require_graph(proto, str(path))
+    return proto, path.name
+
+
+def _require_graph(proto: onnx.ModelProto, name: str) -> None:
+    # Protobuf accepts many a random file; a model without these fields is none.
+    if not proto.ir_version or not proto.graph.node or not proto.graph.output:
+        raise ModelError(f"{name} is not a complete ONNX model: it has no graph")
+    check_versions(proto, name)
+
+
+@compiler_lock()
+def _import(
+    proto: onnx.ModelProto,
+    name: str,
+    inputs: Sequence[TensorSpec],
+    original: Callable[[], onnx.ModelProto],
+) -> tvm.IRModule:
+    """Run TVM's importer, turning what it raises into errors that name the model.
+
+    Whether a model is valid says its original: what takes the place of a node may be of an opset
+    that the importer alone takes for the model's.
+    """
+    import onnx
+
+    from tvm_blislike.tvm_seams import import_graph
+
+    shapes = {spec.name: list(spec.shape) for spec in inputs}
+    try:
+        return import_graph(proto.graph, opset(proto), shapes)
+    except Exception as error:
+        try:
+            onnx.checker.check_model(original())
+        except Exception as fault:
+            raise ModelError(f"{name} is not a valid ONNX model: {first_line(fault)}") from error
+        node = failing_node(error)
+        subject = f"{describe(node)} of {name}" if node else name
+        unknown = why_unknown(proto, node) if node else None
+        reason = unknown or f"{type(error).__name__}: {first_line(error)}"
+        raise UnsupportedOperatorError(f"{subject} cannot be imported by TVM: {reason}") from error
+
+
+def _require_tensors(proto: onnx.ModelProto) -> None:
+    """Raise UnsupportedOperatorError when an output is a sequence or an optional."""
+    for value in proto.graph.output:
+        kind = value.type.WhichOneof("value") or "tensor_type"
+        if kind != "tensor_type":
+            makers = [node for node in proto.graph.node if value.name in node.output]
+            subject = describe(makers[0]) if makers else f"output {value.name!r}"
+            raise UnsupportedOperatorError(
+                f"unsupported {subject}: output {value.name!r} is no tensor but "
+                f"{kind.removesuffix('_type')}"
+            )
+
+
+def _output_specs(proto: onnx.ModelProto, module: tvm.IRModule) -> tuple[TensorSpec, ...]:
+    from tvm import relax
+
+    result = module["main"].ret_ty
+    types = result.fields if isinstance(result, relax.TupleType) else [result]
+    specs = []
+    # TVM has the most boxes that there may be for their number.
+    suppressed = {n.output[0] for n in proto.graph.node if n.op_type == "NonMaxSuppression"}
+    for value, type_ in zip(proto.graph.output, types, strict=True):
+        if not isinstance(type_, relax.TensorType):
+            raise UnsupportedOperatorError(f"output {value.name} is no tensor: {type_}")
+        known = isinstance(type_.shape, relax.ShapeExpr)
+        sizes = type_.shape.values if known else [None] * max(type_.ndim, 0)
+        shape = tuple(int(s) if hasattr(s, "value") else None for s in sizes)
+        if value.name in suppressed:
+            shape = (None, *shape[1:])
+        specs.append(TensorSpec(value.name, shape, str(type_.dtype)))
+    return tuple(specs)
+
+
+def operators_of_run_time_shapes(module: tvm.IRModule) -> list[str]:
+    """Return the operators whose results have shapes that only running them tells."""
+    from tvm import relax
+
+    from tvm_blislike.tvm_seams import has_known_sizes, op_name
+
+    found: dict[str, None] = {}
+
+    def visit(expr: relax.Expr) -> None:
+        if op_name(expr) and not has_known_sizes(expr):
+            found[op_name(expr)] = None
+
+    relax.analysis.post_order_visit(module["main"], visit)
+    return list(found)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, or its kind where it has none."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,46 @@
+"""Normalizations that TVM has in part only, written out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tvm_blislike.onnx.rewrites.site import Site
+
+
+def layer_norm(site: Site) -> Sequence[str] | None:
+    """Write `LayerNormalization` out where its mean or deviation is read, or its type is fp64."""
+    if site.results() == 1 and not site.is_of(np.float64):
+        return None
+    data = site.node.input[0]
+    axes = _axes(site)
+    mean = site.reduced("ReduceMean", data, axes, keepdims=1)
+    centred = site.add("Sub", data, mean)
+    variance = site.reduced("ReduceMean", site.add("Mul", centred, centred), axes, keepdims=1)
+    inverse = _inverse_root(site, variance)
+    result = site.add("Mul", site.add("Mul", centred, inverse), site.node.input[1])
+    if site.has_operand(2):
+        result = site.add("Add", result, site.node.input[2])
+    return [result, mean, inverse]
+
+
+def rms_norm(site: Site) -> Sequence[str] | None:
+    """Write `RMSNormalization` out over all axes, for which TVM has no schedule, and for fp64."""
+    axes = _axes(site)
+    if axes[0] > 0 and not site.is_of(np.float64):
+        return None
+    data = site.node.input[0]
+    squares = site.reduced("ReduceMean", site.add("Mul", data, data), axes, keepdims=1)
+    scaled = site.add("Mul", data, _inverse_root(site, squares))
+    return [site.add("Mul", scaled, site.node.input[1])]
+
+
+def _axes(site: Site) -> list[int]:
+    rank = len(site.shape())
+    return list(range(site.attribute("axis", -1) % rank, rank))
+
+
+def _inverse_root(site: Site, squares: str) -> str:
+    epsilon = site.constant(np.array(site.attribute("epsilon", 1e-5), site.dtype()))
+    return site.add("Reciprocal", site.add("Sqrt", site.add("Add", squares, epsilon)))

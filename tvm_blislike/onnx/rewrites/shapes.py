@@ -1,0 +1,29 @@
+"""Operators that give a tensor another shape, or work on one of another shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tvm_blislike.onnx.rewrites.site import Site
+
+
+def unsqueeze(site: Site) -> Sequence[str] | None:
+    """Write `Unsqueeze` with its axes in order, in which the importer inserts them."""
+    axes = site.attribute("axes") if site.opset < 13 else site.known(1)
+    if axes is None or np.size(axes) < 2:  # functions of ONNX give a single axis without a list
+        return None
+    shape = list(site.shape())
+    for axis in sorted(int(axis) % (len(shape) + len(axes)) for axis in axes):
+        shape.insert(axis, 1)
+    return [site.reshaped(site.node.input[0], shape)]
+
+
+def hardmax(site: Site) -> Sequence[str] | None:
+    """Write the `Hardmax` before opset 13, which looks at all axes from its own on as one."""
+    if site.opset >= 13:
+        return None
+    axis, shape = site.attribute("axis", 1), site.shape()
+    rows = site.add("Flatten", site.node.input[0], axis=axis % max(len(shape), 1))
+    return [site.reshaped(site.add("Hardmax", rows, axis=-1), shape)]

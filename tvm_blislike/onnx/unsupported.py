@@ -1,0 +1,194 @@
+"""Nodes that TVM's ONNX importer cannot take, or would take and compute otherwise."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tvm_blislike.errors import UnsupportedOperatorError
+from tvm_blislike.onnx.operator_sets import MICROSOFT, STANDARD, opset
+from tvm_blislike.onnx.settings import setting_of_run_time
+from tvm_blislike.onnx.shapes import constants_in
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+# Handled by the importer itself, outside its table of converters.
+_CONTROL_FLOW = {"If", "Constant"}
+# It takes a node by its name alone; these of ONNX Runtime's own it reads as they are meant.
+_OF_MICROSOFT = frozenset(
+    """
+    Attention BiasGelu DequantizeLinear EmbedLayerNormalization FastGelu Gelu MatMulInteger16
+    QuantizeLinear SkipLayerNormalization
+    """.split()
+)
+# It reads this one as Microsoft's, whose operands are others.
+_NOT_OF_ONNX = frozenset(["Attention"])
+
+
+def check_operators(proto: onnx.ModelProto) -> None:
+    """Raise UnsupportedOperatorError naming every node that TVM's importer cannot take."""
+    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
+
+    converters = set(_get_convert_map()) | _CONTROL_FLOW
+    standard = converters - _NOT_OF_ONNX
+    known = {**dict.fromkeys(STANDARD, standard), MICROSOFT: converters & _OF_MICROSOFT}
+    nodes = all_nodes(proto.graph)
+    unknown = [node for node in nodes if node.op_type not in known.get(node.domain, ())]
+    if not unknown:
+        return
+    listed = [describe(node) for node in unknown[:5]]
+    more = f" and {len(unknown) - 5} more nodes" if len(unknown) > 5 else ""
+    functions = {(function.domain, function.name) for function in proto.functions}
+    hint = "TVM's ONNX importer has no converter for it; replace it or export the model without it"
+    if (unknown[0].domain, unknown[0].op_type) in functions:
+        hint = "this function is written in another opset than the model; export both in one"
+    raise UnsupportedOperatorError(f"unsupported operator: {', '.join(listed)}{more}", hint)
+
+
+def check_readings(proto: onnx.ModelProto) -> None:
+    """Raise UnsupportedOperatorError for a node that TVM's importer would misread in silence."""
+    faults = {
+        "Attention": _has_further_results,
+        "BatchNormalization": _trains,
+        "EmbedLayerNormalization": _has_further_results,
+        "Expand": _shape_comes_at_run_time,
+        "NonMaxSuppression": _leaves_an_unknown_number,
+        "PRelu": _slopes_belong_to_axis_1,
+        "RoiAlign": _takes_the_largest,
+        "SequenceInsert": _counts_from_the_back,
+        "SkipLayerNormalization": _has_further_results,
+        "SpaceToDepth": _puts_columns_first,
+    }
+    for node in all_nodes(proto.graph):
+        fault = faults.get(node.op_type)
+        if fault and (reason := fault(proto, node)):
+            raise UnsupportedOperatorError(
+                f"unsupported {describe(node)}: {reason}",
+                "TVM's ONNX importer would ignore that and compute something else",
+            )
+
+
+def why_unknown(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    """Return which setting of a node is known at run time only, in words; None for no setting."""
+    return setting_of_run_time(node, constants_everywhere(proto))
+
+
+def constants_everywhere(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    """Return the constants of the graph and of the branches inside it, by name."""
+    graphs = all_graphs(proto.graph)
+    return {name: value for graph in graphs for name, value in constants_in(graph).items()}
+
+
+def failing_node(error: Exception) -> onnx.NodeProto | None:
+    """Return the node the importer was at: only the frames of its traceback still know.
+
+    They are in that of the error's cause where a converter raised it, see `adapter.import_graph`.
+    """
+    import onnx
+
+    tracebacks = [e.__traceback__ for e in (error, error.__cause__) if e is not None]
+    frames = [frame for trace in tracebacks for frame, _ in traceback.walk_tb(trace)]
+    nodes = [frame.f_locals.get("node") for frame in reversed(frames)]
+    return next((node for node in nodes if isinstance(node, onnx.NodeProto)), None)
+
+
+def describe(node: onnx.NodeProto) -> str:
+    """Return the operator and the node's name, or the outputs of a node without one."""
+    operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    name = repr(node.name) if node.name else f"computing {', '.join(map(repr, node.output))}"
+    return f"{operator} (node {name})"
+
+
+def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graph and those of the branches inside it."""
+    yield graph
+    for node in graph.node:
+        for branch in branches(node):
+            yield from all_graphs(branch)
+
+
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of the graph and of the branches inside them."""
+    for inner in all_graphs(graph):
+        yield from inner.node
+
+
+def read_in(graph: onnx.GraphProto) -> set[str]:
+    """Return the tensors that nodes read, or that are results of the graph or of a branch."""
+    read = {name for node in all_nodes(graph) for name in node.input if name}
+    return read | {value.name for inner in all_graphs(graph) for value in inner.output}
+
+
+def branches(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs inside a node of control flow."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def attribute(node: onnx.NodeProto, name: str) -> Any:
+    """Return the value of an attribute, None when the node does not have it."""
+    import onnx
+
+    found = [item for item in node.attribute if item.name == name]
+    return onnx.helper.get_attribute_value(found[0]) if found else None
+
+
+def _has_further_results(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    """The importer computes the first result only and puts a zero for the others."""
+    read = read_in(proto.graph)
+    wanted = [name for name in node.output[1:] if name in read]
+    return f"its result {wanted[0]!r} is read" if wanted else None
+
+
+def _leaves_an_unknown_number(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    """TVM counts on as many boxes as there may be, and checks that when it runs."""
+    readers = (other for other in all_nodes(proto.graph) if node.output[0] in other.input)
+    reader = next(readers, None)
+    if reader is None:
+        return None
+    return f"how many boxes it leaves tells only running it, and {describe(reader)} reads them"
+
+
+def _trains(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    trains = attribute(node, "training_mode")
+    return "training_mode is set; export it for inference" if trains else None
+
+
+def _slopes_belong_to_axis_1(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    version = opset(proto)
+    slopes = [item.dims for item in proto.graph.initializer if item.name == node.input[1]]
+    per_channel = bool(slopes) and list(slopes[0]) not in ([], [1])
+    return f"slopes per channel in opset {version}" if version < 7 and per_channel else None
+
+
+def _shape_comes_at_run_time(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    unknown = why_unknown(proto, node)
+    return f"{unknown}, and a 1 in it keeps sizes" if unknown else None
+
+
+def _counts_from_the_back(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    """For ONNX -1 is the place before the last tensor, for the importer that behind it."""
+    position = _constant_value(proto, node, 2)
+    return "its position is negative" if position is not None and position.min() < 0 else None
+
+
+def _constant_value(proto: onnx.ModelProto, node: onnx.NodeProto, place: int) -> np.ndarray | None:
+    """Return the value of an operand, None where it is left out or no constant."""
+    from onnx import numpy_helper
+
+    name = node.input[place] if place < len(node.input) else ""
+    tensor = constants_everywhere(proto).get(name)
+    return None if tensor is None else numpy_helper.to_array(tensor)
+
+
+def _takes_the_largest(_proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    return "its mode is max" if attribute(node, "mode") == b"max" else None
+
+
+def _puts_columns_first(_proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
+    return "its mode is CRD" if attribute(node, "mode") == b"CRD" else None

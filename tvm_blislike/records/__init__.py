@@ -1,0 +1,1 @@
+"""What was measured, in files that many may write to."""

@@ -1,0 +1,1 @@
+"""Running a compiled model: its library, threads and memory."""
