@@ -33,7 +33,7 @@ import zoo
 
 import tvm_blislike
 from tvm_blislike.export.link import find_builder, run_tool
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 
 MODELS = ("mobilenet_v2", "resnet18")
 CORE = "cortex-a72"
@@ -56,7 +56,7 @@ class Counter:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._plugin = folder / "instruction_counter.so"
-        command = find_builder(Core.native().target_config())
+        command = find_builder(native_core().target_config())
         source = Path(__file__).with_name("instruction_counter.c")
         run_tool(
             [*command, "-O2", "-shared", "-fPIC", str(source), "-o", str(self._plugin)],

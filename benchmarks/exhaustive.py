@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--records", type=Path, required=True, metavar="FILE")
     parser.add_argument("--budget", type=float, metavar="SECONDS")
     options = parser.parse_args()
-    core, model = tvm_blislike.Core.native(), zoo.build(options.model)
+    core, model = tvm_blislike.native_core(), zoo.build(options.model)
     strategy = Strategy(core, options.threads)
     runner = LocalRunner(core, options.threads, plan_for(core))
     try:

@@ -54,7 +54,7 @@ def compare(k: int, n: int, threads: int, rounds: int) -> float:
     """Print one line; return the layer's share of the bandwidth."""
     compiled = tvm_blislike.compile(fully_connected(k, n), threads=threads)
     size = 4 * k * n
-    bandwidth = read_bandwidth(tvm_blislike.Core.native(), size)
+    bandwidth = read_bandwidth(tvm_blislike.native_core(), size)
     inputs = {"x": np.random.default_rng(1).standard_normal((1, k), dtype=np.float32)}
     names = {layer.name for layer in compiled.explain().layers if layer.macs}
     read, layer = [], []

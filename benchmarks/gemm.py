@@ -33,7 +33,7 @@ import tvm
 from tvm import s_tir, te
 
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.inspect.probe import measure_peak_gflops
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.registry import get_implementation
@@ -199,7 +199,7 @@ def main() -> None:
     parser.add_argument("--include-packing-b", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
-    core = Core.native()
+    core = native_core()
     get_implementation("gemm")
     about = conditions(core, options.threads)
     print(", ".join(f"{key}: {value}" for key, value in about.items()))

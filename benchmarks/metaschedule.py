@@ -37,7 +37,7 @@ from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
 import tvm_blislike
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 from tvm_blislike.onnx import frontend
 from tvm_blislike.onnx.inputs import random_inputs
 from tvm_blislike.records.book import RecordBook
@@ -140,7 +140,7 @@ def take_turns(runs: dict[str, Any]) -> dict[str, float]:
 def compare(model: Path, folder: Path, records: Path, threads: int) -> dict[str, float]:
     """Compile the model with what each has found and return the median milliseconds."""
     use_threads(threads)
-    target = tvm.target.Target(Core.native().target_config(threads))
+    target = tvm.target.Target(native_core().target_config(threads))
     with target, ms.database.JSONDatabase(work_dir=str(folder)):
         scheduled = relax.transform.MetaScheduleApplyDatabase()(fused(model, target))
     executable = tvm.compile(scheduled, target)
@@ -177,7 +177,7 @@ def report(options: argparse.Namespace, folder: Path, model: Path) -> dict[str, 
         own_log = folder / "blislike.txt"
         figures["blislike_s"] = run_apart(command, options.threads, None, own_log)
     if trials and not options.no_compare:
-        target = tvm.target.Target(Core.native().target_config(options.threads))
+        target = tvm.target.Target(native_core().target_config(options.threads))
         figures["untuned_tasks"] = untuned_tasks(folder, fused(model, target), target)
         figures["ms"] = compare(model, folder, records, options.threads)
     return figures
@@ -224,7 +224,7 @@ def main() -> None:
         model = Path(options.model)
         model = model if model.suffix == ".onnx" else zoo.save(options.model, folder / "m.onnx")
         if options.tune_only:
-            target = tvm.target.Target(Core.native().target_config(options.threads))
+            target = tvm.target.Target(native_core().target_config(options.threads))
             tune_with_metaschedule(model, folder, target, options.trials_per_task)
             return
         figures = report(options, folder, model)

@@ -71,7 +71,7 @@ def compare(
     odd_layer, even_layer = (Layer(s, channels, kernel, threads, limits) for s in (size, even))
     peaks = []
     for _ in range(rounds):
-        peaks.append(measure_peak_gflops(tvm_blislike.Core.native(), threads))
+        peaks.append(measure_peak_gflops(tvm_blislike.native_core(), threads))
         odd_layer.turn()
         even_layer.turn()
     odd, other, peak = map(median, (odd_layer.gflops, even_layer.gflops, peaks))

@@ -26,7 +26,7 @@ from statistics import geometric_mean, median
 
 from zoo_runs import add_model_option, saved
 
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 from tvm_blislike.runtime.threads import available_cpus
 
 ROOT = Path(__file__).parents[1]
@@ -90,7 +90,7 @@ def ratios(new: Path, old: Path) -> list[float]:
 
 def compare(options: argparse.Namespace) -> None:
     """Print a line per model and number of threads, then the geometric means."""
-    print(f"machine: {Core.native().name}, {len(available_cpus())} CPUs, {platform.release()}")
+    print(f"machine: {native_core().name}, {len(available_cpus())} CPUs, {platform.release()}")
     speeds, builds = [], []
     with checked_out(options.revision) as source, tempfile.TemporaryDirectory() as folder:
         new, old = Path(folder) / "new.so", Path(folder) / "old.so"

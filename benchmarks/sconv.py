@@ -34,7 +34,7 @@ from sconv_baselines import Im2colGemm, Sgemm, is_pointwise, load_mkl, openblas
 from sconv_report import report
 
 from tvm_blislike.bench.graph_layers import layers_of
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.inspect.probe import measure_peak_gflops
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import Conv2dWorkload
@@ -122,7 +122,7 @@ def append(
     file: Path, todo: list[tuple[Conv2dWorkload, dict[str, int]]], options: argparse.Namespace
 ) -> None:
     """Measure layers that the file does not have, until the time is over."""
-    core, started = Core.native(), time.monotonic()
+    core, started = native_core(), time.monotonic()
     libraries = {"openblas": openblas}
     if options.mkl:
         libraries["mkl"] = load_mkl(options.mkl)

@@ -20,7 +20,7 @@ from contextlib import closing
 from functools import partial
 from statistics import median
 
-from tvm_blislike import Conv2dWorkload, Core, GemmWorkload, Workload
+from tvm_blislike import Conv2dWorkload, GemmWorkload, Workload, native_core
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.inspect.probe import measure_peak_gflops
 from tvm_blislike.model.config import Config
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--layers", type=int, nargs="*", default=range(len(LAYERS)))
     options = parser.parse_args()
-    core = Core.native()
+    core = native_core()
     tvm = importlib.metadata.version("apache-tvm")
     print(
         f"{core.name}, threads {options.threads}, seed {options.seed}; apache-tvm {tvm}, ", end=""

@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=8, metavar="N", help="of each model")
     parser.add_argument("--budget", type=float, default=float("inf"), metavar="SECONDS")
     options = parser.parse_args()
-    strategy = Strategy(tvm_blislike.Core.native(), options.threads)
+    strategy = Strategy(tvm_blislike.native_core(), options.threads)
     end = time.monotonic() + options.budget
     for name in options.model or MODELS:
         stopped = gather(name, options.layers, strategy, options.records, end)

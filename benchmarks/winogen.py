@@ -32,7 +32,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from winogen_report import report
 
 import tvm_blislike
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.inspect.probe import measure_peak_gflops
 from tvm_blislike.model.registry import get_implementation
 from tvm_blislike.model.workload import Conv2dWorkload
@@ -153,7 +153,7 @@ def append(
     file: Path, todo: Iterable[tuple[str, Conv2dWorkload]], limit: float, rounds: int
 ) -> None:
     """Measure layers until the time is over; a line of the file each."""
-    core, started = Core.native(), time.monotonic()
+    core, started = native_core(), time.monotonic()
     use_threads(1)
     with file.open("a") as out:
         print(json.dumps(conditions(core, PACKAGES)), file=out)

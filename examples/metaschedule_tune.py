@@ -14,13 +14,13 @@ from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
 import tvm_blislike
-from tvm_blislike import Core
+from tvm_blislike import native_core
 from tvm_blislike.onnx import frontend
 
 
 def main(name: str = "squeezenet1_1", image: int = 64, trials: int = 40) -> None:
     """Tune a small model, compile it with what was found, and run it."""
-    target = tvm.target.Target(Core.native().target_config(threads=1))
+    target = tvm.target.Target(native_core().target_config(threads=1))
     imported = frontend.load(zoo.build(name, image=image)).module
     module = tvm_blislike.meta_schedule.prepare(imported, target)
     with tempfile.TemporaryDirectory() as folder:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import zoo
 
 import tvm_blislike
-from tvm_blislike import Config, Core, Workload
+from tvm_blislike import Config, Workload, native_core
 from tvm_blislike.choose.strategy import Strategy
 
 
 def main() -> None:
     """Compute the first layer of a SqueezeNet in blocks of 1 x 4 pixels."""
-    usual = Strategy(Core.native(), threads=1)
+    usual = Strategy(native_core(), threads=1)
 
     def override(workload: Workload) -> Config | None:
         if workload.kind != "conv2d" or workload.ci != 3:

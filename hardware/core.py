@@ -13,24 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CACHE_POLICIES = ("inclusive", "non-inclusive", "exclusive", "victim")
+from . import corefile
+from .corefile import HardwareError
+
 # Size of a cache line of nearly all cores: for code that does not know its core, and for cores
 # without a described cache.
 LINE_BYTES = 64
-ISAS = ("avx512", "avx2", "neon")
 _FOLDER = Path(__file__).parent
-
-
-class HardwareError(ValueError):
-    """A core could not be described."""
 
 
 class UnknownCoreError(HardwareError):
     """No TOML has the wanted name."""
-
-
-class CoreFileError(HardwareError):
-    """A TOML does not describe a core; the message names file, field and remedy."""
 
 
 @dataclass(frozen=True)
@@ -201,22 +194,13 @@ class Core:
         CoreFileError
             When the file cannot be read or a field is missing, unknown or senseless.
         """
-        from .corefile import read_core
-
-        return read_core(Path(path))
+        table = corefile.read(Path(path))
+        caches = tuple(Cache(**cache) for cache in table.pop("caches"))
+        return Core(**table, caches=caches)
 
     def to_toml(self) -> str:
         """Return the text of a TOML file that `from_toml` reads back unchanged."""
-        from .corefile import format_core
-
-        return format_core(self)
-
-    @staticmethod
-    def native() -> Core:
-        """Return the present machine's core; never fails (see `notes` for what was assumed)."""
-        from .native import native_core
-
-        return native_core()
+        return corefile.text_of(self)
 
 
 def names() -> tuple[str, ...]:

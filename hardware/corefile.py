@@ -9,12 +9,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .core import CACHE_POLICIES, ISAS, Cache, Core, CoreFileError
-
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+CACHE_POLICIES = ("inclusive", "non-inclusive", "exclusive", "victim")
+ISAS = ("avx512", "avx2", "neon")
+
+
+class HardwareError(ValueError):
+    """A core could not be described."""
+
+
+class CoreFileError(HardwareError):
+    """A TOML does not describe a core; the message names file, field and remedy."""
+
 
 _Check = tuple[Callable[[Any], bool], str]
 
@@ -96,8 +106,8 @@ _OPTIONAL = {
 }
 
 
-def read_core(path: Path) -> Core:
-    """Return the core described by the TOML file at `path`.
+def read(path: Path) -> dict[str, Any]:
+    """Return the fields of the core that the TOML file at `path` describes, each cache's a dict.
 
     Raises
     ------
@@ -106,15 +116,15 @@ def read_core(path: Path) -> Core:
     """
     table = _checked(_load(path), _CORE_FIELDS, path, "")
     caches = [_read_cache(c, path, f"caches[{i}].") for i, c in enumerate(table["caches"])]
-    levels = [c.level for c in caches]
+    levels = [cache["level"] for cache in caches]
     if levels != sorted(set(levels)):
         raise _error(path, "caches", f"levels {levels} are not rising; order [[caches]] by level")
     lists = {k: tuple(table[k]) for k in ("source", "mattr", "notes")}
-    return Core(**{**table, **lists, "caches": tuple(caches)})
+    return {**table, **lists, "caches": caches}
 
 
-def format_core(core: Core) -> str:
-    """Return `core` as TOML text, fields in the order of the dataclass, None left out."""
+def text_of(core: Any) -> str:
+    """Return a `Core` as TOML text, fields in the order of the dataclass, None left out."""
     fields = [f.name for f in dataclasses.fields(core) if f.name != "caches"]
     lines = [_line(name, getattr(core, name)) for name in fields]
     for cache in core.caches:
@@ -132,9 +142,9 @@ def _load(path: Path) -> dict[str, Any]:
         raise CoreFileError(f"{path}: not a TOML file: {error}") from error
 
 
-def _read_cache(table: dict[str, Any], path: Path, where: str) -> Cache:
-    cache = Cache(**_checked(table, _CACHE_FIELDS, path, where))
-    if cache.sets < 1:
+def _read_cache(table: dict[str, Any], path: Path, where: str) -> dict[str, Any]:
+    cache = _checked(table, _CACHE_FIELDS, path, where)
+    if cache["bytes"] < cache["ways"] * cache["line_bytes"]:
         raise _error(
             path, where + "bytes", "fewer than ways * line_bytes; correct one of the three"
         )

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.workload import Conv2dWorkload
 
-NATIVE = Core.native()
+NATIVE = native_core()
 # Cores whose kernels this machine runs.
 RUNNABLE = [NATIVE, *([Core.named("x86-64-v3")] if NATIVE.isa == "avx512" else [])]
 # No size a multiple of anything, or everything; one pixel, few and many of everything.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tvm_blislike.api import compile
     from tvm_blislike.choose.constraints import Constraints
     from tvm_blislike.errors import BlislikeError
-    from tvm_blislike.hardware import Core
+    from tvm_blislike.hardware import Core, native_core
     from tvm_blislike.model.config import Config
     from tvm_blislike.model.registry import Implementation, register_implementation
     from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
@@ -47,6 +47,7 @@ _LAZY = {
     "Workload": "tvm_blislike.model.workload",
     "compile": "tvm_blislike.api",
     "meta_schedule": "tvm_blislike.meta_schedule",
+    "native_core": "tvm_blislike.hardware",
     "register_implementation": "tvm_blislike.model.registry",
     "tune": "tvm_blislike.tuning.tune",
 }
@@ -65,6 +66,7 @@ __all__ = [
     "Workload",
     "compile",
     "meta_schedule",
+    "native_core",
     "register_implementation",
     "tune",
 ]

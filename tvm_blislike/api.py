@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tvm_blislike.choose.constraints import Constraints
     from tvm_blislike.choose.offers import Predictor
     from tvm_blislike.choose.strategy import Override, Strategy
-    from tvm_blislike.hardware import Core
+    from tvm_blislike.hardware import Core, native_core
     from tvm_blislike.records.book import RecordBook
 
 
@@ -181,7 +181,7 @@ def resolve_core(target: str | os.PathLike[str] | Core) -> Core:
     if isinstance(target, Core):
         return target
     if target == "native":
-        return Core.native()
+        return native_core()
     try:
         if Path(target).suffix == ".toml":
             return Core.from_toml(target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tvm
 
-from tvm_blislike.hardware import Core, names
+from tvm_blislike.hardware import Core, names, native_core
 
 
 def core_of(target: tvm.target.Target) -> Core:
@@ -12,7 +12,7 @@ def core_of(target: tvm.target.Target) -> Core:
 
     The present machine fits when its LLVM processor and features are those of the target.
     """
-    native = Core.native()
+    native = native_core()
     if _matches(native, target):
         return native
     described = [Core.named(name) for name in names()]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tvm_blislike.cost_models import LOOP_ORDERS, cache_blocking, roles
 from tvm_blislike.cost_models.cache_blocking import ABSENT_CACHE_BYTES
 from tvm_blislike.hardware import Cache, Core, names
-from tvm_blislike.hardware.core import CACHE_POLICIES
+from tvm_blislike.hardware.corefile import CACHE_POLICIES
 
 # ---------------------------------------------------------------- loop orders
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tvm_blislike.export import bundle
 from tvm_blislike.export.link import find_builder, run_tool
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 
 _BOTH = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 _UNDEFINED = ("-fsanitize=undefined", "-fno-sanitize-recover=all")
@@ -112,4 +112,4 @@ def finds(fault: str, options: Sequence[str]) -> bool:
 
 
 def _builder() -> list[str]:
-    return find_builder(Core.native().target_config())
+    return find_builder(native_core().target_config())

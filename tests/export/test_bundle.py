@@ -21,7 +21,7 @@ import tvm_blislike
 from tvm_blislike.cli.app import app
 from tvm_blislike.errors import OutputError, UnsupportedOperatorError
 from tvm_blislike.export import bundle, checksum, runtime_wheel
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 
 ROOT = Path(__file__).parents[2]
 
@@ -128,7 +128,7 @@ def test_headers_and_libraries_are_those_installed() -> None:
     for name, path in runtime_wheel.headers().items():
         assert path.as_posix().endswith(name)
         assert path.is_file()
-    machine = Core.native().mtriple.partition("-")[0]
+    machine = native_core().mtriple.partition("-")[0]
     names = [path.name for path in runtime_wheel.runtime_libraries(machine)]
     assert names == ["libtvm_runtime.so", "libtvm_runtime_extra.so", "libtvm_ffi.so"]
 
@@ -234,7 +234,7 @@ def test_what_a_user_added_or_changed_in_a_bundle_stays(
     named = change(folder)
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     with pytest.raises(OutputError, match=rf"since it was written: {named}\n"):
-        bundle.require_bundle(folder, Core.native().target_config())
+        bundle.require_bundle(folder, native_core().target_config())
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
@@ -281,7 +281,7 @@ def test_a_folder_with_another_manifest_is_no_bundle(text: str, tmp_path: Path) 
     (folder / "manifest.json").write_bytes(text.encode(errors="surrogateescape"))
     (folder / "index.html").write_text("mine")
     with pytest.raises(OutputError, match="the folder holds other files"):
-        bundle.require_bundle(folder, Core.native().target_config())
+        bundle.require_bundle(folder, native_core().target_config())
     assert sorted(path.name for path in folder.iterdir()) == ["index.html", "manifest.json"]
 
 
@@ -293,4 +293,4 @@ def test_a_forged_manifest_gives_no_file_away(tmp_path: Path) -> None:
     (tmp_path / "ship" / "manifest.json").write_text(json.dumps(forged))
     (tmp_path / "ship" / "mine").write_text("mine")
     with pytest.raises(OutputError, match=r"since it was written: mine\n"):
-        bundle.require_bundle(tmp_path / "ship", Core.native().target_config())
+        bundle.require_bundle(tmp_path / "ship", native_core().target_config())

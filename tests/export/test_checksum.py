@@ -14,7 +14,7 @@ import tvm_blislike
 from tvm_blislike.cli.app import app
 from tvm_blislike.errors import ModelError, TargetError
 from tvm_blislike.export.link import find_builder
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 
 # How much of a library is overwritten: one bit, a few bytes, a disk's sector, a page.
 LENGTHS = (0, 1, 8, 512, 4096)
@@ -80,7 +80,7 @@ def test_no_code_runs_before_the_check(tmp_path: Path) -> None:
         "#include <fcntl.h>\n__attribute__((constructor)) static void run(void)"
         f'{{ open("{marker}", O_CREAT | O_WRONLY, 0600); }}\n'
     )
-    compiler = [*find_builder(Core.native().target_config()), "-shared", "-fPIC"]
+    compiler = [*find_builder(native_core().target_config()), "-shared", "-fPIC"]
     subprocess.run([*compiler, str(tmp_path / "eager.c"), "-o", str(library)], check=True)
     with pytest.raises(ModelError, match="ends without a checksum"):
         tvm_blislike.CompiledModel.load(library)

@@ -10,9 +10,9 @@ import pytest
 
 from tvm_blislike.errors import OutputError, ToolchainError
 from tvm_blislike.export import link
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, native_core
 
-NATIVE = Core.native().target_config()
+NATIVE = native_core().target_config()
 BOARD = Core.named("cortex-a72").target_config()
 APPLE = Core.named("apple-m1").target_config()
 

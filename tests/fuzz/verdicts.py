@@ -11,7 +11,7 @@ import onnx
 from graphs import Tensor
 
 import tvm_blislike
-from tvm_blislike import Constraints, Core
+from tvm_blislike import Constraints, Core, native_core
 from tvm_blislike.errors import (
     BlislikeError,
     InputError,
@@ -81,7 +81,7 @@ def verdict(
     run: Run = tvm_blislike.CompiledModel.run,
 ) -> Verdict:
     """Compile and run a model; compare it with the values that its outputs should have."""
-    core = Core.native() if way.core == "native" else Core.named(way.core)
+    core = native_core() if way.core == "native" else Core.named(way.core)
     try:
         compiled = tvm_blislike.compile(
             model, core, threads=way.threads, constraints=Constraints(only=way.only),

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tvm_blislike import hardware
 from tvm_blislike.hardware import Cache, Core, CoreFileError, UnknownCoreError, names
-from tvm_blislike.hardware.core import CACHE_POLICIES, dtype_bits
+from tvm_blislike.hardware.core import dtype_bits
+from tvm_blislike.hardware.corefile import CACHE_POLICIES
 
 X86 = {
     "haswell",

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import AVX2, AVX512, ICELAKE, SAPPHIRE, arm, failing, x86
 
-from tvm_blislike.hardware import Core, names
+from tvm_blislike.hardware import Core, names, native_core
 from tvm_blislike.hardware import machine as machine_module
-from tvm_blislike.hardware.core import CACHE_POLICIES
+from tvm_blislike.hardware.corefile import CACHE_POLICIES
 from tvm_blislike.hardware.machine import FoundCache, Machine
-from tvm_blislike.hardware.native import native_core
 
 # ---------------------------------------------------------------- which core is nearest
 
@@ -170,13 +169,13 @@ def test_any_machine_gets_a_valid_core(
 
 
 def test_this_machine():
-    core = Core.native()
+    core = native_core()
     assert core.name.startswith("native-") and core.notes
     assert 1 <= core.cores <= (os.cpu_count() or 1)
-    assert core == Core.native()  # the same answer every time
+    assert core == native_core()  # the same answer every time
 
 
 def test_cpuinfo_is_asked_once(monkeypatch):
-    Core.native()
+    native_core()
     monkeypatch.setattr(machine_module, "_cpu_info", failing)
-    assert Core.native().notes
+    assert native_core().notes

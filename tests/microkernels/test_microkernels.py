@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kernel_harness import Product, compile_all, primfunc, run
 
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.microkernels import (
     KERNELS,
     Microkernel,
@@ -16,7 +16,7 @@ from tvm_blislike.microkernels import (
 )
 from tvm_blislike.microkernels.intrin import shape_named
 
-NATIVE = Core.native()
+NATIVE = native_core()
 # A core that can run AVX-512 runs AVX2 as well.
 TARGETS = {
     "avx512": {

@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.relax import op
 
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 from tvm_blislike.pipeline import compile_module
 from tvm_blislike.tvm_seams import bindings, functions, op_name, static_shape
 
@@ -62,7 +62,7 @@ def operators(mod: tvm.IRModule) -> Counter[str]:
 
 def run(mod: tvm.IRModule, *arrays: np.ndarray, threads: int = 1) -> np.ndarray:
     """Compile through the whole pipeline for this machine and run; one output."""
-    (result,) = execute(compile_module(mod, Strategy(Core.native(), threads))[0], arrays)
+    (result,) = execute(compile_module(mod, Strategy(native_core(), threads))[0], arrays)
     return result
 
 
@@ -77,7 +77,7 @@ def execute(executable: tvm.runtime.Executable, arrays: Sequence[np.ndarray]) ->
 def assert_same_as_plain_tvm(mod: tvm.IRModule, threads: int = 1) -> None:
     """Compare what the pipeline computes with TVM's own, which knows no layouts."""
     arrays = [random(*static_shape(param)) for param in mod["main"].params]
-    ours = execute(compile_module(mod, Strategy(Core.native(), threads))[0], arrays)
+    ours = execute(compile_module(mod, Strategy(native_core(), threads))[0], arrays)
     plain = execute(tvm.compile(mod, tvm.target.Target("llvm")), arrays)
     for actual, expected in zip(ours, plain, strict=True):
         assert actual.shape == expected.shape

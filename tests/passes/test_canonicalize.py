@@ -13,12 +13,12 @@ from relax_graphs import assert_same_as_plain_tvm, calls, graph, operators, rand
 from tvm import relax
 from tvm.relax import op
 
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 from tvm_blislike.onnx import frontend
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.tvm_seams import constant_array, is_constant
 
-NATIVE = Core.native()
+NATIVE = native_core()
 
 Steps = Callable[[relax.BlockBuilder, relax.Var], relax.Expr]
 CHANNELS = 4

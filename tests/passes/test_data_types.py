@@ -10,13 +10,13 @@ from tvm import relax
 from tvm.relax import op
 
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.report import Report
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.pipeline import blislike_pipeline, compile_module
 
 RNG = np.random.default_rng(11)
-NATIVE = Core.native()
+NATIVE = native_core()
 HALF = Core.named("cortex-a76")
 
 # Operator: its function, shapes of both operands, and attributes.

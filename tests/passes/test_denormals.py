@@ -11,12 +11,12 @@ from relax_graphs import calls, graph, random, run
 from tvm import relax
 from tvm.relax import op
 
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.tvm_seams import constant_array, is_constant
 
 DENORMAL = np.float32(1e-40)
-NATIVE = Core.native()
+NATIVE = native_core()
 RNG = np.random.default_rng(5)
 
 

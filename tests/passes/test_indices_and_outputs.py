@@ -7,7 +7,7 @@ from relax_graphs import graph, random, run
 from tvm import relax, tirx
 from tvm.relax import op
 
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.indices import NarrowIndices
 
@@ -74,7 +74,7 @@ def test_output_of_a_folded_convolution_leaves_its_block() -> None:
     x = random(1, 3, 5, 5)
     expected = np.einsum("nchw,oc->nohw", x, weights[:, :, 0, 0]) + bias
     module = graph(_biased(weights, bias), (1, 3, 5, 5))
-    assert not isinstance(Canonicalize(Core.native())(module)["main"].body.body, relax.DataflowVar)
+    assert not isinstance(Canonicalize(native_core())(module)["main"].body.body, relax.DataflowVar)
     np.testing.assert_allclose(run(module, x), expected, rtol=1e-5, atol=1e-5)
 
 

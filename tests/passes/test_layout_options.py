@@ -12,14 +12,14 @@ from relax_graphs import execute, graph, random
 from tvm import relax
 from tvm.relax import op
 
-from tvm_blislike import Config, Conv2dWorkload, Core
+from tvm_blislike import Config, Conv2dWorkload, native_core
 from tvm_blislike.choose.constraints import Constraints, parse_pin
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.model.layouts import block_of
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.pipeline import compile_module
 
-CORE = Core.native()
+CORE = native_core()
 LANES = CORE.lanes("float32")
 SAME = (1, 1, 1, 1)
 CONVOLUTIONS = {

@@ -12,10 +12,10 @@ from tvm import relax
 from tvm.relax import op
 
 import tvm_blislike
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 from tvm_blislike.passes.canonicalize import Canonicalize
 
-NATIVE = Core.native()
+NATIVE = native_core()
 
 
 def model(shape: tuple[int, ...], **attributes: float) -> onnx.ModelProto:

@@ -18,7 +18,7 @@ from tvm.relax import op
 import tvm_blislike
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.pipeline import compile_module
 
 RNG = np.random.default_rng(2)
@@ -178,7 +178,7 @@ def behind_conv(steps: str) -> tvm.IRModule:
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("steps", STEPS)
 def test_nan_goes_through_convolutions(steps: str, implementation: str) -> None:
-    strategy = Strategy(Core.native(), 1, constraints=Constraints(only=(implementation,)))
+    strategy = Strategy(native_core(), 1, constraints=Constraints(only=(implementation,)))
     executable, _, _ = compile_module(behind_conv(steps), strategy)
     x = RNG.standard_normal((1, 32, 14, 14)).astype("float32")
     x[0, 3, 6, 7] = np.nan

@@ -12,12 +12,12 @@ from single_layers import Layer, compiled_and_checked, implementations
 from tvm import relax
 from tvm.relax import op
 
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.phases import Axis
 from tvm_blislike.tvm_seams import static_shape
 
-NATIVE = Core.native()
+NATIVE = native_core()
 AVX512 = Core.named("sapphirerapids")
 
 MOST_MACS = 3_000_000

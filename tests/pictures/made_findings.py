@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 from tvm_blislike.onnx import frontend
 from tvm_blislike.pictures.findings import Attempt, EngineTime, Findings, Layer, Roofs, Step
 from tvm_blislike.records import files
@@ -63,7 +63,7 @@ def findings(**fields: object) -> Findings:
 
 def write_records(model: Path, path: Path, threads: int = 1, seconds: Sequence[float] = ()) -> None:
     """Write a record of each layer of a model for this machine, as the cost model chooses."""
-    core = Core.native()
+    core = native_core()
     strategy = Strategy(core, threads)
     tasks = tasks_of(frontend.load(model).module, strategy)
     files.append(

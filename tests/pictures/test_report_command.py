@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from tvm_blislike.bench import measure as bench_measure
 from tvm_blislike.cli.app import app
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 from tvm_blislike.inspect.probe import ProbeResult
 from tvm_blislike.pictures import measure
 
@@ -64,7 +64,7 @@ def test_everything_measured(
     monkeypatch.setattr(bench_measure, "_MIN_ROUNDS", 1)
     monkeypatch.setattr(bench_measure, "_MIN_SECONDS", 0.0)
     speeds = {"L1": 300.0, "memory": 10.0}
-    probed = ProbeResult(Core.native(), 2, 1.0, 2.0, speeds, 15.0, 2.0, 2.0)
+    probed = ProbeResult(native_core(), 2, 1.0, 2.0, speeds, 15.0, 2.0, 2.0)
     monkeypatch.setattr(measure, "probe", lambda core, progress: probed)
     result = _report(model, records, tmp_path / "out", "--engines", "onnxruntime,blislike")
     assert result.exit_code == 0, result.output
@@ -80,7 +80,7 @@ def test_everything_measured(
 
 def test_roofs_of_several_threads() -> None:
     speeds = {"L1": 300.0, "memory": 10.0}
-    probed = ProbeResult(Core.native(), 2, 1.0, 2.0, speeds, 15.0, 2.0, 2.0)
+    probed = ProbeResult(native_core(), 2, 1.0, 2.0, speeds, 15.0, 2.0, 2.0)
     assert measure.measured_roofs(probed, 1, 7.0).bandwidth_gb_per_s == speeds
     roofs = measure.measured_roofs(probed, 2, 9.0)
     assert (roofs.peak_gflops, roofs.bandwidth_gb_per_s) == (9.0, {"L1": 600.0, "memory": 15.0})
@@ -90,8 +90,8 @@ def test_records_of_other_threads_are_named(model: Path, records: Path, tmp_path
     result = _report(model, records, tmp_path / "out", "--no-measure", "--threads", 2)
     assert result.exit_code == 5
     message = " ".join(result.stderr.split())
-    assert f"has no record of net.onnx for {Core.native().name}, 2 threads" in message
-    assert f"{Core.native().name}, 1 thread (2)" in message
+    assert f"has no record of net.onnx for {native_core().name}, 2 threads" in message
+    assert f"{native_core().name}, 1 thread (2)" in message
 
 
 def test_a_missing_file_of_records_is_named(model: Path, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_an_unknown_engine_is_named(model: Path, records: Path, tmp_path: Path) 
 
 
 def test_other_processors_are_not_measured(model: Path, records: Path, tmp_path: Path) -> None:
-    foreign = "haswell" if Core.native().isa == "neon" else "cortex-a72"
+    foreign = "haswell" if native_core().isa == "neon" else "cortex-a72"
     result = _report(model, records, tmp_path / "out", "--target", foreign)
     assert result.exit_code == 6
     assert "--no-measure" in result.stderr

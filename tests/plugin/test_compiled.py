@@ -17,7 +17,7 @@ from tvm_blislike.errors import (
     TargetError,
     ToolchainError,
 )
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.runtime import instruments, library, runnable
 
 
@@ -241,7 +241,7 @@ def test_missing_extensions_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_native_code_is_runnable() -> None:
-    assert runnable.why_not_runnable(Core.native().target_config()) is None
+    assert runnable.why_not_runnable(native_core().target_config()) is None
 
 
 def test_chosen_compiler_that_does_not_exist(

@@ -16,7 +16,7 @@ from tvm_blislike.bench.engines import Job
 from tvm_blislike.bench.graph_layers import GraphLayer, layers_of, matched
 from tvm_blislike.bench.inside import PROFILERS, layer_ms, own_seconds, runs_in
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 from tvm_blislike.onnx import frontend
 from tvm_blislike.onnx.inputs import random_inputs
@@ -49,7 +49,7 @@ RESIDUAL = (
 def _job(path: Path) -> Job:
     proto, _ = frontend.read_model(path)
     inputs = random_inputs(frontend.resolve_inputs(proto, {}))
-    return Job(str(path), inputs, [v.name for v in proto.graph.output], 1, Core.native())
+    return Job(str(path), inputs, [v.name for v in proto.graph.output], 1, native_core())
 
 
 def test_layers_of_a_graph_are_the_workloads_of_the_compiler() -> None:
@@ -59,7 +59,7 @@ def test_layers_of_a_graph_are_the_workloads_of_the_compiler() -> None:
         GemmWorkload(2, 5, 8),
     ]
     module = frontend.load(small_network(), {"image": (1, 3, 8, 8)}).module
-    tasks = tasks_of(module, Strategy(Core.native(), 1))
+    tasks = tasks_of(module, Strategy(native_core(), 1))
     found = layers_of(small_network(), {})
     assert {layer.workload for layer in found} == {task.workload for task in tasks}
 

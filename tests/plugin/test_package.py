@@ -16,7 +16,7 @@ from small_models import small_network, small_reference
 from tvm import relax
 
 import tvm_blislike
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 from tvm_blislike.onnx import frontend
 
 ROOT = Path(tvm_blislike.__file__).parents[1]
@@ -74,7 +74,7 @@ def test_import_registers_the_pipeline_once() -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_pipeline_compiles_an_ordinary_module(image: np.ndarray, threads: int) -> None:
     module = frontend.load(small_network()).module
-    target = tvm.target.Target(Core.native().target_config(threads))
+    target = tvm.target.Target(native_core().target_config(threads))
     pipeline = relax.get_pipeline("blislike")
     executable = tvm.compile(module, target, relax_pipeline=pipeline)
     scores = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(image))
@@ -84,8 +84,8 @@ def test_pipeline_compiles_an_ordinary_module(image: np.ndarray, threads: int) -
 def test_pipeline_takes_the_arguments_of_its_function(image: np.ndarray) -> None:
     seen = []
     module = frontend.load(small_network()).module
-    pipeline = relax.get_pipeline("blislike", core=Core.native(), threads=1, override=seen.append)
-    tvm.compile(module, tvm.target.Target(Core.native().target_config(1)), relax_pipeline=pipeline)
+    pipeline = relax.get_pipeline("blislike", core=native_core(), threads=1, override=seen.append)
+    tvm.compile(module, tvm.target.Target(native_core().target_config(1)), relax_pipeline=pipeline)
     assert {workload.kind for workload in seen} >= {"conv2d"}
 
 

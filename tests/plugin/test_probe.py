@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 import tvm_blislike
 from tvm_blislike.cli.app import app
 from tvm_blislike.errors import TargetError
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.inspect import probe_kernels
 from tvm_blislike.inspect.probe import ProbeResult, _working_sets, measure_peak_gflops, probe
 
-NATIVE = Core.native()
+NATIVE = native_core()
 FMA = {"avx512": "vfmadd231ps", "avx2": "vfmadd231ps", "neon": "fmla"}
 # A jump back to the label that begins the loop, with nothing but a counter beside it.
 LOOP_CONTROL = {

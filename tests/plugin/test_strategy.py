@@ -15,7 +15,7 @@ from small_models import make_model, small_network, two_convolutions
 from tvm import relax
 
 import tvm_blislike
-from tvm_blislike import Config, Conv2dWorkload, Core, GemmWorkload, Workload
+from tvm_blislike import Config, Conv2dWorkload, Core, GemmWorkload, Workload, native_core
 from tvm_blislike.choose.offers import Offers
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.roofline import Estimate
@@ -29,7 +29,7 @@ from tvm_blislike.model.registry import (
 )
 from tvm_blislike.onnx import frontend
 
-NATIVE = Core.native()
+NATIVE = native_core()
 DENSE = Conv2dWorkload(1, 32, 9, 11, 48, 3, 3, padding=(1, 1, 1, 1))
 DEPTHWISE = Conv2dWorkload(1, 32, 9, 11, 32, 3, 3, padding=(1, 1, 1, 1), groups=32)
 # Groups of two channels: nearly a depthwise convolution.

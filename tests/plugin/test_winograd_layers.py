@@ -11,11 +11,11 @@ from small_models import float_input, make_model
 
 import tvm_blislike
 from tvm_blislike import Config, Conv2dWorkload
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 from tvm_blislike.model.registry import get_implementation
 from tvm_blislike.model.workload import Workload
 
-CORE = Core.native()
+CORE = native_core()
 RNG = np.random.default_rng(4)
 IMAGE = RNG.standard_normal((2, 32, 15, 13), dtype=np.float32)
 WEIGHTS = {

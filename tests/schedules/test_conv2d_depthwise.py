@@ -13,7 +13,7 @@ from tvm import s_tir, te
 
 from tvm_blislike.cost_models.conv2d_depthwise import estimate as depthwise
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import CODE_BYTES, DepthwiseGeometry
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import block_of, preferred, shape_in
 from tvm_blislike.model.registry import Implementation
@@ -21,7 +21,7 @@ from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 from tvm_blislike.schedules.conv2d_depthwise.definition import IMPLEMENTATION
 from tvm_blislike.schedules.lowering import lower as lowering
 
-NATIVE = Core.native()
+NATIVE = native_core()
 LANES = NATIVE.lanes()
 AVX512 = Core.named("sapphirerapids")
 NEON = Core.named("cortex-a76")

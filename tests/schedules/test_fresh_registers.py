@@ -9,7 +9,7 @@ import pytest
 import tvm
 from tvm import s_tir, te, tirx
 
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.inspect.assembly import innermost_loops
 from tvm_blislike.schedules.lowering import fresh_registers
 from tvm_blislike.schedules.lowering.fresh_registers import FRESH
@@ -56,7 +56,7 @@ def test_constants_are_loaded_again_in_each_iteration(isa: str) -> None:
 
 
 def test_results_stay_the_same() -> None:
-    core = Core.native()
+    core = native_core()
     x = np.random.default_rng(1).standard_normal((ROWS, COLUMNS), dtype=np.float32)
     out = tvm.runtime.tensor(np.zeros_like(x))
     compiled(core.isa, core)["main"](tvm.runtime.tensor(x), out)

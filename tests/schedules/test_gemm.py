@@ -22,7 +22,7 @@ from tvm_blislike.cost_models.gemm.geometry import (
     PACKED,
     GemmGeometry,
 )
-from tvm_blislike.hardware import Core, names
+from tvm_blislike.hardware import Core, names, native_core
 from tvm_blislike.microkernels import kernels_for
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import Implementation
@@ -30,7 +30,7 @@ from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 from tvm_blislike.schedules.gemm.definition import IMPLEMENTATION
 from tvm_blislike.schedules.lowering import lower as lowering
 
-NATIVE = Core.native()
+NATIVE = native_core()
 KERNELS = {(k.mr, k.nr): k for k in kernels_for(NATIVE.isa)}
 LANES = NATIVE.lanes()
 # A tall and a wide block of the native instruction set.

@@ -71,12 +71,12 @@ def _run(workload_text: str, only: str) -> None:
     """Run the kernel of the strategy's choice, and a few others, on guarded arrays."""
     from guard import GuardedArrays
 
-    from tvm_blislike.hardware import Core
+    from tvm_blislike.hardware import native_core
     from tvm_blislike.model.registry import implementations
     from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 
     workload = eval(workload_text, {"Conv2dWorkload": Conv2dWorkload, "GemmWorkload": GemmWorkload})
-    core = Core.native()
+    core = native_core()
     for implementation in implementations(workload.kind):
         if implementation.applies(workload, core) or only not in ("", implementation.name):
             continue

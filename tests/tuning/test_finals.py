@@ -23,7 +23,7 @@ from onnx import helper, numpy_helper
 
 from tvm_blislike import register_implementation
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import get_implementation, unregister_implementation
 from tvm_blislike.model.workload import GemmWorkload
@@ -32,7 +32,7 @@ from tvm_blislike.tuning.entrants import Subject
 from tvm_blislike.tuning.finals import Contest, decide
 from tvm_blislike.tuning.interrupt import Interrupt
 
-NATIVE = Core.native()
+NATIVE = native_core()
 
 
 @pytest.fixture(scope="module")

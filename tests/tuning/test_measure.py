@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tvm_blislike import register_implementation
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import get_implementation, unregister_implementation
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
@@ -29,7 +29,7 @@ from tvm_blislike.tuning import kernels, operands
 from tvm_blislike.tuning.kernels import Bundle, Plan
 from tvm_blislike.tuning.measure import LocalRunner, Outcome
 
-NATIVE = Core.native()
+NATIVE = native_core()
 GEMM = GemmWorkload(48, 64, 32)
 PLAN = Plan(cold_bytes=1 << 20, evicts=True, repeats=4, round_seconds=0.05)
 # Workers cannot import this file.

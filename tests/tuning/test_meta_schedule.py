@@ -20,7 +20,7 @@ from tvm.s_tir import meta_schedule as ms
 
 import tvm_blislike
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.registry import all_implementations, get_implementation
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.onnx import frontend
@@ -30,7 +30,7 @@ from tvm_blislike.plugin import SCHEDULED, root_annotations
 from tvm_blislike.tuning import kernels, operands
 from tvm_blislike.tuning.kernels import Bundle
 
-NATIVE = Core.native()
+NATIVE = native_core()
 ARM = Core.named("cortex-a72")
 TARGET = tvm.target.Target(NATIVE.target_config(1))
 GEMM = GemmWorkload(50, 70, 130)

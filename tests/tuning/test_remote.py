@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from tvm_blislike import register_implementation
 from tvm_blislike.cli.app import app
 from tvm_blislike.errors import TargetError, UsageError
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import native_core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import get_implementation, unregister_implementation
 from tvm_blislike.model.workload import GemmWorkload, Workload
@@ -31,7 +31,7 @@ from tvm_blislike.tuning.kernels import Bundle, Plan
 from tvm_blislike.tuning.remote import RemoteRunner
 from tvm_blislike.tuning.tune import tune
 
-NATIVE = Core.native()
+NATIVE = native_core()
 PLAN = Plan(cold_bytes=1 << 20, repeats=3, round_seconds=0.05)
 GEMM = GemmWorkload(48, 64, 32)
 # Workers cannot import this file.

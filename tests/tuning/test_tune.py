@@ -19,7 +19,7 @@ from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cli.app import app
 from tvm_blislike.errors import TargetError, UsageError
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import GemmWorkload, Workload
 from tvm_blislike.plugin import SCHEDULED, root_annotations
@@ -32,7 +32,7 @@ from tvm_blislike.tuning import tune as tuning
 from tvm_blislike.tuning.search import model_search
 from tvm_blislike.tuning.tune import tune
 
-NATIVE = Core.native()
+NATIVE = native_core()
 
 
 def test_the_command_says_what_it_found(tuned: tuple[Path, Path, dict[str, Any]]) -> None:

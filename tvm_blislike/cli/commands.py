@@ -20,7 +20,7 @@ from tvm_blislike.files import make_folder, require_folder, write_array
 
 if TYPE_CHECKING:
     from tvm_blislike.choose.constraints import Constraints
-    from tvm_blislike.hardware import Core
+    from tvm_blislike.hardware import Core, native_core
     from tvm_blislike.records.book import RecordBook
     from tvm_blislike.runtime.compiled import CompiledModel
 
@@ -130,7 +130,7 @@ def targets(as_json: options.Json = False) -> None:
     """List the cores that models can be compiled for."""
     from tvm_blislike.hardware import Core, names
 
-    cores = [Core.native(), *(Core.named(name) for name in names())]
+    cores = [native_core(), *(Core.named(name) for name in names())]
     if as_json:
         print_json([asdict(core) for core in cores])
     else:

@@ -77,14 +77,14 @@ def probe(
 ) -> None:
     """Measure this machine: FMA peak and the bandwidth of each cache level and of memory."""
     from tvm_blislike.files import require_writable, write_text
-    from tvm_blislike.hardware import Core
+    from tvm_blislike.hardware import native_core
 
     if output:
         require_writable(output)
     from tvm_blislike.inspect.probe import probe as measure
 
     with progress() as show:
-        measured = measure(Core.native(), show)
+        measured = measure(native_core(), show)
     core = measured.to_core()
     if output:
         write_text(output, core.to_toml())

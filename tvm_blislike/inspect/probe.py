@@ -37,7 +37,7 @@ _READ_SECONDS = 20e-3
 _TIMES_LEVEL_BEFORE = 8
 _MEMORY_BYTES = 256 << 20
 _MEMORY_BYTES_AT_MOST = 1 << 30
-# Assumptions of `Core.native()` that a measurement replaces, as its notes begin or read.
+# Assumptions of `native_core()` that a measurement replaces, as its notes begin or read.
 _SETTLED = ("clock unknown", "FMA per cycle assumed", "memory bandwidth assumed")
 
 
@@ -162,7 +162,7 @@ def probe(core: Core, progress: Callable[[str], None] = lambda text: None) -> Pr
     Parameters
     ----------
     core : Core
-        Its description, usually `Core.native()`.
+        Its description, usually `native_core()`.
     progress : callable
         Called before each measurement with what comes next.
 

@@ -17,7 +17,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir import meta_schedule as ms
 
 from tvm_blislike.errors import InputError, OutputError
-from tvm_blislike.hardware import Core, names
+from tvm_blislike.hardware import Core, names, native_core
 from tvm_blislike.passes.schedule import apply_template
 from tvm_blislike.records.record import EMULATED, BadRecordError, Record
 from tvm_blislike.records.validity import core_facts
@@ -111,7 +111,7 @@ def _functions(mod: tvm.IRModule) -> list[str]:
 @functools.cache
 def _cores() -> dict[str, Core]:
     """Return every described core and the present one by its facts."""
-    cores = [*(Core.named(name) for name in names()), Core.native()]
+    cores = [*(Core.named(name) for name in names()), native_core()]
     return {core_facts(core): core for core in cores}
 
 
