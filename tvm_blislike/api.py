@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tvm_blislike.choose.constraints import Constraints
     from tvm_blislike.choose.offers import Predictor
     from tvm_blislike.choose.strategy import Override, Strategy
-    from tvm_blislike.hardware import Core, native_core
+    from tvm_blislike.hardware import Core
     from tvm_blislike.records.book import RecordBook
 
 
@@ -176,7 +176,7 @@ def resolve_core(target: str | os.PathLike[str] | Core) -> Core:
     TargetError
         When it is no known name and no valid TOML file.
     """
-    from tvm_blislike.hardware import Core, HardwareError, UnknownCoreError, names
+    from tvm_blislike.hardware import Core, HardwareError, UnknownCoreError, names, native_core
 
     if isinstance(target, Core):
         return target

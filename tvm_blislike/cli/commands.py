@@ -20,7 +20,7 @@ from tvm_blislike.files import make_folder, require_folder, write_array
 
 if TYPE_CHECKING:
     from tvm_blislike.choose.constraints import Constraints
-    from tvm_blislike.hardware import Core, native_core
+    from tvm_blislike.hardware import Core
     from tvm_blislike.records.book import RecordBook
     from tvm_blislike.runtime.compiled import CompiledModel
 
@@ -128,7 +128,7 @@ def _explain_loops(compiled: CompiledModel, target: str, as_json: bool) -> None:
 
 def targets(as_json: options.Json = False) -> None:
     """List the cores that models can be compiled for."""
-    from tvm_blislike.hardware import Core, names
+    from tvm_blislike.hardware import Core, names, native_core
 
     cores = [native_core(), *(Core.named(name) for name in names())]
     if as_json:
