@@ -17,7 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.layouts import block_of, shape_in, spatial_axis
+from tvm_blislike.model.layouts import NCHW, Layout, with_rank
 from tvm_blislike.passes.layout_plan import (
     BINARY,
     POOLS,
@@ -63,14 +63,14 @@ class Image:
     ----------
     var : relax.Var
         The value in that layout.
-    layout : str
-        See `tvm_blislike.model.layouts`.
+    layout : Layout
+        Where its elements lie.
     sizes : tuple of int
         (n, c, h, w).
     """
 
     var: relax.Var
-    layout: str
+    layout: Layout
     sizes: tuple[int, int, int, int]
 
 
@@ -82,7 +82,7 @@ class _Layouts(PyExprMutator):
         super().__init__(mod)
         self.plan = plan
         self.images: dict[relax.Var, Image] = {}
-        self.made: dict[tuple[relax.Var, str], relax.Var] = {}
+        self.made: dict[tuple[relax.Var, Layout], relax.Var] = {}
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
         # What is emitted in one block cannot be read in another.
@@ -99,7 +99,7 @@ class _Layouts(PyExprMutator):
             self.images[var] = emitted
         if not isinstance(var, relax.DataflowVar):
             # Outside the block nobody knows of layouts.
-            value = self._converted(var, "NCHW") if is_image else emitted
+            value = self._converted(var, NCHW) if is_image else emitted
             self.set_var_remap(var, self.builder_.emit_output(value))
         elif not is_image:
             self.set_var_remap(var, emitted)
@@ -107,14 +107,14 @@ class _Layouts(PyExprMutator):
     def visit_dataflow_var_(self, var: relax.Var) -> relax.Expr:
         """Return NCHW to any reader that does not know of layouts."""
         if var in self.images:
-            return self._converted(var, "NCHW")
+            return self._converted(var, NCHW)
         return super().visit_dataflow_var_(var)
 
     def _emit(self, binding: relax.VarBinding) -> Image | relax.Var | None:
         call, layout = binding.value, self.plan.layouts.get(binding.var)
         if binding.var in self.plan.choices:
             return self._conv2d(call, self.plan.choices[binding.var].config)
-        if layout is None or layout == "NCHW":
+        if layout is None or layout == NCHW:
             return self._flattened(call) if is_flattening(call) else None
         images = image_inputs(call)
         sources = {image: self._converted(image, layout) for image in images}
@@ -125,7 +125,7 @@ class _Layouts(PyExprMutator):
     def _conv2d(self, call: relax.Call, config: Config) -> Image:
         attrs = call.attrs
         result = relax.op.nn.conv2d(
-            self._converted(call.args[0], config.data_layout),
+            self._converted(call.args[0], Layout(config.data_layout)),
             self.visit_expr(call.args[1]),
             strides=attrs.strides,
             padding=attrs.padding,
@@ -136,7 +136,7 @@ class _Layouts(PyExprMutator):
             out_layout=config.out_layout,
             out_dtype=attrs.out_dtype,
         )
-        return Image(self.builder_.emit(result), config.out_layout, static_shape(call))
+        return Image(self.builder_.emit(result), Layout(config.out_layout), static_shape(call))
 
     def _flattened(self, call: relax.Call) -> relax.Var | None:
         """A 1x1 image becomes a vector: all layouts have the same order in memory."""
@@ -146,7 +146,7 @@ class _Layouts(PyExprMutator):
         return self.builder_.emit(relax.op.reshape(source.var, static_shape(call)))
 
     def _in_layout(
-        self, call: relax.Call, sources: dict[relax.Expr, relax.Expr], layout: str
+        self, call: relax.Call, sources: dict[relax.Expr, relax.Expr], layout: Layout
     ) -> relax.Expr | None:
         """Return the call on images in another layout; None where it cannot be had."""
         name = op_name(call)
@@ -156,28 +156,28 @@ class _Layouts(PyExprMutator):
         if name == "relax.concat":
             axis = int(call.attrs.axis) % 4
             parts = [sources[field] for field in call.args[0].fields]
-            return relax.op.concat(parts, axis=3 if axis == 1 and layout == "NHWC" else axis)
+            return relax.op.concat(parts, axis=layout.channel_axis if axis == 1 else axis)
         source = sources[call.args[0]]
         if name in POOLS:
             return _pool(call, source, layout)
         if name in REDUCTIONS:
-            first = spatial_axis(layout)
+            first = layout.height_axis
             operator = getattr(relax.op, name.removeprefix("relax."))
             return operator(source, axis=[first, first + 1], keepdims=True)
         return moved(call, source, layout)
 
-    def _other(self, arg: relax.Expr, layout: str) -> relax.Expr:
+    def _other(self, arg: relax.Expr, layout: Layout) -> relax.Expr:
         """Return an operand that is no image: a constant, or an argument of the operator."""
         return _constant_like(arg, layout) if is_constant(arg) else self.visit_expr(arg)
 
-    def _converted(self, value: relax.Expr, layout: str) -> relax.Expr:
+    def _converted(self, value: relax.Expr, layout: Layout) -> relax.Expr:
         """Return a value in a layout, through one transform that later readers share."""
         image = self.images.get(value) if isinstance(value, relax.Var) else None
         if image is None:
             plain = self.visit_expr(value)
-            if layout == "NCHW":
+            if layout == NCHW:
                 return plain
-            image = Image(plain, "NCHW", static_shape(value))
+            image = Image(plain, NCHW, static_shape(value))
         if image.layout == layout:
             return image.var
         key = (value, layout)
@@ -201,51 +201,25 @@ def _pool(call: relax.Call, source: relax.Expr, layout: str) -> relax.Expr:
     )
 
 
-def transformed(image: Image, layout: str) -> relax.Expr:
+def transformed(image: Image, layout: Layout) -> relax.Expr:
     """Return the expression that moves an image into another layout."""
-    n, c, h, w = image.sizes
+    source, (_, c, h, w) = image.layout, image.sizes
     if h == w == 1 or c == 1:
-        return relax.op.reshape(image.var, shape_in(layout, n, c, h, w))
-    if not block_of(image.layout) and not block_of(layout):
-        axes = (0, 2, 3, 1) if layout == "NHWC" else (0, 3, 1, 2)
-        return relax.op.permute_dims(image.var, axes)
-    return relax.op.layout_transform(image.var, _index_map(image.layout, layout))
+        return relax.op.reshape(image.var, layout.shape(*image.sizes))
+    if not source.block and not layout.block:
+        return relax.op.permute_dims(image.var, layout.ordered(*source.in_nchw(0, 1, 2, 3)))
+    moved_to = tvm.tirx.IndexMap.from_func(
+        lambda *index: layout.index(*source.element(*index)), source.rank
+    )
+    return relax.op.layout_transform(image.var, moved_to)
 
 
-def _index_map(source: str, target: str) -> tvm.tirx.IndexMap:
-    block = block_of(source)
-
-    def move(n: object, *index: object) -> tuple[object, ...]:
-        if block:
-            outer, y, x, inner = index
-            return _place(n, outer * block + inner, y, x, target)
-        y, x, c = index if source == "NHWC" else (*index[1:], index[0])
-        return _place(n, c, y, x, target)
-
-    # The number of source axes must be readable from the signature.
-    if block:
-        return tvm.tirx.IndexMap.from_func(lambda n, a, b, c, d: move(n, a, b, c, d))
-    return tvm.tirx.IndexMap.from_func(lambda n, a, b, c: move(n, a, b, c))
-
-
-def _place(n: object, c: object, y: object, x: object, layout: str) -> tuple[object, ...]:
-    block = block_of(layout)
-    if block:
-        return (n, c // block, y, x, c % block)
-    return (n, y, x, c) if layout == "NHWC" else (n, c, y, x)
-
-
-def _constant_like(arg: relax.Expr, layout: str) -> relax.Expr:
+def _constant_like(arg: relax.Expr, layout: Layout) -> relax.Expr:
     """Return a constant of at most 4 axes that broadcasts against an image in a layout."""
     array, dtype = constant_array(arg), dtype_name(arg)
     if array.size == 1:
         return constant(array.reshape(()), dtype)
-    nchw = array.reshape((1,) * (4 - array.ndim) + array.shape)
-    n, c, h, w = nchw.shape
-    if layout == "NHWC":
-        return constant(nchw.transpose(0, 2, 3, 1), dtype)
-    block = block_of(layout)
-    if c == 1:
-        return constant(nchw.reshape(n, 1, h, w, 1), dtype)
-    blocks = nchw.reshape(n, c // block, block, h, w).transpose(0, 1, 3, 4, 2)
-    return constant(blocks, dtype)
+    nchw = with_rank(array, 4)
+    # One number for all channels has no blocks.
+    whole = layout.block and nchw.shape[1] == 1
+    return constant(nchw[..., None] if whole else layout.packed(nchw), dtype)

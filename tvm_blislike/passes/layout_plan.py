@@ -18,7 +18,7 @@ from tvm_blislike.choose.layout_choice import Node, Option, choose_options
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.transforms import RESHAPE_SECONDS, transform_seconds
 from tvm_blislike.model.choice import Choice
-from tvm_blislike.model.layouts import blocked
+from tvm_blislike.model.layouts import NCHW, NHWC, Layout
 from tvm_blislike.passes.workloads import conv2d_workload
 from tvm_blislike.tvm_seams import (
     constant_array,
@@ -55,7 +55,7 @@ class Plan:
     """
 
     choices: dict[relax.Var, Choice] = field(default_factory=dict)
-    layouts: dict[relax.Var, str] = field(default_factory=dict)
+    layouts: dict[relax.Var, Layout] = field(default_factory=dict)
 
 
 def plan_layouts(func: relax.Function, strategy: Strategy) -> Plan:
@@ -164,12 +164,12 @@ class _Graph:
         var, value = binding.var, binding.value
         for argument in _variables(value):
             if argument not in self.known and _is_image(argument):
-                self._node(argument, (), (Option("", "NCHW"),))
+                self._node(argument, (), (Option("", NCHW),))
         if not self._conv2d(var, value) and not self._follower(var, value):
             images = tuple(v for v in _variables(value) if v in self.known)
-            self._node(var, images, (Option("NCHW", "NCHW"),))
+            self._node(var, images, (Option(NCHW, NCHW),))
         if not isinstance(var, relax.DataflowVar):
-            self._node(("reader", var), (var,), (Option("NCHW", "NCHW"),))
+            self._node(("reader", var), (var,), (Option(NCHW, NCHW),))
 
     def planned(self) -> Plan:
         """Return the options that take least time."""
@@ -185,10 +185,10 @@ class _Graph:
 
     def _conv2d(self, var: relax.Var, value: relax.Expr) -> bool:
         workload = conv2d_workload(value) if op_name(value) == "relax.nn.conv2d" else None
-        if workload is None or value.attrs.data_layout != "NCHW":
+        if workload is None or value.attrs.data_layout != NCHW:
             return False
         choices = self.strategy.options(workload)
-        if not choices or value.attrs.out_layout != "NCHW":
+        if not choices or value.attrs.out_layout != NCHW:
             return False
         options = tuple(
             Option(c.config.data_layout, c.config.out_layout, c.seconds) for c in choices
@@ -202,7 +202,7 @@ class _Graph:
             return False
         if is_flattening(value):
             reads = self._layouts([value.args[0]])
-            self._node(var, (value.args[0],), tuple(Option(layout, "NCHW") for layout in reads))
+            self._node(var, (value.args[0],), tuple(Option(layout, NCHW) for layout in reads))
             return True
         images = image_inputs(value)
         if images is None:
@@ -221,21 +221,21 @@ class _Graph:
         moving = self._moving(result) if _is_image_var(result) else 0.0
         self.nodes.append(Node(result, inputs, options, moving))
 
-    def _layouts(self, images: list[relax.Expr]) -> Iterator[str]:
+    def _layouts(self, images: list[relax.Expr]) -> Iterator[Layout]:
         """Yield the layouts that all of some images can have, the usual one first."""
         lanes = self.strategy.core.lanes(dtype_name(images[0]))
         if all(static_shape(image)[1] % lanes == 0 for image in images):
-            yield blocked(lanes)
-        yield "NHWC"
-        yield "NCHW"
+            yield Layout.blocked(lanes)
+        yield NHWC
+        yield NCHW
 
-    def _seconds(self, call: relax.Call, layout: str) -> float:
+    def _seconds(self, call: relax.Call, layout: Layout) -> float:
         """Return the time that an operator takes more than in its best layout."""
         name, images = op_name(call), static_shape(call)[0]
-        if name == "relax.concat" and (layout == "NHWC" or images > 1):
+        if name == "relax.concat" and (layout == NHWC or images > 1):
             return self._moving(call)
         # Neighbours in a row of NCHW do not fill vectors when the window moves by two.
-        return self._moving(call.args[0]) if name in POOLS and layout == "NCHW" else 0.0
+        return self._moving(call.args[0]) if name in POOLS and layout == NCHW else 0.0
 
     def _moving(self, image: relax.Expr) -> float:
         """Return the time of a transform: little where all layouts are the same in memory."""

@@ -14,6 +14,7 @@ from tvm import relax, s_tir, te, topi
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.passes.concat import lower_concat
 from tvm_blislike.passes.layout import Image, transformed
@@ -46,16 +47,16 @@ def legalize(strategy: Strategy) -> tvm.transform.Pass:
         workload = conv2d_workload(call)
         if workload is None:
             return left(builder, call)
-        choice = strategy.choose_in(workload, call.attrs.data_layout, call.attrs.out_layout)
+        given, wanted = Layout(call.attrs.data_layout), Layout(call.attrs.out_layout)
+        choice = strategy.choose_in(workload, given, wanted)
         if choice.config is None:
             return call
         config, w = choice.config, choice.workload
-        data = _moved(
-            builder, call.args[0], (w.n, w.ci, w.h, w.w), call.attrs.data_layout, config.data_layout
-        )
+        sizes = (w.n, w.ci, w.h, w.w)
+        data = _moved(builder, call.args[0], sizes, given, Layout(config.data_layout))
         result = _lower(builder, choice, data, call.args[1], "conv2d")
         out = (w.n, w.co, w.oh, w.ow)
-        return _moved(builder, result, out, config.out_layout, call.attrs.out_layout)
+        return _moved(builder, result, out, Layout(config.out_layout), wanted)
 
     def matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         workload = gemm_workload(call)
@@ -113,8 +114,8 @@ def _moved(
     builder: relax.BlockBuilder,
     value: relax.Expr,
     sizes: tuple[int, int, int, int],
-    source: str,
-    target: str,
+    source: Layout,
+    target: Layout,
 ) -> relax.Expr:
     """Return a value in the layout that its reader wants, where the layout pass left another."""
     if source == target:

@@ -16,13 +16,13 @@ from typing import Any
 import tvm_ffi
 from tvm import relax, te, tirx
 
-from tvm_blislike.model.layouts import block_of, nchw_sizes, shape_in, spatial_axis
+from tvm_blislike.model.layouts import NCHW, NHWC, Layout
 from tvm_blislike.tvm_seams import op_name, static_shape
 
 Steps = tuple[int, int, int]
 
 
-def moved(call: relax.Call, source: relax.Expr, layout: str) -> relax.Expr | None:
+def moved(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr | None:
     """Return a call on an image that lies in another layout, the result in that layout as well.
 
     Parameters
@@ -31,8 +31,8 @@ def moved(call: relax.Call, source: relax.Expr, layout: str) -> relax.Expr | Non
         On NCHW.
     source : relax.Expr
         Its first argument, in `layout`.
-    layout : str
-        See `tvm_blislike.model.layouts`.
+    layout : Layout
+        Of both.
 
     Returns
     -------
@@ -75,83 +75,69 @@ def lower_interleave(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
     layout = _layout_of(call)
     if layout is None:
         return None
-    sizes = nchw_sizes(layout, static_shape(call.args[0]))
-    result = nchw_sizes(layout, static_shape(call))
-    steps = _steps(sizes, result)
-    sd, sh, sw = steps
-    channels = result[1]
+    result = layout.sizes(static_shape(call))
+    sd, sh, sw = _steps(layout.sizes(static_shape(call.args[0])), result)
+    channels = result[1] // (layout.block or 1)
 
     def define(data: te.Tensor) -> te.Tensor:
-        block = block_of(layout)
-
         def value(*index: Any) -> Any:
-            if layout == "NHWC":
-                n, y, x, c = index
-            else:
-                n, c, y, x = index[:4]
+            n, c, y, x, *lane = layout.in_nchw(*index)
             phase = (n % sd * sh + y % sh) * sw + x % sw
-            outer = phase * (channels // block if block else channels) + c
-            at = (n // sd, outer, y // sh, x // sw, *index[4:])
-            return data[(at[0], at[2], at[3], at[1])] if layout == "NHWC" else data[at]
+            outer = phase * channels + c
+            return data[layout.ordered(n // sd, outer, y // sh, x // sw, *lane)]
 
-        return te.compute(shape_in(layout, *result), value, name="interleave")
+        return te.compute(layout.shape(*result), value, name="interleave")
 
     return builder.call_te(define, call.args[0], primfunc_name_hint="interleave")
 
 
-def _interleaving(channels: int, steps: Steps, layout: str = "NCHW") -> tirx.IndexMap:
+def _interleaving(channels: int, steps: Steps, layout: Layout = NCHW) -> tirx.IndexMap:
     """Return the index map of an interleave of `channels` channels (blocks of them)."""
     sd, sh, sw = steps
     kept = channels // (sd * sh * sw)
 
-    def place(n: Any, c: Any, y: Any, x: Any) -> tuple[Any, Any, Any, Any]:
+    def place(*index: Any) -> tuple[Any, ...]:
+        n, c, y, x, *lane = layout.in_nchw(*index)
         phase = c // kept
-        return n * sd + phase // (sh * sw), c % kept, y * sh + phase // sw % sh, x * sw + phase % sw
+        row, column = y * sh + phase // sw % sh, x * sw + phase % sw
+        return layout.ordered(n * sd + phase // (sh * sw), c % kept, row, column, *lane)
 
-    def channels_last(n: Any, y: Any, x: Any, c: Any) -> tuple[Any, ...]:
-        n, c, y, x = place(n, c, y, x)
-        return n, y, x, c
-
-    if layout == "NHWC":
-        return tirx.IndexMap.from_func(channels_last)
-    if block_of(layout):
-        return tirx.IndexMap.from_func(lambda n, b, y, x, lane: (*place(n, b, y, x), lane))
-    return tirx.IndexMap.from_func(place)
+    return tirx.IndexMap.from_func(place, layout.rank)
 
 
 def _steps(sizes: tuple[int, ...], result: tuple[int, ...]) -> Steps:
     return result[0] // sizes[0], result[2] // sizes[2], result[3] // sizes[3]
 
 
-def _layout_of(call: relax.Call) -> str | None:
+def _layout_of(call: relax.Call) -> Layout | None:
     """Return the layout in which a call interleaves phases, None when it does something else."""
     source, result = static_shape(call.args[0]), static_shape(call)
     if source is None or result is None or len(source) != len(result) or len(source) < 4:
         return None
-    layouts = [f"NCHW{source[-1]}c"] if len(source) == 5 else ["NCHW", "NHWC"]
+    layouts = [Layout.blocked(source[-1])] if len(source) == 5 else [NCHW, NHWC]
     for layout in layouts:
-        before, after = nchw_sizes(layout, source), nchw_sizes(layout, result)
+        before, after = layout.sizes(source), layout.sizes(result)
         steps = _steps(before, after)
         if before[1] != after[1] * steps[0] * steps[1] * steps[2] or steps == (1, 1, 1):
             continue
-        expected = _interleaving(before[1] // (block_of(layout) or 1), steps, layout)
+        expected = _interleaving(before[1] // (layout.block or 1), steps, layout)
         if tvm_ffi.structural_equal(call.attrs.index_map, expected):
             return layout
     return None
 
 
-def _interleave(call: relax.Call, source: relax.Expr, layout: str) -> relax.Expr | None:
-    if _layout_of(call) != "NCHW":
+def _interleave(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr | None:
+    if _layout_of(call) != NCHW:
         return None
     before, after = static_shape(call.args[0]), static_shape(call)
-    block = block_of(layout) or 1
+    block = layout.block or 1
     if after[1] % block:
         return None
     steps = _steps(before, after)
     return relax.op.layout_transform(source, _interleaving(before[1] // block, steps, layout))
 
 
-def _slice(call: relax.Call, source: relax.Expr, layout: str) -> relax.Expr | None:
+def _slice(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr | None:
     axes, begin, end, *strides = ([int(v) for v in arg.fields] for arg in call.args[1:])
     places = [_place(axis, layout) for axis in axes]
     if None in places:
@@ -159,7 +145,7 @@ def _slice(call: relax.Call, source: relax.Expr, layout: str) -> relax.Expr | No
     return relax.op.strided_slice(source, places, begin, end, *strides)
 
 
-def _pad(call: relax.Call, source: relax.Expr, layout: str) -> relax.Expr | None:
+def _pad(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr | None:
     width = [int(w) for w in call.attrs.pad_width]
     pairs = list(zip(width[::2], width[1::2], strict=True))
     rank = len(static_shape(source))
@@ -174,21 +160,21 @@ def _pad(call: relax.Call, source: relax.Expr, layout: str) -> relax.Expr | None
     return relax.op.nn.pad(source, moved_width, str(attrs.pad_mode), float(attrs.pad_value))
 
 
-def _place(axis: int, layout: str) -> int | None:
+def _place(axis: int, layout: Layout) -> int | None:
     """Return where an axis of NCHW lies in a layout, None for channels."""
-    first = spatial_axis(layout)
+    first = layout.height_axis
     return {0: 0, 2: first, 3: first + 1}.get(axis % 4)
 
 
-def _reshape(call: relax.Call, source: relax.Expr, layout: str) -> relax.Expr | None:
+def _reshape(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr | None:
     """Images of the same channels: the order in memory stays, whatever the layout."""
     before, after = static_shape(call.args[0]), static_shape(call)
     if after is None or len(after) != 4 or before[:2] != after[:2]:
         return None
-    return relax.op.reshape(source, shape_in(layout, *after))
+    return relax.op.reshape(source, layout.shape(*after))
 
 
-_MOVES: dict[str, Callable[[relax.Call, relax.Expr, str], relax.Expr | None]] = {
+_MOVES: dict[str, Callable[[relax.Call, relax.Expr, Layout], relax.Expr | None]] = {
     "relax.strided_slice": _slice,
     "relax.nn.pad": _pad,
     "relax.layout_transform": _interleave,

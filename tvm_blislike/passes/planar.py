@@ -19,6 +19,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import HALF_KERNELS, KERNELS
+from tvm_blislike.model.layouts import with_rank
 from tvm_blislike.passes.layout import BINARY, UNARY
 from tvm_blislike.passes.transposed import Axis, transposed_convolution
 from tvm_blislike.passes.volumes import Window, convolution, rearranged
@@ -241,7 +242,7 @@ def _constant_like(arg: relax.Expr, like: Planar) -> relax.Expr | None:
     rank = len(like.shape)
     if array.ndim > rank:
         return None
-    full = array.reshape((1,) * (rank - array.ndim) + array.shape)
+    full = with_rank(array, rank)
     if rank == 3:
         full = np.expand_dims(full, 2 if like.along_row else 3)
     elif rank == 5:

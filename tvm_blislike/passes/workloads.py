@@ -6,7 +6,7 @@ import math
 
 from tvm import relax
 
-from tvm_blislike.model.layouts import nchw_sizes
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 from tvm_blislike.tvm_seams import dtype_name, is_constant, op_name, static_shape
 
@@ -27,7 +27,7 @@ def conv2d_workload(call: relax.Call) -> Conv2dWorkload | None:
     attrs = call.attrs
     data, kernel = (static_shape(arg) for arg in call.args)
     return Conv2dWorkload(
-        *nchw_sizes(str(attrs.data_layout), data),
+        *Layout(attrs.data_layout).sizes(data),
         co=kernel[0],
         kh=kernel[2],
         kw=kernel[3],

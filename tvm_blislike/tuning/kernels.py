@@ -166,11 +166,11 @@ def functions(bundle: Bundle, number: int, config: Config) -> dict[str, Any]:
 
 def _shapes(workload: Workload, config: Config) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shapes of the data operand in its layout and of the other one unpacked."""
-    from tvm_blislike.model.layouts import shape_in
+    from tvm_blislike.model.layouts import Layout
 
     data, weights = operands.operand_shapes(workload)
     is_image = workload.kind == "conv2d"
-    return shape_in(config.data_layout, *data) if is_image else data, weights
+    return Layout(config.data_layout).shape(*data) if is_image else data, weights
 
 
 def export(folder: str, compiler: list[str], others: Sequence[str], library: Any) -> str:

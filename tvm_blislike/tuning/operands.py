@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.layouts import block_of, shape_in
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 
 _SEED = 20
@@ -44,7 +44,7 @@ def result_shape(workload: Workload, config: Config) -> tuple[int, ...]:
     """Return the shape of the result as the configuration writes it."""
     w = workload
     if isinstance(w, Conv2dWorkload):
-        return shape_in(config.out_layout, w.n, w.co, w.oh, w.ow)
+        return Layout(config.out_layout).shape(w.n, w.co, w.oh, w.ow)
     return (w.batch, w.m, w.n) if w.batch > 1 else (w.m, w.n)
 
 
@@ -72,21 +72,11 @@ def in_layout(workload: Workload, layout: str, data: np.ndarray) -> np.ndarray:
     """Return the data operand as configurations with this `data_layout` read it."""
     if isinstance(workload, GemmWorkload):
         return data
-    block = block_of(layout)
-    if block:
-        n, c, h, w = data.shape
-        blocks = data.reshape(n, c // block, block, h, w)
-        return np.ascontiguousarray(blocks.transpose(0, 1, 3, 4, 2))
-    if layout == "NHWC":
-        return np.ascontiguousarray(data.transpose(0, 2, 3, 1))
-    return data
+    return np.ascontiguousarray(Layout(layout).packed(data))
 
 
 def from_layout(workload: Workload, config: Config, out: np.ndarray) -> np.ndarray:
     """Return a result as `result` gives it."""
     if isinstance(workload, GemmWorkload):
         return out
-    if block_of(config.out_layout):
-        n, blocks, h, w, block = out.shape
-        return out.transpose(0, 1, 4, 2, 3).reshape(n, blocks * block, h, w)
-    return out.transpose(0, 3, 1, 2) if config.out_layout == "NHWC" else out
+    return Layout(config.out_layout).unpacked(out)
