@@ -8,9 +8,9 @@ in cycles of one core until the end; `Estimate.seconds` divides by the clock.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.estimate import NEIGHBOURS, Estimate, Placed
 from tvm_blislike.model.workload import Workload
 
 # Bytes per cycle that a core draws from a level while it computes, in vector widths. Measured on
@@ -43,34 +43,6 @@ CALL_CYCLES = 12.0
 # Cycles to hand work to the other threads and wait for them (4 us at 2.6 GHz).
 FORK_JOIN_CYCLES = 10_000.0
 DEFAULT_GHZ = 2.0
-# Part of a breakdown that is no time of the kernel.
-NEIGHBOURS = "layouts"
-
-# An operand, the level that holds it (0: memory), its bytes, and its part of a thread's share.
-Placed = tuple[str, int, int, float]
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Predicted time and where it goes.
-
-    Parameters
-    ----------
-    seconds : float
-        Predicted time of one call.
-    peak_fraction : float
-        Useful FMAs over those that `threads` cores could start in that time.
-    cycles : dict of str to float
-        Breakdown per thread: "fma", "loads", "traffic", "edges", "epilogue", "packing", "fork";
-        `NEIGHBOURS` is what the layouts of the neighbours cost, outside the kernel.
-    footprint : tuple of (str, int, int, float)
-        (operand, cache level, bytes, fraction of the level per thread).
-    """
-
-    seconds: float
-    peak_fraction: float
-    cycles: dict[str, float] = field(default_factory=dict)
-    footprint: tuple[Placed, ...] = ()
 
 
 def clock_hz(core: Core) -> float:

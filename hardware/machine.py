@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _SYSFS_CPUS = Path("/sys/devices/system/cpu")
+_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 @dataclass(frozen=True)
@@ -180,3 +181,8 @@ def list_length(text: str) -> int | None:
     except ValueError:
         return None
     return max(sum(e[-1] - e[0] + 1 for e in ends), 0) or None
+
+
+def architecture(name: str) -> str:
+    """Return one spelling for the names that systems give an architecture: x86_64, aarch64."""
+    return _ARCHITECTURES.get(name.lower(), name.lower())

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tvm_blislike.hardware import Core, native_core
     from tvm_blislike.model.config import Config
     from tvm_blislike.model.registry import Implementation, register_implementation
+    from tvm_blislike.model.tensor_spec import TensorSpec
     from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
-    from tvm_blislike.onnx.frontend import TensorSpec
     from tvm_blislike.runtime.compiled import CompiledModel, LayerTime
     from tvm_blislike.tuning.tune import tune
 
@@ -43,7 +43,7 @@ _LAZY = {
     "GemmWorkload": "tvm_blislike.model.workload",
     "Implementation": "tvm_blislike.model.registry",
     "LayerTime": "tvm_blislike.runtime.compiled",
-    "TensorSpec": "tvm_blislike.onnx.frontend",
+    "TensorSpec": "tvm_blislike.model.tensor_spec",
     "Workload": "tvm_blislike.model.workload",
     "compile": "tvm_blislike.api",
     "meta_schedule": "tvm_blislike.meta_schedule",

@@ -11,6 +11,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.offers import Predictor
 from tvm_blislike.choose.strategy import Override, Strategy
+from tvm_blislike.choose.targets import core_of
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes.canonicalize import Canonicalize
@@ -21,7 +22,6 @@ from tvm_blislike.passes.legalize import legalize
 from tvm_blislike.passes.reporting import Reporter
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.records.book import RecordBook
-from tvm_blislike.targets import core_of
 from tvm_blislike.tvm_seams import calling
 
 if TYPE_CHECKING:

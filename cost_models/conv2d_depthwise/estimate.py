@@ -27,8 +27,6 @@ from tvm_blislike.cost_models.roofline import (
     FMA_EFFICIENCY,
     FORK_JOIN_CYCLES,
     LOAD_EFFICIENCY,
-    Estimate,
-    Placed,
     bytes_per_cycle,
     finish,
     level_holding,
@@ -37,6 +35,7 @@ from tvm_blislike.cost_models.roofline import (
 )
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.estimate import Estimate, Placed
 from tvm_blislike.model.workload import Conv2dWorkload
 
 # Vector operations per output beside the FMAs: bias and the two ends of a clip.

@@ -27,7 +27,6 @@ from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
     FMA_EFFICIENCY,
     FORK_JOIN_CYCLES,
-    Estimate,
     beyond_l2_cycles,
     bytes_per_cycle,
     calls_in_flight,
@@ -41,6 +40,7 @@ from tvm_blislike.cost_models.roofline import (
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.workload import Conv2dWorkload
 
 # Share of a stream of operands that prefetching hides behind computation of equal length.

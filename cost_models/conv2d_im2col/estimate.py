@@ -30,8 +30,6 @@ from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
     FMA_EFFICIENCY,
     FORK_JOIN_CYCLES,
-    NEIGHBOURS,
-    Estimate,
     bytes_per_cycle,
     finish,
     l2_bytes,
@@ -43,6 +41,7 @@ from tvm_blislike.cost_models.roofline import (
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.estimate import NEIGHBOURS, Estimate
 from tvm_blislike.model.workload import Conv2dWorkload
 
 # Part of L2 that may be planned for: the result and the next operands pass through the rest.

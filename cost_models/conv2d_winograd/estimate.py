@@ -25,7 +25,6 @@ from tvm_blislike.cost_models.conv2d_winograd.geometry import (
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
     FORK_JOIN_CYCLES,
-    Estimate,
     bytes_per_cycle,
     conflict_bytes,
     finish,
@@ -38,6 +37,7 @@ from tvm_blislike.cost_models.roofline import (
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.workload import Conv2dWorkload
 
 # What products of rows kept apart take longer (ring; 64 to 256 channels: 0 to 3 %).

@@ -19,8 +19,6 @@ from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
     FMA_EFFICIENCY,
     FORK_JOIN_CYCLES,
-    Estimate,
-    Placed,
     beyond_l2_cycles,
     bytes_per_cycle,
     conflict_bytes,
@@ -33,6 +31,7 @@ from tvm_blislike.cost_models.roofline import (
 from tvm_blislike.hardware import Core, dtype_bits
 from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.estimate import Estimate, Placed
 from tvm_blislike.model.workload import GemmWorkload
 
 # Share of a stream from beyond L2 that shows although it is prefetched behind computation.

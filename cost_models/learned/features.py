@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tvm_blislike.cost_models.roofline import Estimate, clock_hz, kernel_seconds
+from tvm_blislike.cost_models.roofline import clock_hz, kernel_seconds
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 
 # To be raised when a name below gets another meaning: models of other numbers are refused.

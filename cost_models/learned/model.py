@@ -16,10 +16,11 @@ import numpy as np
 
 from tvm_blislike.cost_models.learned.facts import Facts
 from tvm_blislike.cost_models.learned.features import Candidate, features, matrix
-from tvm_blislike.cost_models.roofline import Estimate, clock_hz
+from tvm_blislike.cost_models.roofline import clock_hz
 from tvm_blislike.errors import ToolchainError, UsageError
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.workload import Workload
 
 if TYPE_CHECKING:

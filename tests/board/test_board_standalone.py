@@ -12,7 +12,7 @@ import zoo
 from emulated_board import Board
 from use_standalone import results
 
-from tvm_blislike.export import standalone
+from tvm_blislike import standalone
 
 
 @pytest.mark.parametrize(("name", "core"), [("squeezenet1_1", "cortex-a53")])

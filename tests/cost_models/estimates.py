@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 import pytest
 from hypothesis import strategies as st
 
-from tvm_blislike.cost_models.roofline import FORK_JOIN_CYCLES, Estimate, clock_hz
+from tvm_blislike.cost_models.roofline import FORK_JOIN_CYCLES, clock_hz
 from tvm_blislike.hardware import Core, names
 from tvm_blislike.microkernels import kernel_of
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.workload import Workload
 

@@ -28,12 +28,12 @@ from tvm_blislike.cost_models.roofline import (
     ELEMENT_BESIDE,
     FMA_EFFICIENCY,
     VECTOR_BESIDE,
-    Estimate,
     bytes_per_cycle,
     calls_in_flight,
 )
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.conv2d_direct.definition import IMPLEMENTATION
 

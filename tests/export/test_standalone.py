@@ -14,10 +14,11 @@ from small_models import float_input, make_model, small_network, small_reference
 from typer.testing import CliRunner
 from use_standalone import build, results
 
+from tvm_blislike import standalone
 from tvm_blislike.cli.app import app
-from tvm_blislike.export import c_tables, standalone
 from tvm_blislike.export.link import find_builder, run_tool
 from tvm_blislike.hardware import Core
+from tvm_blislike.standalone import c_tables
 
 
 def _run(*command: object) -> None:

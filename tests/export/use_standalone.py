@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tvm_blislike.export import standalone
+from tvm_blislike import standalone
 from tvm_blislike.export.link import find_builder, run_tool
 
 _PROGRAM = """

@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 from tvm_blislike.bench import ENGINES, bench, engines, measure
 from tvm_blislike.bench.engines import Engine, EngineUnavailableError
-from tvm_blislike.bench.result import EngineResult, max_rel_error
+from tvm_blislike.bench.result import EngineResult
 from tvm_blislike.cli.app import app
 from tvm_blislike.errors import UsageError
+from tvm_blislike.model.agreement import max_rel_error
 
 
 def test_json_has_the_documented_keys_and_engines_agree(network_file: Path) -> None:

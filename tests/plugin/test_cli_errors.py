@@ -11,8 +11,8 @@ from small_models import float_input, make_model, small_network
 from typer.testing import CliRunner
 
 from tvm_blislike.cli.app import app
+from tvm_blislike.hardware.machine import architecture
 from tvm_blislike.runtime import library
-from tvm_blislike.runtime.runnable import architecture
 
 
 @pytest.fixture(scope="module")

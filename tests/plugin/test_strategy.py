@@ -18,7 +18,7 @@ import tvm_blislike
 from tvm_blislike import Config, Conv2dWorkload, Core, GemmWorkload, Workload, native_core
 from tvm_blislike.choose.offers import Offers
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.cost_models.roofline import Estimate
+from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.registry import (
     Implementation,
     Template,

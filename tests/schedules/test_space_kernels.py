@@ -13,9 +13,9 @@ from effort import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tvm_blislike.bench.result import max_rel_error
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.agreement import max_rel_error
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import get_implementation
 from tvm_blislike.model.space import Space

@@ -20,9 +20,10 @@ from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.learned import Candidate, load, save
 from tvm_blislike.cost_models.learned.features import features
 from tvm_blislike.cost_models.learned.model import _loss
-from tvm_blislike.cost_models.roofline import NEIGHBOURS, clock_hz
+from tvm_blislike.cost_models.roofline import clock_hz
 from tvm_blislike.errors import InputError, ToolchainError, UsageError
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.estimate import NEIGHBOURS
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.records import files
 from tvm_blislike.records.book import RecordBook

@@ -15,8 +15,9 @@ import numpy as np
 
 from tvm_blislike.bench.engines import ENGINES, Engine, EngineUnavailableError, Job, load_engine
 from tvm_blislike.bench.inside import layer_ms
-from tvm_blislike.bench.result import LEAST_OUTPUT, BenchResult, EngineResult, max_rel_error
+from tvm_blislike.bench.result import LEAST_OUTPUT, BenchResult, EngineResult
 from tvm_blislike.errors import UsageError, suggest
+from tvm_blislike.model.agreement import max_rel_error
 from tvm_blislike.onnx import frontend
 from tvm_blislike.onnx.inputs import random_inputs
 from tvm_blislike.runtime.runnable import require_runnable

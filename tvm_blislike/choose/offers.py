@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tvm_blislike.choose.constraints import Constraints
-from tvm_blislike.cost_models.roofline import Estimate
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.choice import Candidate, Choice
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.registry import Implementation, implementations
 from tvm_blislike.model.workload import Workload
 

@@ -94,7 +94,7 @@ def _require_possible(
         if kind == "bundle":
             require_bundle(path, core.target_config())
         elif kind == "object":
-            from tvm_blislike.export.standalone import require_places
+            from tvm_blislike.standalone import require_places
 
             require_places(path)
         else:
@@ -138,7 +138,7 @@ def _standalone(
     cc: str | None,
 ) -> tuple[dict[str, Any], Report]:
     """Compile and write an object without a runtime."""
-    from tvm_blislike.export import standalone
+    from tvm_blislike import standalone
 
     shapes = options.parse_shapes(shape)
     with working(f"compiling {Path(model).name}"):

@@ -33,7 +33,7 @@ def describe(array: np.ndarray) -> dict[str, Any]:
 
 def print_compiled(console: Console, report: Report, result: Mapping[str, Any]) -> None:
     """Print what `compile` wrote."""
-    from tvm_blislike.onnx.frontend import TensorSpec
+    from tvm_blislike.model.tensor_spec import TensorSpec
 
     used = Counter(layer.implementation for layer in report.layers)
     kernels = ", ".join(f"{count} {name}" for name, count in used.most_common())

@@ -7,10 +7,10 @@ import errno
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tvm_blislike.errors import (
     OutputError,
@@ -23,7 +23,8 @@ from tvm_blislike.export.link import find_builder, is_darwin, machine_of, run_to
 from tvm_blislike.files import scratch_beside, space_hint
 
 if TYPE_CHECKING:
-    from tvm_blislike.runtime.compiled import CompiledModel
+    from tvm_blislike.model.report import Report
+    from tvm_blislike.model.tensor_spec import TensorSpec
 
 # Of the programs of a bundle.
 SOURCES = Path(__file__).parent / "runner"
@@ -37,6 +38,18 @@ _DTYPES = {"bool", "float16", "float32", "float64"} | {
 _MOST_DIMENSIONS = 8
 # Names of a user's files in a message.
 _SHOWN = 5
+
+
+class Exported(Protocol):
+    """What a bundle needs of a `CompiledModel`, which has the documentation."""
+
+    inputs: Sequence[TensorSpec]
+    outputs: Sequence[TensorSpec]
+    target: dict[str, Any]
+    functions_of_python: list[str]
+    needs_extras: bool
+    export: Callable[..., None]
+    explain: Callable[[], Report]
 
 
 @dataclass(frozen=True)
@@ -77,7 +90,7 @@ def require_bundle(folder: str | os.PathLike[str], target: dict[str, Any]) -> No
         pass
 
 
-def write(model: CompiledModel, folder: str | os.PathLike[str], cc: str | None = None) -> Bundle:
+def write(model: Exported, folder: str | os.PathLike[str], cc: str | None = None) -> Bundle:
     """Write the bundle of a model, all or nothing.
 
     It holds the model's library, a manifest, TVM's runtime libraries, the sources of the programs
@@ -114,7 +127,7 @@ def write(model: CompiledModel, folder: str | os.PathLike[str], cc: str | None =
     return Bundle(folder, programs, size)
 
 
-def _require_runs_without_python(model: CompiledModel) -> None:
+def _require_runs_without_python(model: Exported) -> None:
     hint = "write a library with -o, and run it with tvm-blislike or in Python"
     if functions := model.functions_of_python:
         unknown = [str(spec) for spec in model.outputs if None in spec.shape]

@@ -20,7 +20,7 @@ from typing import Any
 
 from tvm_blislike.errors import OutputError, ToolchainError
 from tvm_blislike.files import space_hint
-from tvm_blislike.runtime.runnable import architecture
+from tvm_blislike.hardware.machine import architecture
 
 # By the number in the header of an ELF file, and by the name that LLVM's linker takes.
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}

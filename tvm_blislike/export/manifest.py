@@ -16,7 +16,7 @@ from tvm_blislike.export.link import machine_of
 
 if TYPE_CHECKING:
     from tvm_blislike.model.report import LayerReport, Report
-    from tvm_blislike.onnx.frontend import TensorSpec
+    from tvm_blislike.model.tensor_spec import TensorSpec
 
 FILE = "manifest.json"
 # Raise it when blis_run could misread an older manifest.

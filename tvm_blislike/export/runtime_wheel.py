@@ -16,7 +16,7 @@ import platformdirs
 
 from tvm_blislike.errors import OutputError, ToolchainError
 from tvm_blislike.files import atomic_path
-from tvm_blislike.runtime.runnable import architecture
+from tvm_blislike.hardware.machine import architecture
 
 # What only some models call: sorting (TopK, ArgSort, NonMaxSuppression) and random numbers.
 EXTRAS = "libtvm_runtime_extra.so"

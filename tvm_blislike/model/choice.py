@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tvm_blislike.cost_models.roofline import Estimate
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.workload import Workload
 

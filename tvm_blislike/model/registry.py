@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import numpy as np
     from tvm import s_tir, te
 
-    from tvm_blislike.cost_models.roofline import Estimate
     from tvm_blislike.hardware import Core
     from tvm_blislike.model.config import Config
+    from tvm_blislike.model.estimate import Estimate
     from tvm_blislike.model.workload import Workload
 
 

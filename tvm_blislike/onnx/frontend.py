@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.errors import ModelError, UnsupportedOperatorError
+from tvm_blislike.model.tensor_spec import TensorSpec
 from tvm_blislike.onnx.folding import replace_by_constants, settled
-from tvm_blislike.onnx.graph_inputs import TensorSpec, resolve_inputs
+from tvm_blislike.onnx.graph_inputs import resolve_inputs
 from tvm_blislike.onnx.operator_sets import check_versions, opset, without_functions
 from tvm_blislike.onnx.rewrites.rewriting import rewritten
 from tvm_blislike.onnx.sizes import check_sizes

@@ -7,10 +7,10 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tvm_blislike.errors import InputError, ModelError, suggest
+from tvm_blislike.model.tensor_spec import TensorSpec
 from tvm_blislike.onnx.sizes import MOST_ELEMENTS, rendered
 from tvm_blislike.onnx.types import is_computed, type_name
 
@@ -24,33 +24,6 @@ _USUAL = {4: (1, 3, 224, 224), 5: (1, 3, 16, 112, 112)}
 _OTHER_SIZE = re.compile("seq|len|time|token|frame|step|point|box|num|count|height|width")
 # As far as a model declares it: sizes, symbols (empty when unnamed), or None for an unknown rank.
 Declared = Sequence[int | str] | None
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """Name, shape and data type of a model's input or output.
-
-    Parameters
-    ----------
-    name : str
-        The name in the ONNX graph.
-    shape : tuple of int or None
-        Sizes; None where a size is known at run time only (outputs such as NonZero).
-    dtype : str
-        NumPy name of the element type.
-    """
-
-    name: str
-    shape: tuple[int | None, ...]
-    dtype: str
-
-    @property
-    def sizes(self) -> str:
-        """The shape as written on the command line, `1x3x224x224`."""
-        return "x".join("?" if size is None else str(size) for size in self.shape) or "scalar"
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.sizes} {self.dtype}"
 
 
 def resolve_inputs(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tvm_blislike.onnx.frontend import TensorSpec
+from tvm_blislike.model.tensor_spec import TensorSpec
 
 
 def random_inputs(specs: Sequence[TensorSpec], seed: int = 0) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ import tvm
 from tvm import s_tir, tirx
 
 from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.choose.targets import core_of
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import get_implementation
@@ -23,7 +24,6 @@ from tvm_blislike.schedules.common import root_block, stages
 from tvm_blislike.schedules.default.rule import DefaultCPU
 from tvm_blislike.schedules.lowering import lower as lowering
 from tvm_blislike.schedules.lowering.not_a_number import keep_nan
-from tvm_blislike.targets import core_of
 
 # PrimFunc attribute: the choice (as on the "unpack" block), for reports.
 CHOSEN = "blislike.chosen"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tvm_blislike.errors import InputError, UsageError, suggest
-from tvm_blislike.onnx.frontend import TensorSpec
+from tvm_blislike.model.tensor_spec import TensorSpec
 from tvm_blislike.runtime import huge_pages, instruments, library
 from tvm_blislike.runtime.runnable import require_runnable
 from tvm_blislike.runtime.threads import use_threads

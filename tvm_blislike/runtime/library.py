@@ -27,8 +27,8 @@ from tvm_blislike.export.link import (
     require_machine,
 )
 from tvm_blislike.files import atomic_path
-from tvm_blislike.onnx.frontend import TensorSpec
-from tvm_blislike.runtime.runnable import architecture
+from tvm_blislike.hardware.machine import architecture
+from tvm_blislike.model.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable, Module

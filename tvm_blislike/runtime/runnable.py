@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_blislike.errors import TargetError
+from tvm_blislike.hardware.machine import architecture
 
 # x86 extensions that LLVM uses on its own when the target has them, by LLVM's names.
 _X86_EXTENSIONS = (
@@ -15,7 +16,6 @@ _X86_EXTENSIONS = (
     *("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vbmi", "avx512vbmi2"),
     *("avx512ifma", "avx512vnni", "avx512bf16", "avx512fp16", "avx512bitalg", "avxvnni", "gfni"),
 )
-_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def why_not_runnable(target: Mapping[str, Any]) -> str | None:
@@ -42,11 +42,6 @@ def require_runnable(target: Mapping[str, Any]) -> None:
     reason = why_not_runnable(target)
     if reason:
         raise TargetError(f"this model cannot run here: {reason}")
-
-
-def architecture(name: str) -> str:
-    """Return one spelling for the names that systems give an architecture: x86_64, aarch64."""
-    return _ARCHITECTURES.get(name.lower(), name.lower())
 
 
 def _extensions(target: Mapping[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from math import inf, nan
 
 import numpy as np
 
-from tvm_blislike.bench.result import max_rel_error
+from tvm_blislike.model.agreement import max_rel_error
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.passes.reporting import shown_fields

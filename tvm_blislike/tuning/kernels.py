@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from tvm_blislike.bench.result import max_rel_error
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.agreement import max_rel_error
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import (
     Implementation,

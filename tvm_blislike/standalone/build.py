@@ -12,7 +12,6 @@ import re
 import shutil
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,14 +22,15 @@ from tvm import tirx
 from tvm_blislike.api import resolve_core, resolve_predictor
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.errors import OutputError
-from tvm_blislike.export import c_tables
 from tvm_blislike.export.link import find_archiver, find_builder, is_darwin, run_tool
-from tvm_blislike.export.plan import Plan, plan_calls
 from tvm_blislike.files import atomic_path, is_stream, require_writable, scratch_beside
 from tvm_blislike.onnx import frontend
 from tvm_blislike.passes.reporting import Reporter
 from tvm_blislike.pipeline import blislike_pipeline
 from tvm_blislike.runtime.threads import use_threads
+from tvm_blislike.standalone import c_tables
+from tvm_blislike.standalone.call_plan import CallPlan, plan_calls
+from tvm_blislike.standalone.model import StandaloneModel
 
 if TYPE_CHECKING:
     import onnx
@@ -39,55 +39,11 @@ if TYPE_CHECKING:
     from tvm_blislike.choose.offers import Predictor
     from tvm_blislike.choose.strategy import Override
     from tvm_blislike.hardware import Core
-    from tvm_blislike.model.report import Report
     from tvm_blislike.records.book import RecordBook
 
 _SOURCE = Path(__file__).parent / "static" / "standalone.c"
 # Of ELF files.
 _SYMBOL_TABLE, _GLOBAL = 2, 1
-# Calls of TVM's allocator in LLVM's text: device, number, bytes, type.
-_ALLOCATION = re.compile(r"call ptr %\S+\(i32 \S+, i32 \S+, i64 (\S+), i32 \d+, i32 \d+\)")
-
-
-@dataclass(frozen=True)
-class StandaloneModel:
-    """A model compiled for `write`.
-
-    Parameters
-    ----------
-    plan : Plan
-        Its kernel calls.
-    kernels : tvm.runtime.Executable
-        Its kernels, their names without a prefix.
-    inputs, outputs : tuple of TensorSpec
-        In the order of the C function's arguments.
-    core : Core
-        What it was compiled for.
-    report : Report
-        What was chosen for each layer.
-    name : str
-        Prefix of all its C names.
-    """
-
-    plan: Plan
-    kernels: tvm.runtime.Executable
-    inputs: tuple[frontend.TensorSpec, ...]
-    outputs: tuple[frontend.TensorSpec, ...]
-    core: Core
-    report: Report
-    name: str
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Memory that the caller provides for a call."""
-        return c_tables.workspace_bytes(self)
-
-    @property
-    def scratch_bytes(self) -> int:
-        """Most memory that one kernel asks for while it runs."""
-        text = self.kernels.mod.inspect_source("ll")
-        functions = re.split(r"^define ", text, flags=re.M)
-        return max(sum(_allocations(function)) for function in functions)
 
 
 @compiler_lock()
@@ -212,20 +168,13 @@ def _joined(model: StandaloneModel, folder: Path, compiler: list[str]) -> Path:
     return whole
 
 
-def _write_weights(plan: Plan, path: Path) -> None:
+def _write_weights(plan: CallPlan, path: Path) -> None:
     content = bytearray(plan.total("weight"))
     for storage in plan.storages:
         if storage.kind == "weight" and storage.value is not None:
             raw = np.ascontiguousarray(storage.value).tobytes()
             content[storage.offset : storage.offset + len(raw)] = raw
     path.write_bytes(content)
-
-
-def _allocations(function: str) -> Iterator[int]:
-    """Yield the bytes of each allocation in a function, as the C program counts them."""
-    for size in _ALLOCATION.findall(function):
-        # A size that is no constant would be that of a dynamic shape; there are none.
-        yield (int(size) + 63) // 64 * 64 + 64
 
 
 def needs(model: StandaloneModel, path: Path) -> list[str]:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tvm_blislike.export.plan import ALIGNMENT, Plan
+from tvm_blislike.standalone.call_plan import ALIGNMENT, CallPlan
 
 if TYPE_CHECKING:
-    from tvm_blislike.export.standalone import StandaloneModel
-    from tvm_blislike.onnx.frontend import TensorSpec
+    from tvm_blislike.model.tensor_spec import TensorSpec
+    from tvm_blislike.standalone import StandaloneModel
 
 # Codes of DLPack.
 _CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}
@@ -56,7 +56,7 @@ def tables(model: StandaloneModel) -> str:
         f"#define OUTPUTS {len(plan.outputs)}",
         f"#define CALLS {len(plan.calls)}",
         f"#define MOST_ARGUMENTS {max((len(n) for _, n in plan.calls), default=1)}",
-        f"#define PLANNED_BYTES {_planned(plan)}",
+        f"#define PLANNED_BYTES {plan.workspace_bytes}",
         f"#define SCRATCH_BYTES {model.scratch_bytes}",
         *(f"int {s}(void*, const Any*, int32_t, Any*);" for s in symbols.values()),
         *_shapes(plan),
@@ -76,11 +76,6 @@ def weights_source(name: str, darwin: bool) -> str:
     return (
         f'{section}\n.globl {symbol}\n.p2align 6\n{symbol}:\n.incbin "weights.bin"\n.byte 0\n{note}'
     )
-
-
-def workspace_bytes(model: StandaloneModel) -> int:
-    """Return the memory of one call: planned tensors, then what kernels ask for."""
-    return max(_planned(model.plan) + model.scratch_bytes, ALIGNMENT)
 
 
 def header(model: StandaloneModel, needs: Sequence[str]) -> str:
@@ -104,7 +99,7 @@ extern "C" {{
 #endif
 
 /* Memory for one call, aligned to {ALIGNMENT} bytes; nothing in it has to be kept between calls. */
-#define {name.upper()}_WORKSPACE_BYTES {workspace_bytes(model)}
+#define {name.upper()}_WORKSPACE_BYTES {model.workspace_bytes}
 
 /* Runs the model; arrays in C order, those of inputs aligned to {ALIGNMENT} bytes:
 {_arguments(model)} * Returns 0, or -1 with a message in {name}_error(). */
@@ -154,17 +149,13 @@ def _c_type(spec: TensorSpec) -> str:
     return _C_TYPES.get(spec.dtype, f"{spec.dtype}_t")
 
 
-def _planned(plan: Plan) -> int:
-    return -(-plan.total("workspace") // ALIGNMENT) * ALIGNMENT
-
-
-def _shapes(plan: Plan) -> Iterator[str]:
+def _shapes(plan: CallPlan) -> Iterator[str]:
     for number, tensor in enumerate(plan.tensors):
         sizes = ", ".join(map(str, tensor.shape)) or "0"
         yield f"static int64_t shape_{number}[] = {{{sizes}}};"
 
 
-def _tensors(plan: Plan) -> Iterator[str]:
+def _tensors(plan: CallPlan) -> Iterator[str]:
     for number, tensor in enumerate(plan.tensors):
         storage = plan.storages[tensor.storage]
         code, bits = _type(tensor.dtype)
@@ -179,14 +170,14 @@ def _type(dtype: str) -> tuple[int, int]:
     return _CODES[kind], int(bits or 8)
 
 
-def _calls(plan: Plan, symbols: dict[str, str]) -> Iterator[str]:
+def _calls(plan: CallPlan, symbols: dict[str, str]) -> Iterator[str]:
     first = 0
     for name, numbers in plan.calls:
         yield f"{{{symbols[name]}, {first}, {len(numbers)}}}"
         first += len(numbers)
 
 
-def _outputs(plan: Plan) -> Iterator[str]:
+def _outputs(plan: CallPlan) -> Iterator[str]:
     for number in plan.outputs:
         yield f"{{{number}, {plan.tensors[number].bytes}u}}"
 

@@ -71,7 +71,7 @@ class Tensor:
 
 
 @dataclass
-class Plan:
+class CallPlan:
     """The calls of a model.
 
     Parameters
@@ -96,8 +96,13 @@ class Plan:
         ends = (s.offset + s.bytes for s in self.storages if s.kind == kind)
         return max(ends, default=0)
 
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory of all tensors between the calls."""
+        return -(-self.total("workspace") // ALIGNMENT) * ALIGNMENT
 
-def plan_calls(mod: tvm.IRModule) -> Plan:
+
+def plan_calls(mod: tvm.IRModule) -> CallPlan:
     """Return the calls of a module's `main` whose kernels write into tensors allocated before.
 
     Raises
@@ -123,7 +128,7 @@ class _Reader:
     """Follows the bindings of a function."""
 
     def __init__(self) -> None:
-        self.plan = Plan()
+        self.plan = CallPlan()
         self.tuples: dict[Any, list[Any]] = {}
         self._numbers: dict[Any, int] = {}
 
@@ -188,7 +193,7 @@ def _needs_runtime(what: str) -> UnsupportedOperatorError:
     )
 
 
-def _placed(plan: Plan) -> Plan:
+def _placed(plan: CallPlan) -> CallPlan:
     """Give weights one place after the other, and workspaces one that is free while they live."""
     lives = _lives(plan)
     placed: list[int] = []
@@ -207,7 +212,7 @@ def _placed(plan: Plan) -> Plan:
     return plan
 
 
-def _lives(plan: Plan) -> dict[int, tuple[int, int]]:
+def _lives(plan: CallPlan) -> dict[int, tuple[int, int]]:
     """Return the first and last call that each storage takes part in; outputs live to the end."""
     lives: dict[int, tuple[int, int]] = {}
     uses = [*(numbers for _, numbers in plan.calls), plan.outputs]
