@@ -36,9 +36,9 @@ from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.inspect.probe import measure_peak_gflops
 from tvm_blislike.model.choice import Choice
-from tvm_blislike.model.registry import get_implementation
 from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.runtime.threads import use_threads
+from tvm_blislike.schedules import get_implementation
 from tvm_blislike.schedules.lowering import lower as lowering
 
 SQUARES = tuple((size, size, size) for size in (512, 768, 1024, 1536, 2048))

@@ -23,8 +23,8 @@ from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import block_of, shape_in
-from tvm_blislike.model.registry import get_implementation
 from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules import get_implementation
 from tvm_blislike.schedules.lowering import lower as lowering
 
 TURN_SECONDS = 0.004

@@ -1,27 +1,79 @@
-"""One file per algorithm with its TE definition; its schedule template is there or in `*_schedule`.
+"""A folder per algorithm, what they share, and the lookup of implementations by name.
 
-The other files are passes: `lowering` and those that it calls finish what the templates scheduled,
-`default_rule` and the other `default_*` schedule what no template does.
-
-`OWN` is the list of the library's implementations; adding one is one file and one entry.
+A folder whose `definition.py` has an `IMPLEMENTATION` is an algorithm; nothing lists them. They are
+imported when an implementation is first asked for: they need TVM's scheduling API.
+`register_implementation` adds yours, and it is then a candidate wherever it applies.
+`default` schedules what no algorithm does, `lowering` finishes what was scheduled.
 """
 
 from __future__ import annotations
 
-from tvm_blislike.schedules.conv2d_depthwise import definition as conv2d_depthwise
-from tvm_blislike.schedules.conv2d_direct import definition as conv2d_direct
-from tvm_blislike.schedules.conv2d_grouped import definition as conv2d_grouped
-from tvm_blislike.schedules.conv2d_im2col import definition as conv2d_im2col
-from tvm_blislike.schedules.conv2d_winograd import definition as conv2d_winograd
-from tvm_blislike.schedules.conv2d_winograd_1d import definition as conv2d_winograd_1d
-from tvm_blislike.schedules.gemm import definition as gemm
+import functools
+from importlib import import_module
+from pathlib import Path
 
-OWN = (
-    conv2d_depthwise.IMPLEMENTATION,
-    conv2d_direct.IMPLEMENTATION,
-    conv2d_grouped.IMPLEMENTATION,
-    conv2d_im2col.IMPLEMENTATION,
-    conv2d_winograd.IMPLEMENTATION,
-    conv2d_winograd_1d.IMPLEMENTATION,
-    gemm.IMPLEMENTATION,
-)
+from tvm_blislike.model.registry import Implementation
+
+_REGISTERED: dict[str, Implementation] = {}
+
+
+def register_implementation(implementation: Implementation, *, override: bool = False) -> None:
+    """Make an implementation a candidate for its kind of workload.
+
+    Raises
+    ------
+    ValueError
+        When its name is taken and `override` is not set.
+    TypeError
+        When it lacks a method of `Implementation`.
+    """
+    if not isinstance(implementation, Implementation):
+        raise TypeError(f"{implementation!r} lacks a method or attribute of Implementation")
+    if implementation.name in _known() and not override:
+        raise ValueError(f"implementation {implementation.name!r} exists; pass override=True")
+    _REGISTERED[implementation.name] = implementation
+
+
+def unregister_implementation(name: str) -> None:
+    """Take a registered implementation out again; unknown names are ignored."""
+    _REGISTERED.pop(name, None)
+
+
+def implementations(kind: str) -> tuple[Implementation, ...]:
+    """Return the implementations for a kind of workload: the library's own by name, then yours."""
+    return tuple(i for i in all_implementations() if i.kind == kind)
+
+
+def all_implementations() -> tuple[Implementation, ...]:
+    """Return the implementations for every kind of workload, in the order of `implementations`."""
+    return tuple(_known().values())
+
+
+def user_implementations() -> tuple[Implementation, ...]:
+    """Return the implementations that were registered beside the library's own."""
+    return tuple(_REGISTERED.values())
+
+
+def get_implementation(name: str) -> Implementation:
+    """Return the implementation of that name.
+
+    Raises
+    ------
+    KeyError
+        When there is none.
+    """
+    known = _known()
+    if name not in known:
+        raise KeyError(f"no implementation {name!r}; known: {', '.join(sorted(known))}")
+    return known[name]
+
+
+def _known() -> dict[str, Implementation]:
+    return {**_own(), **_REGISTERED}
+
+
+@functools.cache
+def _own() -> dict[str, Implementation]:
+    """Import the library's own implementations, which have the names of their folders."""
+    folders = sorted(path.parent.name for path in Path(__file__).parent.glob("*/definition.py"))
+    return {name: import_module(f"{__name__}.{name}.definition").IMPLEMENTATION for name in folders}

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from tvm_blislike.errors import BlislikeError
     from tvm_blislike.hardware import Core, native_core
     from tvm_blislike.model.config import Config
-    from tvm_blislike.model.registry import Implementation, register_implementation
+    from tvm_blislike.model.registry import Implementation
     from tvm_blislike.model.tensor_spec import TensorSpec
     from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
     from tvm_blislike.runtime.compiled import CompiledModel, LayerTime
+    from tvm_blislike.schedules import register_implementation
     from tvm_blislike.tuning.tune import tune
 
 __version__ = "0.3.0"
@@ -48,7 +49,7 @@ _LAZY = {
     "compile": "tvm_blislike.api",
     "meta_schedule": "tvm_blislike.meta_schedule",
     "native_core": "tvm_blislike.hardware",
-    "register_implementation": "tvm_blislike.model.registry",
+    "register_implementation": "tvm_blislike.schedules",
     "tune": "tvm_blislike.tuning.tune",
 }
 

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from tvm_blislike.cost_models.conv2d_direct.configs import layouts, or_nhwc, suits_channels
+from tvm_blislike.cost_models.conv2d_direct.candidates import layouts, or_nhwc, suits_channels
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernels_for
 from tvm_blislike.model.config import Config

@@ -1,4 +1,4 @@
-"""Predicted time of the im2col convolution, for any of its configurations (`im2col_configs`).
+"""Predicted time of the im2col convolution, for any of its configurations (`candidates`).
 
 The slicing analysis (`slicing`) says how many channels fit into L1 and how many filters into L2;
 beside its N_c all channels at once are a candidate, and so are some numbers in between: partial

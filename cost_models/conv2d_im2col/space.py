@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tvm_blislike.cost_models.conv2d_im2col.configs import ways
+from tvm_blislike.cost_models.conv2d_im2col.candidates import ways
 from tvm_blislike.cost_models.conv2d_im2col.geometry import (
     FILTER_COLUMNS,
     ON_DEMAND,

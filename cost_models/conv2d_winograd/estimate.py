@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 
-from tvm_blislike.cost_models.conv2d_winograd.configs import L2_PLANNED
+from tvm_blislike.cost_models.conv2d_winograd.candidates import L2_PLANNED
 from tvm_blislike.cost_models.conv2d_winograd.geometry import (
     CHANNELS,
     WinogradGeometry,

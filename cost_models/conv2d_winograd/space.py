@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from tvm_blislike.cost_models.conv2d_winograd.configs import BLOCK_ROWS, RING_ROWS, sizes
+from tvm_blislike.cost_models.conv2d_winograd.candidates import BLOCK_ROWS, RING_ROWS, sizes
 from tvm_blislike.cost_models.conv2d_winograd.geometry import (
     CHANNELS,
     FLAT,

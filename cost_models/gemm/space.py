@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tvm_blislike.cost_models.data_types import most_steps
-from tvm_blislike.cost_models.gemm.configs import packings
+from tvm_blislike.cost_models.gemm.candidates import packings
 from tvm_blislike.cost_models.gemm.geometry import LOOP_ORDERS, GemmGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of, kernels_for

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from tvm_blislike.cost_models.conv2d_depthwise import configs as choices
+from tvm_blislike.cost_models.conv2d_depthwise import candidates
 from tvm_blislike.cost_models.conv2d_depthwise import estimate as model
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import DepthwiseGeometry
 from tvm_blislike.cost_models.conv2d_depthwise.space import space
@@ -175,14 +175,14 @@ def _channel_index(
 IMPLEMENTATION = Template(
     name=NAME,
     kind="conv2d",
-    applies=choices.applies,
-    configs=partial(choices.configs, NAME),
+    applies=candidates.applies,
+    configs=partial(candidates.configs, NAME),
     estimate=model.estimate,
     workspace_bytes=model.workspace_bytes,
     pack=pack_weights,
     pack_te=pack_weights_te,
     compute=compute,
     schedule=schedule,
-    relaid=choices.relaid,
+    relaid=candidates.relaid,
     every=partial(space, NAME, relaid=True),
 )

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from tvm_blislike.cost_models.conv2d_direct import configs as choices
+from tvm_blislike.cost_models.conv2d_direct import candidates
 from tvm_blislike.cost_models.conv2d_direct import estimate as model
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.cost_models.conv2d_direct.space import space
@@ -182,14 +182,14 @@ def _group_of(index: Any, size: int, groups: int) -> tuple[Any, Any]:
 IMPLEMENTATION = Template(
     name="conv2d_direct",
     kind="conv2d",
-    applies=choices.applies,
-    configs=choices.configs,
+    applies=candidates.applies,
+    configs=candidates.configs,
     estimate=model.estimate,
     workspace_bytes=model.workspace_bytes,
     pack=pack_weights,
     pack_te=pack_weights_te,
     compute=compute,
     schedule=schedule,
-    relaid=choices.relaid,
+    relaid=candidates.relaid,
     every=space,
 )

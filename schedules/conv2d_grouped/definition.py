@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from tvm_blislike.cost_models.conv2d_depthwise import configs as choices
+from tvm_blislike.cost_models.conv2d_depthwise import candidates
 from tvm_blislike.cost_models.conv2d_depthwise.space import space
 from tvm_blislike.schedules.conv2d_depthwise import definition as conv2d_depthwise
 
@@ -27,8 +27,8 @@ NAME = "conv2d_grouped"
 IMPLEMENTATION = replace(
     conv2d_depthwise.IMPLEMENTATION,
     name=NAME,
-    applies=choices.applies_grouped,
-    configs=partial(choices.configs, NAME),
+    applies=candidates.applies_grouped,
+    configs=partial(candidates.configs, NAME),
     # The lanes of a vector belong to several groups, in blocks only.
     relaid=lambda *_: (),
     every=partial(space, NAME, relaid=False),

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from tvm_blislike.cost_models.conv2d_im2col import configs as choices
+from tvm_blislike.cost_models.conv2d_im2col import candidates
 from tvm_blislike.cost_models.conv2d_im2col import estimate as model
 from tvm_blislike.cost_models.conv2d_im2col.geometry import Im2colGeometry
 from tvm_blislike.cost_models.conv2d_im2col.space import space
@@ -177,8 +177,8 @@ def _channel(geo: Im2colGeometry, image: Any, channel: Any) -> tuple[Any, Any]:
 IMPLEMENTATION = Template(
     name="conv2d_im2col",
     kind="conv2d",
-    applies=choices.applies,
-    configs=choices.configs,
+    applies=candidates.applies,
+    configs=candidates.configs,
     estimate=model.estimate,
     workspace_bytes=model.workspace_bytes,
     pack=pack_weights,

@@ -23,7 +23,7 @@ the threads: for small images, whose few blocks would each read all weights.
 
 Channels that fill no vectors (NHWC: 24, 57) are transformed in blocks of 16 of which the last is
 narrower, V has as many columns as there are channels, and only panels of weights are filled up with
-zeros: 1.6 to 2.5 times as fast as direct convolution from 8 channels on (`winograd_configs`).
+zeros: 1.6 to 2.5 times as fast as direct convolution from 8 channels on (`cost_models`).
 
 `Config.transform` = "flat" transforms a patch in one pass (`winograd_programs`): no more additions,
 but all points alive at once. One core with 32 vector registers, 64 channels of 56x56 and 128 of
@@ -54,7 +54,7 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from tvm_blislike.cost_models.conv2d_winograd import configs as choices
+from tvm_blislike.cost_models.conv2d_winograd import candidates
 from tvm_blislike.cost_models.conv2d_winograd import estimate as model
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
 from tvm_blislike.cost_models.conv2d_winograd.space import space
@@ -261,8 +261,8 @@ def _output_transform(geo: WinogradGeometry, products: te.Tensor) -> te.Tensor:
 IMPLEMENTATION = Template(
     name="conv2d_winograd",
     kind="conv2d",
-    applies=choices.applies,
-    configs=choices.configs,
+    applies=candidates.applies,
+    configs=candidates.configs,
     estimate=model.estimate,
     workspace_bytes=model.workspace_bytes,
     pack=pack_weights,

@@ -40,7 +40,7 @@ from typing import Any
 import numpy as np
 from tvm import s_tir, te, tirx
 
-from tvm_blislike.cost_models.conv2d_winograd import configs as choices
+from tvm_blislike.cost_models.conv2d_winograd import candidates
 from tvm_blislike.cost_models.conv2d_winograd import estimate as model
 from tvm_blislike.cost_models.conv2d_winograd.geometry import Winograd1dGeometry
 from tvm_blislike.cost_models.conv2d_winograd.space import space_1d
@@ -218,8 +218,8 @@ def schedule(
 IMPLEMENTATION = Template(
     name="conv2d_winograd_1d",
     kind="conv2d",
-    applies=choices.applies_1d,
-    configs=choices.configs_1d,
+    applies=candidates.applies_1d,
+    configs=candidates.configs_1d,
     estimate=model.estimate,
     workspace_bytes=model.workspace_bytes,
     pack=pack_weights,

@@ -23,7 +23,7 @@ import numpy as np
 from tvm import te, tirx
 
 from tvm_blislike.cost_models.data_types import sum_dtype
-from tvm_blislike.cost_models.gemm import configs as choices
+from tvm_blislike.cost_models.gemm import candidates
 from tvm_blislike.cost_models.gemm import estimate as model
 from tvm_blislike.cost_models.gemm.geometry import GemmGeometry
 from tvm_blislike.cost_models.gemm.space import space
@@ -156,8 +156,8 @@ def compute(
 IMPLEMENTATION = Template(
     name="gemm",
     kind="gemm",
-    applies=choices.applies,
-    configs=choices.configs,
+    applies=candidates.applies,
+    configs=candidates.configs,
     estimate=model.estimate,
     workspace_bytes=model.workspace_bytes,
     pack=pack_b,

@@ -23,7 +23,7 @@ from small_models import two_convolutions
 import tvm_blislike
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import HALF_KERNELS, Microkernel, UpdateShape
-from tvm_blislike.model.registry import get_implementation
+from tvm_blislike.schedules import get_implementation
 from tvm_blislike.schedules.lowering import lower as lowering
 
 CORE = Core.named("cortex-a76")

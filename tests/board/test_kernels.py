@@ -21,8 +21,8 @@ from tvm.script import tirx as T
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.registry import all_implementations
 from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules import all_implementations
 
 CORES = [*("cortex-a72", "cortex-a53", "neoverse-n1", "cortex-a57"), *("carmel", "cortex-a76")]
 CORE = Core.named(CORES[0])

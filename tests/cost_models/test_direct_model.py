@@ -23,7 +23,7 @@ from estimates import (
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tvm_blislike.cost_models.conv2d_direct.configs import layouts
+from tvm_blislike.cost_models.conv2d_direct.candidates import layouts
 from tvm_blislike.cost_models.roofline import (
     ELEMENT_BESIDE,
     FMA_EFFICIENCY,

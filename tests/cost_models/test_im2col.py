@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from tvm_blislike.cost_models.conv2d_im2col import estimate as im2col
 from tvm_blislike.cost_models.conv2d_im2col import geometry as im2col_geometry
-from tvm_blislike.cost_models.conv2d_im2col.configs import configs
+from tvm_blislike.cost_models.conv2d_im2col.candidates import configs
 from tvm_blislike.cost_models.conv2d_im2col.geometry import Im2colGeometry
 from tvm_blislike.cost_models.conv2d_im2col.slicing import slicings
 from tvm_blislike.cost_models.roofline import (

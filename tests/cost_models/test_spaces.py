@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tvm_blislike.hardware import Core, names
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.registry import Implementation, Template, implementations
+from tvm_blislike.model.registry import Implementation, Template
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
+from tvm_blislike.schedules import implementations
 from tvm_blislike.tuning.searches.narrowing import neighbour
 from tvm_blislike.tuning.searches.walks import Walks
 

@@ -10,7 +10,7 @@ from conv_workloads import convolutions
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tvm_blislike.cost_models.conv2d_winograd import configs as winograd_configs
+from tvm_blislike.cost_models.conv2d_winograd import candidates
 from tvm_blislike.cost_models.conv2d_winograd import estimate as winograd
 from tvm_blislike.cost_models.conv2d_winograd.geometry import CHANNELS, TILES, WinogradGeometry
 from tvm_blislike.cost_models.roofline import clock_hz, share_bytes
@@ -41,9 +41,7 @@ def workloads(lanes: int) -> st.SearchStrategy[Conv2dWorkload]:
 
 def room(core: Core, threads: int) -> float:
     """Part of L2, or of L1 where there is no other, that V and P may take."""
-    return winograd_configs.L2_PLANNED * (
-        share_bytes(core, 2, threads) or share_bytes(core, 1, threads)
-    )
+    return candidates.L2_PLANNED * (share_bytes(core, 2, threads) or share_bytes(core, 1, threads))
 
 
 def check(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> None:
@@ -56,14 +54,14 @@ def check(workload: Conv2dWorkload, config: Config, core: Core, threads: int) ->
     empty = -workload.co % config.nc
     assert config.nc % config.nr == 0 and empty < core.lanes()
     assert empty == 0 or config.out_layout == "NHWC"
-    assert max(geo.patch_h, geo.patch_w) <= winograd_configs.MOST_POINTS["float32"]
+    assert max(geo.patch_h, geo.patch_w) <= candidates.MOST_POINTS["float32"]
     assert min(workload.kh, workload.kw) == 1 or config.tile_h == config.tile_w
     assert config.loop_order in (TILES, CHANNELS)
     if config.loop_order == TILES:
         assert geo.v_bytes + geo.p_bytes <= room(core, threads)
     else:
         assert geo.p_bytes <= room(core, threads)
-        assert geo.v_bytes * geo.blocks <= winograd_configs.MOST_KEPT_V
+        assert geo.v_bytes * geo.blocks <= candidates.MOST_KEPT_V
     estimate = winograd.estimate(workload, config, core, threads)
     assert all(math.isfinite(c) and c >= 0 for c in estimate.cycles.values()), estimate
     assert estimate.cycles["fma"] > 0
@@ -78,7 +76,7 @@ def check(workload: Conv2dWorkload, config: Config, core: Core, threads: int) ->
 
 
 def check_all(workload: Conv2dWorkload, core: Core, threads: int) -> list[Config]:
-    offered = list(winograd_configs.configs(workload, core, threads))
+    offered = list(candidates.configs(workload, core, threads))
     assert len(set(offered)) == len(offered)
     for config in offered:
         check(workload, config, core, threads)
@@ -89,7 +87,7 @@ def check_all(workload: Conv2dWorkload, core: Core, threads: int) -> list[Config
 @pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
 def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
     for workload in ODD:
-        assert winograd_configs.applies(workload, core) == ""
+        assert candidates.applies(workload, core) == ""
         assert check_all(workload, core, threads), f"nothing on offer for {workload}"
 
 
@@ -97,7 +95,7 @@ def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
 @given(st.data(), st.sampled_from(CORES), st.integers(1, 4))
 def test_any_workload_on_any_core(data: st.DataObject, core: Core, threads: int) -> None:
     workload = data.draw(workloads(core.lanes()))
-    assume(winograd_configs.applies(workload, core) == "")
+    assume(candidates.applies(workload, core) == "")
     check_all(workload, core, threads)
 
 
@@ -110,20 +108,20 @@ def test_core_without_caches(core: Core) -> None:
 
 def test_fp16_transforms_stay_small() -> None:
     core, half = Core.named("cortex-a76"), dataclasses.replace(LAYER, dtype="float16")
-    assert winograd_configs.applies(half, core) == ""
+    assert candidates.applies(half, core) == ""
     assert tile_sizes(half, core) == {(2, 2)}
     long = dataclasses.replace(half, ci=512)
-    assert "512 products" in winograd_configs.applies(long, core)
-    assert "no float16 transforms" in winograd_configs.applies_1d(half, core)
+    assert "512 products" in candidates.applies(long, core)
+    assert "no float16 transforms" in candidates.applies_1d(half, core)
     wide = dataclasses.replace(half, kh=5, kw=5)
-    assert "no transform for 5x5" in winograd_configs.applies(wide, core)
-    config = next(winograd_configs.configs(half, core, 1))
+    assert "no transform for 5x5" in candidates.applies(wide, core)
+    config = next(candidates.configs(half, core, 1))
     small, usual = WinogradGeometry(half, config), WinogradGeometry(LAYER, config)
     assert (2 * small.v_bytes, 2 * small.p_bytes) == (usual.v_bytes, usual.p_bytes)
 
 
 def tile_sizes(workload: Conv2dWorkload, core: Core = AVX512) -> set[tuple[int, int]]:
-    return {(c.tile_h, c.tile_w) for c in winograd_configs.configs(workload, core, 1)}
+    return {(c.tile_h, c.tile_w) for c in candidates.configs(workload, core, 1)}
 
 
 @pytest.mark.parametrize(
@@ -147,7 +145,7 @@ def test_offers_every_tile_of_at_most_eight_points(
 
 
 def test_offers_both_orders_and_chunks() -> None:
-    offered = list(winograd_configs.configs(LAYER, AVX512, 2))
+    offered = list(candidates.configs(LAYER, AVX512, 2))
     assert {c.loop_order for c in offered} == {TILES, CHANNELS}
     for order in (TILES, CHANNELS):
         assert len({c.nc for c in offered if c.loop_order == order}) > 1
@@ -171,13 +169,13 @@ def test_offers_both_orders_and_chunks() -> None:
     ids=str,
 )
 def test_refuses_with_a_reason(workload: Conv2dWorkload, reason: str) -> None:
-    assert reason in winograd_configs.applies(workload, AVX512)
+    assert reason in candidates.applies(workload, AVX512)
 
 
 def test_channels_that_fill_no_vectors_are_for_two_dimensions() -> None:
     workload = dataclasses.replace(LAYER, ci=24, co=57)
-    assert winograd_configs.applies(workload, AVX512) == ""
-    assert "no multiple of 16" in winograd_configs.applies_1d(workload, AVX512)
+    assert candidates.applies(workload, AVX512) == ""
+    assert "no multiple of 16" in candidates.applies_1d(workload, AVX512)
     offered = check_all(workload, AVX512, 1)
     assert {(c.data_layout, c.out_layout, c.nc) for c in offered} == {("NHWC", "NHWC", 64)}
     mixed = check_all(dataclasses.replace(LAYER, ci=24), AVX512, 2)
@@ -186,8 +184,8 @@ def test_channels_that_fill_no_vectors_are_for_two_dimensions() -> None:
 
 def test_24_channels_fill_the_vectors_of_other_cores() -> None:
     workload = dataclasses.replace(LAYER, ci=24, co=24)
-    assert winograd_configs.applies_1d(workload, Core.named("haswell")) == ""
-    assert winograd_configs.applies_1d(workload, Core.named("cortex-a72")) == ""
+    assert candidates.applies_1d(workload, Core.named("haswell")) == ""
+    assert candidates.applies_1d(workload, Core.named("cortex-a72")) == ""
 
 
 @pytest.mark.parametrize(
@@ -195,7 +193,7 @@ def test_24_channels_fill_the_vectors_of_other_cores() -> None:
 )
 def test_tiles_cover_the_result(padding: tuple[int, ...], tiles: tuple[int, int]) -> None:
     workload = dataclasses.replace(LAYER, padding=padding)
-    config = next(c for c in winograd_configs.configs(workload, AVX512, 1) if c.tile_h == 4)
+    config = next(c for c in candidates.configs(workload, AVX512, 1) if c.tile_h == 4)
     geo = WinogradGeometry(workload, config)
     assert (geo.tiles_h, geo.tiles_w) == tiles
     assert geo.blocks_h * geo.block_h >= geo.tiles_h > (geo.blocks_h - 1) * geo.block_h
@@ -221,13 +219,13 @@ def test_matrices_by_hand() -> None:
 
 
 def fastest(workload: Conv2dWorkload, threads: int = 1) -> float:
-    offered = winograd_configs.configs(workload, AVX512, threads)
+    offered = candidates.configs(workload, AVX512, threads)
     return min(winograd.estimate(workload, c, AVX512, threads).seconds for c in offered)
 
 
 @pytest.mark.parametrize("tile, wins", [(2, True), (4, False), (6, False)])
 def test_flat_transforms_pay_where_all_points_fit_into_registers(tile: int, wins: bool) -> None:
-    config = next(c for c in winograd_configs.configs(LAYER, AVX512, 1) if c.tile_h == tile)
+    config = next(c for c in candidates.configs(LAYER, AVX512, 1) if c.tile_h == tile)
     seconds = winograd.estimate(LAYER, config, AVX512, 1).seconds
     flat = winograd.estimate(LAYER, config.with_fields(transform="flat"), AVX512, 1).seconds
     assert (flat < seconds) == wins
@@ -262,7 +260,7 @@ def test_choice_is_one_that_measured_fast(
 ) -> None:
     workload = Conv2dWorkload(1, channels, size, size, channels, 3, 3, padding=SAME)
     best = min(
-        winograd_configs.configs(workload, AVX512, threads),
+        candidates.configs(workload, AVX512, threads),
         key=lambda c: winograd.estimate(workload, c, AVX512, threads).seconds,
     )
     assert (best.loop_order, best.tile_w) in fast

@@ -18,8 +18,8 @@ from tvm_blislike.errors import (
     ModelError,
     UnsupportedOperatorError,
 )
-from tvm_blislike.model.registry import all_implementations
 from tvm_blislike.records.book import RecordBook
+from tvm_blislike.schedules import all_implementations
 
 AGREES, REFUSED, WRONG, INTERNAL = "agrees", "refused", "wrong", "internal error"
 CRASH, HANG = "crash", "hang"

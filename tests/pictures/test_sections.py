@@ -10,10 +10,10 @@ import pytest
 from made_findings import ATTEMPTS, LAYERS, findings
 
 from tvm_blislike.bench import ENGINES
-from tvm_blislike.model.registry import all_implementations
 from tvm_blislike.pictures import layer_times, micro_kernels, prediction, progress, roofline
 from tvm_blislike.pictures.findings import Layer, Step
 from tvm_blislike.pictures.look import Look, marker
+from tvm_blislike.schedules import all_implementations
 
 MODULES = (layer_times, micro_kernels, roofline, prediction, progress)
 LOOKS = [Look(dark, narrow) for dark, narrow in itertools.product((False, True), repeat=2)]

@@ -17,7 +17,7 @@ from tvm_blislike.cli.app import app
 from tvm_blislike.cli.options import parse_bytes
 from tvm_blislike.errors import ChoiceError, UsageError
 from tvm_blislike.model.choice import Choice
-from tvm_blislike.model.registry import get_implementation
+from tvm_blislike.schedules import get_implementation
 
 CORE = Core.named("sapphirerapids")
 # Large enough that Winograd wins by far.

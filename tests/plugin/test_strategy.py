@@ -19,15 +19,14 @@ from tvm_blislike import Config, Conv2dWorkload, Core, GemmWorkload, Workload, n
 from tvm_blislike.choose.offers import Offers
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.model.estimate import Estimate
-from tvm_blislike.model.registry import (
-    Implementation,
-    Template,
+from tvm_blislike.model.registry import Implementation, Template
+from tvm_blislike.onnx import frontend
+from tvm_blislike.schedules import (
     get_implementation,
     implementations,
     register_implementation,
     unregister_implementation,
 )
-from tvm_blislike.onnx import frontend
 
 NATIVE = native_core()
 DENSE = Conv2dWorkload(1, 32, 9, 11, 48, 3, 3, padding=(1, 1, 1, 1))

@@ -12,8 +12,8 @@ from small_models import float_input, make_model
 import tvm_blislike
 from tvm_blislike import Config, Conv2dWorkload
 from tvm_blislike.hardware import native_core
-from tvm_blislike.model.registry import get_implementation
 from tvm_blislike.model.workload import Workload
+from tvm_blislike.schedules import get_implementation
 
 CORE = native_core()
 RNG = np.random.default_rng(4)

@@ -16,10 +16,10 @@ from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import block_of, shape_in
-from tvm_blislike.model.registry import get_implementation
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.passes.legalize import CHOICE
 from tvm_blislike.passes.schedule import schedule_chosen
+from tvm_blislike.schedules import get_implementation
 from tvm_blislike.schedules.common import stages
 from tvm_blislike.schedules.lowering import lower as lowering
 

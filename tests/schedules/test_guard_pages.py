@@ -72,8 +72,8 @@ def _run(workload_text: str, only: str) -> None:
     from guard import GuardedArrays
 
     from tvm_blislike.hardware import native_core
-    from tvm_blislike.model.registry import implementations
     from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
+    from tvm_blislike.schedules import implementations
 
     workload = eval(workload_text, {"Conv2dWorkload": Conv2dWorkload, "GemmWorkload": GemmWorkload})
     core = native_core()

@@ -16,9 +16,9 @@ from tvm import sym, tirx
 
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import LINE_BYTES, Core
-from tvm_blislike.model.registry import get_implementation
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.passes.schedule import schedule
+from tvm_blislike.schedules import get_implementation
 from tvm_blislike.schedules.lowering.panels import parts
 from tvm_blislike.schedules.lowering.rewrite import substitute
 from tvm_blislike.tuning import kernels

@@ -17,10 +17,10 @@ from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.agreement import max_rel_error
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.registry import get_implementation
 from tvm_blislike.model.space import Space
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.passes.schedule import schedule
+from tvm_blislike.schedules import get_implementation
 from tvm_blislike.tuning import operands
 from tvm_blislike.tuning.kernels import Bundle, as_module, build, functions
 from tvm_blislike.tuning.searches.walks import Walks

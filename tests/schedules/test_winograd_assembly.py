@@ -10,7 +10,7 @@ import pytest
 import tvm
 from conv_harness import lowered, primfunc
 
-from tvm_blislike.cost_models.conv2d_winograd import configs as winograd_configs
+from tvm_blislike.cost_models.conv2d_winograd import candidates
 from tvm_blislike.cost_models.conv2d_winograd import estimate as winograd
 from tvm_blislike.hardware import Core
 from tvm_blislike.inspect.assembly import Instruction, innermost_loops
@@ -30,7 +30,7 @@ LEAST_FMAS = 20
 
 def best_of_each_tile(workload: Conv2dWorkload, core: Core) -> list[Config]:
     found: dict[int, tuple[float, Config]] = {}
-    for config in winograd_configs.configs(workload, core, 1):
+    for config in candidates.configs(workload, core, 1):
         seconds = winograd.estimate(workload, config, core, 1).seconds
         if config.tile_w not in found or seconds < found[config.tile_w][0]:
             found[config.tile_w] = (seconds, config)
@@ -87,7 +87,7 @@ def test_constants_of_the_largest_transform_leave_the_registers(
 ) -> None:
     matching = [
         c
-        for c in winograd_configs.configs(workload, Core.named(core), 1)
+        for c in candidates.configs(workload, Core.named(core), 1)
         if c.tile_w == 6 and all(getattr(c, name) == value for name, value in fields.items())
     ]
     # The narrowest and the widest chunk of channels.

@@ -12,8 +12,8 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import preferred
-from tvm_blislike.model.registry import get_implementation
 from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules import get_implementation
 
 
 def kernel_of(core: Core, rows: int, columns: int) -> Microkernel:

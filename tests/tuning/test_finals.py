@@ -25,8 +25,8 @@ from tvm_blislike import register_implementation
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import native_core
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.registry import get_implementation, unregister_implementation
 from tvm_blislike.model.workload import GemmWorkload
+from tvm_blislike.schedules import get_implementation, unregister_implementation
 from tvm_blislike.tuning import finals
 from tvm_blislike.tuning.entrants import Subject
 from tvm_blislike.tuning.finals import Contest, decide

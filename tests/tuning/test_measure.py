@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from tvm_blislike import register_implementation
 from tvm_blislike.hardware import native_core
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.registry import get_implementation, unregister_implementation
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
+from tvm_blislike.schedules import get_implementation, unregister_implementation
 from tvm_blislike.tuning import kernels, operands
 from tvm_blislike.tuning.kernels import Bundle, Plan
 from tvm_blislike.tuning.measure import LocalRunner, Outcome

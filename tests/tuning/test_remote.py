@@ -24,9 +24,9 @@ from tvm_blislike.cli.app import app
 from tvm_blislike.errors import TargetError, UsageError
 from tvm_blislike.hardware import native_core
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.registry import get_implementation, unregister_implementation
 from tvm_blislike.model.workload import GemmWorkload, Workload
 from tvm_blislike.records import files
+from tvm_blislike.schedules import get_implementation, unregister_implementation
 from tvm_blislike.tuning.kernels import Bundle, Plan
 from tvm_blislike.tuning.remote import RemoteRunner
 from tvm_blislike.tuning.tune import tune

@@ -18,11 +18,11 @@ from made import CORE, STRATEGY, WORKLOADS, MadeRunner, Silent, record, tasks
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.registry import get_implementation
 from tvm_blislike.model.space import Axis, Space, even_parts, listed, single, unrolls
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.records import files
 from tvm_blislike.records.book import RecordBook
+from tvm_blislike.schedules import get_implementation
 from tvm_blislike.tuning.measure import Outcome
 from tvm_blislike.tuning.search import Search
 from tvm_blislike.tuning.searches import IN_WHOLE_SPACE, search_named

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from tvm_blislike.errors import UsageError, suggest
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.registry import Implementation, all_implementations
+from tvm_blislike.model.registry import Implementation
+from tvm_blislike.schedules import all_implementations
 
 if TYPE_CHECKING:
     from tvm_blislike.model.workload import Workload

@@ -11,8 +11,9 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.model.choice import Candidate, Choice
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.estimate import Estimate
-from tvm_blislike.model.registry import Implementation, implementations
+from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.workload import Workload
+from tvm_blislike.schedules import implementations
 
 
 class Predictor(Protocol):

@@ -19,10 +19,11 @@ from tvm_blislike.errors import ChoiceError
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.registry import Implementation, get_implementation, implementations
+from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.space import Space
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.records.book import RecordBook, fastest
+from tvm_blislike.schedules import get_implementation, implementations
 
 # Ask a user's function first: it returns a config, or None to leave the choice to the model.
 Override = Callable[[Workload], Config | None]

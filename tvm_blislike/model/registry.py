@@ -1,9 +1,17 @@
-"""The implementations that the strategy chooses from.
+"""The contract of an implementation: one algorithm for one kind of workload.
 
-An implementation is one algorithm for one kind of workload: when it applies, which
-configurations make sense, what it computes (TE), how that is scheduled, and what it will cost.
-The library's own are in `schedules/`; `register_implementation` adds yours, and it is then a
-candidate wherever it applies.
+It says when it applies, which configurations make sense, what it computes (TE), how that is
+scheduled, and what it will cost. The library's own are in `schedules/` and `cost_models/`, a folder
+of the algorithm's name in each; `schedules.register_implementation` adds yours, which is equal to
+them. Sizes are in elements, but in bytes where named so; times in seconds, of the core's clock.
+
+`compute` returns the result as a stage that is no sum, so that what is fused behind it can be
+inlined. `schedule` gets that PrimFunc, called "main", with whatever was fused behind it, and may
+schedule all or nothing: every stage is correct as it is. What `schedules.common` and
+`schedules.lowering` offer finds stages by the attributes of `schedules.common.stage`:
+
+- "unpack", the result: `fuse_epilogue` inlines what follows. Marked for you if no stage is.
+- any other name is yours, to find the stage again: `stages(sch)[name]`.
 """
 
 from __future__ import annotations
@@ -31,7 +39,7 @@ class Implementation(Protocol):
     Attributes
     ----------
     name : str
-        Unique name; it appears in configs, records and `explain`.
+        Unique name, an identifier; configs, records, `explain` and the kernels have it.
     kind : str
         Kind of workload: "conv2d" or "gemm".
     """
@@ -52,7 +60,7 @@ class Implementation(Protocol):
         """Return the predicted time with its breakdown."""
 
     def workspace_bytes(self, workload: Workload, config: Config, threads: int) -> int:
-        """Return the temporary memory that one call needs, in bytes."""
+        """Return the temporary memory that one call of all threads needs, in bytes."""
 
     def error_bound(self, workload: Workload, config: Config) -> float:
         """Return the error to expect relative to the largest output; 0 for rounding only."""
@@ -74,7 +82,7 @@ class Implementation(Protocol):
     def schedule(
         self, sch: s_tir.Schedule, workload: Workload, config: Config, core: Core, threads: int
     ) -> None:
-        """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
+        """Schedule a PrimFunc made of `compute` and whatever was fused behind it (see above)."""
 
 
 @dataclass(frozen=True)
@@ -103,69 +111,3 @@ class Template:
         if self.every is None:
             return listed(self.name, self.configs(workload, core, threads))
         return self.every(workload, core, threads)
-
-
-_IMPLEMENTATIONS: dict[str, Implementation] = {}
-
-
-def register_implementation(implementation: Implementation, *, override: bool = False) -> None:
-    """Make an implementation a candidate for its kind of workload.
-
-    Raises
-    ------
-    ValueError
-        When its name is taken and `override` is not set.
-    TypeError
-        When it lacks a method of `Implementation`.
-    """
-    if not isinstance(implementation, Implementation):
-        raise TypeError(f"{implementation!r} lacks a method or attribute of Implementation")
-    if implementation.name in _IMPLEMENTATIONS and not override:
-        raise ValueError(f"implementation {implementation.name!r} exists; pass override=True")
-    _IMPLEMENTATIONS[implementation.name] = implementation
-
-
-def unregister_implementation(name: str) -> None:
-    """Take an implementation out again; unknown names are ignored."""
-    _IMPLEMENTATIONS.pop(name, None)
-
-
-def implementations(kind: str) -> tuple[Implementation, ...]:
-    """Return the implementations for a kind of workload, in order of registration."""
-    return tuple(i for i in all_implementations() if i.kind == kind)
-
-
-def all_implementations() -> tuple[Implementation, ...]:
-    """Return the implementations for every kind of workload, in order of registration."""
-    _load_own()
-    return tuple(_IMPLEMENTATIONS.values())
-
-
-def user_implementations() -> tuple[Implementation, ...]:
-    """Return the implementations that were registered beside the library's own."""
-    from tvm_blislike.schedules import OWN
-
-    return tuple(i for i in all_implementations() if not any(i is own for own in OWN))
-
-
-def get_implementation(name: str) -> Implementation:
-    """Return the implementation of that name.
-
-    Raises
-    ------
-    KeyError
-        When there is none.
-    """
-    _load_own()
-    if name not in _IMPLEMENTATIONS:
-        known = ", ".join(sorted(_IMPLEMENTATIONS))
-        raise KeyError(f"no implementation {name!r}; known: {known}")
-    return _IMPLEMENTATIONS[name]
-
-
-def _load_own() -> None:
-    """Import the library's own implementations on first use: they need TVM's scheduling API."""
-    from tvm_blislike.schedules import OWN
-
-    for implementation in OWN:
-        _IMPLEMENTATIONS.setdefault(implementation.name, implementation)

@@ -27,7 +27,7 @@ from tvm_blislike.passes.workloads import (
     gemm_workload,
     why_not,
 )
-from tvm_blislike.schedules.common import stages
+from tvm_blislike.schedules.common import STAGE, stages
 from tvm_blislike.tvm_seams import constant, constant_array, dtype_name, is_constant, static_shape
 
 # Annotation of the "unpack" block: {"workload": ..., "config": ...} as JSON.
@@ -165,7 +165,10 @@ def primfunc(
     packed = te.placeholder(packed_shape, workload.dtype, name="packed")
     result = choice.implementation.compute(workload, config, data, packed)
     sch = s_tir.Schedule(te.create_prim_func([data, packed, result]))
-    sch.annotate(stages(sch)["unpack"], CHOICE, note_of(workload, config))
+    (output,) = sch.get_output_blocks(sch.get_sblock("root"))
+    if "unpack" not in stages(sch):
+        sch.annotate(output, STAGE, "unpack")
+    sch.annotate(output, CHOICE, note_of(workload, config))
     return (
         sch.mod["main"]
         .without_attr("global_symbol")

@@ -13,8 +13,8 @@ import tvm_ffi
 from tvm import ir, s_tir, te, tirx
 
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.registry import get_implementation
 from tvm_blislike.model.workload import GemmWorkload
+from tvm_blislike.schedules import get_implementation
 from tvm_blislike.schedules.common import root_block
 from tvm_blislike.schedules.lowering.rewrite import collect
 

@@ -15,11 +15,11 @@ from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.choose.targets import core_of
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.registry import get_implementation
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.passes.legalize import CHOICE, note_of, read_choice
 from tvm_blislike.passes.plain import product_of, replaced
 from tvm_blislike.plugin import DEFAULT, PLAIN, SCHEDULED, is_ours, marked, root_annotations
+from tvm_blislike.schedules import get_implementation
 from tvm_blislike.schedules.common import root_block, stages
 from tvm_blislike.schedules.default.rule import DefaultCPU
 from tvm_blislike.schedules.lowering import lower as lowering

@@ -25,12 +25,9 @@ import numpy as np
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.agreement import max_rel_error
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.registry import (
-    Implementation,
-    register_implementation,
-    user_implementations,
-)
+from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.workload import Conv2dWorkload, Workload
+from tvm_blislike.schedules import register_implementation, user_implementations
 from tvm_blislike.tuning import eviction, operands
 
 _BUNDLE = "blislike.bundle"
@@ -149,8 +146,8 @@ def functions(bundle: Bundle, number: int, config: Config) -> dict[str, Any]:
     from tvm import te
 
     from tvm_blislike.model.choice import Choice
-    from tvm_blislike.model.registry import get_implementation
     from tvm_blislike.passes.legalize import primfunc
+    from tvm_blislike.schedules import get_implementation
 
     workload, implementation = bundle.workload, get_implementation(config.implementation)
     data, weights = _shapes(workload, config)
@@ -197,7 +194,7 @@ def allocate(bundle: Bundle, device: Any, *_context: Any) -> list[list[Any]]:
     """
     import tvm
 
-    from tvm_blislike.model.registry import get_implementation
+    from tvm_blislike.schedules import get_implementation
 
     workload = bundle.workload
     data, weights = operands.operands(workload)

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.registry import get_implementation
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.runtime.library import find_compiler
 from tvm_blislike.runtime.threads import available_cpus
+from tvm_blislike.schedules import get_implementation
 from tvm_blislike.tuning import kernels
 from tvm_blislike.tuning.kernels import Bundle, Plan
 from tvm_blislike.tuning.scratch import Scratch
