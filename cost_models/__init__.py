@@ -3,7 +3,7 @@
 from .cache_blocking import (
     LOOP_ORDERS,
     CacheBlocking,
-    Footprint,
+    OperandPlace,
     Roles,
     cache_blocking,
     roles,
@@ -12,7 +12,7 @@ from .cache_blocking import (
 __all__ = [
     "LOOP_ORDERS",
     "CacheBlocking",
-    "Footprint",
+    "OperandPlace",
     "Roles",
     "cache_blocking",
     "roles",

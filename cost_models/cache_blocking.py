@@ -37,7 +37,7 @@ _ASSUMED_L1 = Cache(level=1, bytes=32768, ways=4, line_bytes=LINE_BYTES)
 _DIMENSIONS = {"A": "mk", "B": "kn", "C": "mn"}
 
 
-class Footprint(NamedTuple):
+class OperandPlace(NamedTuple):
     """Where one operand of a blocking lives, and how much of that level it takes.
 
     Parameters
@@ -65,7 +65,7 @@ class CacheBlocking:
     mc: int
     nc: int
     kc: int
-    footprint: tuple[Footprint, ...]
+    footprint: tuple[OperandPlace, ...]
 
 
 class Roles(NamedTuple):
@@ -189,7 +189,7 @@ def cache_blocking(
 
     registers = int(_area(role.registers, tile) * width)
     footprint = (
-        Footprint(f"{role.registers}r", 0, registers, registers / _register_bytes(core)),
+        OperandPlace(f"{role.registers}r", 0, registers, registers / _register_bytes(core)),
         _placed(f"{role.third}r", panel(role.third), first),
         _placed(f"{role.second}r", panel(role.second), first),
         _placed(f"{role.second}c", whole(role.second), second),
@@ -315,10 +315,10 @@ def _area(operand: str, extent: Mapping[str, int]) -> int:
     return extent[first] * extent[second]
 
 
-def _placed(operand: str, size: int, share: _Share | None) -> Footprint:
+def _placed(operand: str, size: int, share: _Share | None) -> OperandPlace:
     if share is None:
-        return Footprint(operand, None, size, None)
-    return Footprint(operand, share.level, size, size / share.bytes)
+        return OperandPlace(operand, None, size, None)
+    return OperandPlace(operand, share.level, size, size / share.bytes)
 
 
 def _register_bytes(core: Core) -> float:

@@ -27,17 +27,17 @@ LoopRV = s_tir.schedule.LoopRV
 
 
 @dataclass(frozen=True)
-class Machine:
+class TargetFacts:
     """What the rule needs to know of a target."""
 
     vector_bits: int
     threads: int
 
     @staticmethod
-    def of(target: Target) -> Machine:
+    def of(target: Target) -> TargetFacts:
         """Read vector width and cores from `target`; 1 core when not stated."""
         threads = target.attrs.get("num-cores", 1)
-        return Machine(_vector_bits(target), max(int(threads), 1))
+        return TargetFacts(_vector_bits(target), max(int(threads), 1))
 
     def lanes(self, buffer: tirx.Buffer) -> int:
         """Elements of `buffer` in one vector register."""
@@ -53,7 +53,7 @@ def _vector_bits(target: Target) -> int:
     return max(llvm_get_vector_width(target), 128)
 
 
-def shape_stages(sch: s_tir.Schedule, stages: list[Stage], machine: Machine) -> None:
+def shape_stages(sch: s_tir.Schedule, stages: list[Stage], facts: TargetFacts) -> None:
     """Give every stage its loops.
 
     Parameters
@@ -62,17 +62,17 @@ def shape_stages(sch: s_tir.Schedule, stages: list[Stage], machine: Machine) -> 
         Schedule of the function, its producers inlined.
     stages : list of Stage
         The vector axis of each is filled in.
-    machine : Machine
+    facts : TargetFacts
         Vector width and threads.
     """
     total = sum(_nanoseconds(sch, stage) for stage in stages)
     for stage in stages:
         own = _nanoseconds(sch, stage)
         worth = total >= PARALLEL_NANOSECONDS and own >= _JOINING_NANOSECONDS
-        _shape_stage(sch, stage, machine, worth and machine.threads > 1)
+        _shape_stage(sch, stage, facts, worth and facts.threads > 1)
 
 
-def _shape_stage(sch: s_tir.Schedule, stage: Stage, machine: Machine, parallel: bool) -> None:
+def _shape_stage(sch: s_tir.Schedule, stage: Stage, facts: TargetFacts, parallel: bool) -> None:
     """Order, fuse and parallelise the loops of one stage; choose its vector axis."""
     _split_blocked_stores(sch, stage.block)
     if not sch.get_loops(stage.block):
@@ -80,17 +80,17 @@ def _shape_stage(sch: s_tir.Schedule, stage: Stage, machine: Machine, parallel: 
     loops = _order_by_store(sch, stage.block)
     if stage.reduction is not None:
         sch.compute_at(stage.reduction, loops[-1], preserve_unit_loops=True)
-        _choose_axis(sch, stage, machine)
+        _choose_axis(sch, stage, facts)
     nest = _analyse(sch, stage, loops)
     stage.gathers = not stage.reduce_lanes and nest.gathers(len(loops) - 1)
     if stage.gathers and stage.reduction is None:
         loops = _fuse_runs(sch, nest, loops)
-        cut = _choose_tile(sch, stage, loops, machine)
+        cut = _choose_tile(sch, stage, loops, facts)
     else:
         loops = _fuse_runs(sch, nest, loops, only_last=True, never=stage.reduce_lanes)
         cut = len(loops) - 1
     if parallel:
-        _parallelise(sch, loops[:cut], loops[cut], machine)
+        _parallelise(sch, loops[:cut], loops[cut], facts)
 
 
 def _fuse_runs(
@@ -111,7 +111,7 @@ def _fuse_runs(
     return [sch.fuse(*run) for run in runs]
 
 
-def _choose_tile(sch: s_tir.Schedule, stage: Stage, loops: list[LoopRV], machine: Machine) -> int:
+def _choose_tile(sch: s_tir.Schedule, stage: Stage, loops: list[LoopRV], facts: TargetFacts) -> int:
     """Decide on a transposition in registers; return the loop to cut between threads."""
     nest = _analyse(sch, stage, loops)
     stage.reading = reading_loop(nest)
@@ -120,7 +120,7 @@ def _choose_tile(sch: s_tir.Schedule, stage: Stage, loops: list[LoopRV], machine
     if stage.reading is None or str(written.dtype) == "bfloat16":
         return len(loops) - 1
     extents = [int(x.extent) for x in nest.loops]
-    lanes = machine.lanes(written)
+    lanes = facts.lanes(written)
     stage.tile = tile_size(extents[stage.reading], extents[-1], lanes)
     if stage.tile is None:
         return len(loops) - 1
@@ -165,7 +165,7 @@ def _reduction_loops(sch: s_tir.Schedule, stage: Stage) -> list[LoopRV]:
     return list(sch.get_loops(stage.reduction))[-count:] if count else []
 
 
-def _choose_axis(sch: s_tir.Schedule, stage: Stage, machine: Machine) -> None:
+def _choose_axis(sch: s_tir.Schedule, stage: Stage, facts: TargetFacts) -> None:
     """Decide between lanes over outputs and lanes over the innermost reduction loop."""
     reduction = _reduction_loops(sch, stage)
     spatial = list(sch.get_loops(stage.block))
@@ -174,7 +174,7 @@ def _choose_axis(sch: s_tir.Schedule, stage: Stage, machine: Machine) -> None:
     nest = analyze_nest(
         top, [sch.get(x) for x in everything], [get_sblockrealize(sch, stage.reduction)]
     )
-    lanes = machine.lanes(sch.get(stage.reduction).writes[0].source)
+    lanes = facts.lanes(sch.get(stage.reduction).writes[0].source)
     if not reduction or not _can_be_split(sch.get(stage.reduction)):
         return
     nest.accesses = [a for a in nest.accesses if not a.is_store]
@@ -236,18 +236,18 @@ def _nanoseconds(sch: s_tir.Schedule, stage: Stage) -> float:
 
 
 def _parallelise(
-    sch: s_tir.Schedule, outer: list[LoopRV], vector: LoopRV, machine: Machine
+    sch: s_tir.Schedule, outer: list[LoopRV], vector: LoopRV, facts: TargetFacts
 ) -> None:
     """Fuse as few outer loops as balance the threads, or cut the vector loop itself."""
-    enough = 8 * machine.threads
+    enough = 8 * facts.threads
     count, taken = 1, 0
     for loop in outer:
         count *= int(sch.get(loop).extent)
         taken += 1
-        if count >= enough or (count > 1 and count % machine.threads == 0):
+        if count >= enough or (count > 1 and count % facts.threads == 0):
             sch.parallel(sch.fuse(*outer[:taken]))
             return
-    if int(sch.get(vector).extent) >= count * machine.threads:
+    if int(sch.get(vector).extent) >= count * facts.threads:
         sch.parallel(vector)
     elif count > 1:
         sch.parallel(sch.fuse(*outer))

@@ -16,7 +16,7 @@ from tvm.target import Target
 from tvm_blislike.schedules.default.access import loop_analyzer
 from tvm_blislike.schedules.default.fusion import share_parallel_loops
 from tvm_blislike.schedules.default.lanes import emit
-from tvm_blislike.schedules.default.loops import Machine, shape_stages
+from tvm_blislike.schedules.default.loops import TargetFacts, shape_stages
 from tvm_blislike.schedules.default.nest import Nest, Reduction, Stmts
 from tvm_blislike.schedules.default.stages import (
     BlockRV,
@@ -63,7 +63,7 @@ class DefaultCPU(ScheduleRule):
         """
         if not isinstance(func, tirx.PrimFunc) or target.kind.name != "llvm":
             return None
-        machine = Machine.of(target)
+        machine = TargetFacts.of(target)
         try:
             scheduled, family = _schedule(func, machine)
         except Unscheduled as reason:
@@ -76,7 +76,7 @@ class DefaultCPU(ScheduleRule):
         return s_tir.Schedule(vectorize_math(scheduled).with_attr(ATTRIBUTE, family))
 
 
-def _schedule(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+def _schedule(func: tirx.PrimFunc, machine: TargetFacts) -> tuple[tirx.PrimFunc, str]:
     sch = s_tir.Schedule(func)
     blocks = leaf_blocks(sch)
     for block in blocks:
@@ -104,7 +104,7 @@ def _parallel_only(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return sch.mod["main"]
 
 
-def _write_out(sch: s_tir.Schedule, stages: list[Stage], machine: Machine) -> tirx.PrimFunc:
+def _write_out(sch: s_tir.Schedule, stages: list[Stage], machine: TargetFacts) -> tirx.PrimFunc:
     """Replace every stage of the root block by its vector code."""
     func = sch.mod["main"]
     root = sch.get(sch.get_sblock("root"))
@@ -129,7 +129,7 @@ def _write_out(sch: s_tir.Schedule, stages: list[Stage], machine: Machine) -> ti
     return tirx.PrimFunc(func.params, realize, func.ret_type, func.attrs)
 
 
-def _nest(sch: s_tir.Schedule, stage: Stage, machine: Machine, views: FlatViews) -> Nest:
+def _nest(sch: s_tir.Schedule, stage: Stage, machine: TargetFacts, views: FlatViews) -> Nest:
     loops = [sch.get(x) for x in sch.get_loops(stage.block)]
     ranges = loop_analyzer(collect(loops[0], tirx.For))
     store = views.flatten(_inlined(sch, stage.block), ranges, every=stage.tile is not None)

@@ -14,7 +14,7 @@ from tvm.relax import op
 
 from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.passes.canonicalize import Canonicalize
-from tvm_blislike.passes.phases import Axis
+from tvm_blislike.passes.phases import PhasedAxis
 from tvm_blislike.tvm_seams import static_shape
 
 NATIVE = native_core()
@@ -94,7 +94,7 @@ def test_phases_meet_each_product_once(
 ) -> None:
     out = (size - 1) * stride + (kernel - 1) * dilation + 1 - padding - extra
     assume(out >= 1)
-    axis = Axis(size, out, kernel, stride, dilation, padding)
+    axis = PhasedAxis(size, out, kernel, stride, dilation, padding)
     products = {
         (o, i, k)
         for i in range(size)
@@ -106,7 +106,7 @@ def test_phases_meet_each_product_once(
     assert met(axis.together(), range(stride)) == products
 
 
-def met(axis: Axis, phases: range) -> set[tuple[int, int, int]]:
+def met(axis: PhasedAxis, phases: range) -> set[tuple[int, int, int]]:
     """(output, input, kernel element) of all products that the table of some phases names."""
     first, _ = axis.union(phases)
     step = axis.dilation if axis.stride == 1 else 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import native_core
 from tvm_blislike.onnx import frontend
-from tvm_blislike.pictures.findings import Attempt, EngineTime, Findings, Layer, Roofs, Step
+from tvm_blislike.pictures.findings import Attempt, EngineTime, Findings, Layer, Roofs, TuningStep
 from tvm_blislike.records import files
 from tvm_blislike.records.record import Record
 from tvm_blislike.records.validity import core_facts
@@ -52,7 +52,7 @@ def findings(**fields: object) -> Findings:
         records="records.jsonl",
         roofs=Roofs(200.0, {"L1": 400.0, "memory": 10.0}, True),
         layers=LAYERS,
-        steps=(Step(0.0, 0.1), Step(2.0, 0.1), Step(5.0, 0.08)),
+        steps=(TuningStep(0.0, 0.1), TuningStep(2.0, 0.1), TuningStep(5.0, 0.08)),
         engines={
             "blislike": EngineTime("0.1.0", 2.0, 1.9, 2.1),
             "onnxruntime": EngineTime("1.31", 3.0, 2.9, 3.5),

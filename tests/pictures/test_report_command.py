@@ -12,11 +12,11 @@ from made_findings import write_records
 from small_models import small_network
 from typer.testing import CliRunner, Result
 
-from tvm_blislike.bench import measure as bench_measure
+from tvm_blislike.bench import rounds
 from tvm_blislike.cli.app import app
 from tvm_blislike.hardware import native_core
 from tvm_blislike.inspect.probe import ProbeResult
-from tvm_blislike.pictures import measure
+from tvm_blislike.pictures import model_times
 
 FILES = ["layers.png", "microkernels.png", "prediction.png", "progress.png", "report.html"]
 FILES += ["report.json", "roofline.png"]
@@ -61,11 +61,11 @@ def test_json_is_that_of_the_file(model: Path, records: Path, tmp_path: Path) ->
 def test_everything_measured(
     model: Path, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench_measure, "_MIN_ROUNDS", 1)
-    monkeypatch.setattr(bench_measure, "_MIN_SECONDS", 0.0)
+    monkeypatch.setattr(rounds, "_MIN_ROUNDS", 1)
+    monkeypatch.setattr(rounds, "_MIN_SECONDS", 0.0)
     speeds = {"L1": 300.0, "memory": 10.0}
     probed = ProbeResult(native_core(), 2, 1.0, 2.0, speeds, 15.0, 2.0, 2.0)
-    monkeypatch.setattr(measure, "probe", lambda core, progress: probed)
+    monkeypatch.setattr(model_times, "probe", lambda core, progress: probed)
     result = _report(model, records, tmp_path / "out", "--engines", "onnxruntime,blislike")
     assert result.exit_code == 0, result.output
     data = json.loads((tmp_path / "out/report.json").read_text())
@@ -81,8 +81,8 @@ def test_everything_measured(
 def test_roofs_of_several_threads() -> None:
     speeds = {"L1": 300.0, "memory": 10.0}
     probed = ProbeResult(native_core(), 2, 1.0, 2.0, speeds, 15.0, 2.0, 2.0)
-    assert measure.measured_roofs(probed, 1, 7.0).bandwidth_gb_per_s == speeds
-    roofs = measure.measured_roofs(probed, 2, 9.0)
+    assert model_times.measured_roofs(probed, 1, 7.0).bandwidth_gb_per_s == speeds
+    roofs = model_times.measured_roofs(probed, 2, 9.0)
     assert (roofs.peak_gflops, roofs.bandwidth_gb_per_s) == (9.0, {"L1": 600.0, "memory": 15.0})
 
 

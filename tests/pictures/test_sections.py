@@ -11,7 +11,7 @@ from made_findings import ATTEMPTS, LAYERS, findings
 
 from tvm_blislike.bench import ENGINES
 from tvm_blislike.pictures import layer_times, micro_kernels, prediction, progress, roofline
-from tvm_blislike.pictures.findings import Layer, Step
+from tvm_blislike.pictures.findings import Layer, TuningStep
 from tvm_blislike.pictures.look import Look, marker
 from tvm_blislike.schedules import all_implementations
 
@@ -123,7 +123,7 @@ def test_progress_shows_each_gain() -> None:
     section = progress.section(findings())
     assert section.rows == (("0.0", "0", "0.1000", "1.0000"), ("5.0", "2", "0.0800", "0.8000"))
     assert section.note == "Only 2 measurements on record."
-    many = tuple(Step(float(n), 1.0) for n in range(8))
+    many = tuple(TuningStep(float(n), 1.0) for n in range(8))
     assert progress.section(findings(steps=many)).note == ""
     assert "3 pauses" in progress.section(findings(pauses=3)).text
 

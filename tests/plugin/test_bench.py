@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tvm_blislike.bench import ENGINES, bench, engines, measure
+from tvm_blislike.bench import ENGINES, bench, engines, rounds
 from tvm_blislike.bench.engines import Engine, EngineUnavailableError
 from tvm_blislike.bench.result import EngineResult
 from tvm_blislike.cli.app import app
@@ -164,14 +164,14 @@ def test_waits_while_a_thread_is_busy() -> None:
 
     worker = threading.Thread(target=spin)
     worker.start()
-    measure._wait_until_idle()
+    rounds._wait_until_idle()
     assert time.perf_counter() >= end
     worker.join()
 
 
 def test_rounds_stop_at_the_count_or_after_enough_time() -> None:
-    assert not measure._enough(1, 1e9, repeat=2)
-    assert measure._enough(2, 0.0, repeat=2)
-    assert not measure._enough(9, 60.0, repeat=None)
-    assert measure._enough(10, 5.0, repeat=None)
-    assert measure._enough(3, 121.0, repeat=None)
+    assert not rounds._enough(1, 1e9, repeat=2)
+    assert rounds._enough(2, 0.0, repeat=2)
+    assert not rounds._enough(9, 60.0, repeat=None)
+    assert rounds._enough(10, 5.0, repeat=None)
+    assert rounds._enough(3, 121.0, repeat=None)

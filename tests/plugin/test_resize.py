@@ -22,7 +22,7 @@ from rewrites import (
 
 import tvm_blislike
 from tvm_blislike.errors import UnsupportedOperatorError
-from tvm_blislike.onnx.rewrites.resize_taps import Axis, Sampling, taps_of
+from tvm_blislike.onnx.rewrites.resize_taps import ResizedAxis, Sampling, taps_of
 
 RNG = np.random.default_rng(11)
 MODES = {
@@ -387,7 +387,7 @@ def test_scales_of_run_time_are_refused_by_name() -> None:
 @pytest.mark.parametrize("scale", [0.3, 0.5, 1.0, 2.5])
 @pytest.mark.parametrize("antialias", [False, True])
 def test_weights_add_up_to_one(mode: str, scale: float, antialias: bool) -> None:
-    axis = Axis(20, int(20 * scale), scale)
+    axis = ResizedAxis(20, int(20 * scale), scale)
     taps = taps_of(axis, Sampling(mode=mode, antialias=antialias))
     np.testing.assert_allclose(taps.weights.sum(axis=1), 1)
     np.testing.assert_allclose(taps.matrix(20).sum(axis=0), 1)

@@ -9,7 +9,7 @@ import pytest
 import tvm
 from tvm import te
 
-from tvm_blislike.bench.measure import _wait_until_idle
+from tvm_blislike.bench.rounds import _wait_until_idle
 from tvm_blislike.runtime.threads import available_cpus, default_threads, use_threads
 
 

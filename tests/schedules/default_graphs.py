@@ -6,7 +6,7 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.s_tir.dlight import ApplyDefaultSchedule
 
-from tvm_blislike.schedules.default.rule import ATTRIBUTE, DefaultCPU, Machine
+from tvm_blislike.schedules.default.rule import ATTRIBUTE, DefaultCPU, TargetFacts
 
 RNG = np.random.default_rng(7)
 
@@ -26,7 +26,7 @@ def native_target():
 
 
 TARGET = native_target()
-LANES = Machine.of(TARGET).vector_bits // 32
+LANES = TargetFacts.of(TARGET).vector_bits // 32
 
 
 def graph(function, *shapes, dtypes=None):

@@ -28,7 +28,7 @@ from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.schedules import get_implementation, unregister_implementation
 from tvm_blislike.tuning import finals
-from tvm_blislike.tuning.entrants import Subject
+from tvm_blislike.tuning.competitors import Subject
 from tvm_blislike.tuning.finals import Contest, decide
 from tvm_blislike.tuning.interrupt import Interrupt
 

@@ -252,7 +252,7 @@ def test_what_was_not_kept_is_out_of_use(
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes(records.read_bytes())
     verdict = finals.Verdict(1.0, 2.0, {}, "slower")
-    monkeypatch.setattr("tvm_blislike.tuning.judging.decide", lambda _: verdict)
+    monkeypatch.setattr("tvm_blislike.tuning.verdicts.decide", lambda _: verdict)
     tune(model, threads=1, records=copy)
     book = RecordBook.open(copy)
     for w in {r.workload for r in files.read(copy)[0]}:

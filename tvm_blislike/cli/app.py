@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from tvm_blislike.cli import commands, compile, measure, pictures, records, tune
+from tvm_blislike.cli import commands, compile, pictures, records, speed, tune
 from tvm_blislike.cli.terminal import stderr
 from tvm_blislike.errors import BlislikeError, all_errors
 
@@ -53,9 +53,9 @@ for _command in (
     commands.run,
     commands.explain,
     tune.tune,
-    measure.bench,
+    speed.bench,
     pictures.report,
-    measure.probe,
+    speed.probe,
     commands.targets,
 ):
     app.command(epilog=_exit_codes())(_command)

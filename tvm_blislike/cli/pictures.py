@@ -51,7 +51,7 @@ def report(
     require_folder(output)
     from tvm_blislike.export.link import is_foreign
     from tvm_blislike.pictures import collect, page
-    from tvm_blislike.pictures.measure import measured
+    from tvm_blislike.pictures.model_times import measured
     from tvm_blislike.records import files
     from tvm_blislike.runtime.runnable import why_not_runnable
     from tvm_blislike.runtime.threads import default_threads

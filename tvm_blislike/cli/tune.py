@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tvm_blislike.tuning.result import TunedLayer, TuneResult
 
 
-class Cache(str, Enum):
+class CacheState(str, Enum):
     """State of the caches before each repeat."""
 
     cold = "cold"
@@ -62,9 +62,9 @@ def tune(
         typer.Option(metavar="N", help="Seed of the searches random, genetic and narrowing."),
     ] = 0,
     cache: Annotated[
-        Cache,
+        CacheState,
         typer.Option(help="Whether caches are emptied before each repeat, as in a model."),
-    ] = Cache.cold,
+    ] = CacheState.cold,
     rpc: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Tracker of TVM's RPC: measure on its boards."),

@@ -18,7 +18,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Axis:
+class PhasedAxis:
     """One axis of a transposed convolution: outputs o = stride * t + u - skip, phases u.
 
     Parameters
@@ -92,7 +92,7 @@ class Axis:
         meets = (rest == 0) & (element >= 0) & (element < self.kernel)
         return np.where(meets, element, self.kernel).astype("int32")
 
-    def together(self) -> Axis:
+    def together(self) -> PhasedAxis:
         """Return the axis with the shift at which the union of all phases costs least."""
         shifted = [replace(self, skip=skip) for skip in range(self.stride)]
         return min(shifted, key=lambda axis: axis.count * axis.elements(range(axis.stride)))

@@ -21,7 +21,7 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import HALF_KERNELS, KERNELS
 from tvm_blislike.model.layouts import with_rank
 from tvm_blislike.passes.layout import BINARY, UNARY
-from tvm_blislike.passes.transposed import Axis, transposed_convolution
+from tvm_blislike.passes.transposed import PhasedAxis, transposed_convolution
 from tvm_blislike.passes.volumes import Window, convolution, rearranged
 from tvm_blislike.tvm_seams import (
     constant_array,
@@ -218,7 +218,7 @@ class _ToImages(PyExprMutator):
             result = convolution(self.builder_, source.var, size[0], weights, window, groups)
             return Planar(result, shape)
         sizes, out = three(size[2:], 1), three(shape[2:], 1)
-        axes = tuple(map(Axis, sizes, out, taps, stride, dilation, before))
+        axes = tuple(map(PhasedAxis, sizes, out, taps, stride, dilation, before))
         lanes = self.core.lanes(dtype_name(call))
         result = transposed_convolution(
             self.builder_, source.var, size[0], weights, axes, groups, lanes

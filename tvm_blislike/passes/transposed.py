@@ -21,7 +21,7 @@ import numpy as np
 from tvm import relax
 
 from tvm_blislike.passes.moves import interleaved
-from tvm_blislike.passes.phases import Axis
+from tvm_blislike.passes.phases import PhasedAxis
 from tvm_blislike.passes.volumes import Triple, Window, convolution, rearranged
 from tvm_blislike.tvm_seams import constant, constant_array, dtype_name, is_constant, static_shape
 
@@ -34,7 +34,7 @@ def transposed_convolution(
     data: relax.Expr,
     batch: int,
     weights: relax.Expr,
-    axes: tuple[Axis, Axis, Axis],
+    axes: tuple[PhasedAxis, PhasedAxis, PhasedAxis],
     groups: int,
     lanes: int,
 ) -> relax.Var:
@@ -50,7 +50,7 @@ def transposed_convolution(
         Number of volumes.
     weights : relax.Expr
         (ci, co / groups, kd, kh, kw), constant or not.
-    axes : tuple of Axis
+    axes : tuple of PhasedAxis
         Depth, height, width.
     groups : int
         Channel groups.
@@ -74,13 +74,13 @@ def transposed_convolution(
     return _wanted(builder, result, batch, axes)
 
 
-def _all_phases(axes: tuple[Axis, Axis, Axis]) -> tuple[range, range, range]:
+def _all_phases(axes: tuple[PhasedAxis, PhasedAxis, PhasedAxis]) -> tuple[range, range, range]:
     return tuple(range(axis.stride) for axis in axes)
 
 
 def are_apart(
-    axes: tuple[Axis, Axis, Axis],
-    joint: tuple[Axis, Axis, Axis],
+    axes: tuple[PhasedAxis, PhasedAxis, PhasedAxis],
+    joint: tuple[PhasedAxis, PhasedAxis, PhasedAxis],
     channels: int,
     groups: int,
     lanes: int,
@@ -89,7 +89,7 @@ def are_apart(
 
     Parameters
     ----------
-    axes, joint : tuple of Axis
+    axes, joint : tuple of PhasedAxis
         As they are, and shifted to where the union of all phases costs least.
     channels : int
         Output channels of all groups.
@@ -121,7 +121,7 @@ def _apart(
     data: relax.Expr,
     batch: int,
     weights: relax.Expr,
-    axes: tuple[Axis, Axis, Axis],
+    axes: tuple[PhasedAxis, PhasedAxis, PhasedAxis],
     groups: int,
 ) -> relax.Var:
     """Emit one convolution for each phase; their channels side by side."""
@@ -137,7 +137,7 @@ def _phases(
     data: relax.Expr,
     batch: int,
     weights: relax.Expr,
-    axes: tuple[Axis, Axis, Axis],
+    axes: tuple[PhasedAxis, PhasedAxis, PhasedAxis],
     groups: int,
     phases: tuple[range, range, range],
 ) -> relax.Var:
@@ -158,7 +158,7 @@ def _phases(
 def _kernel(
     builder: relax.BlockBuilder,
     weights: relax.Expr,
-    axes: tuple[Axis, Axis, Axis],
+    axes: tuple[PhasedAxis, PhasedAxis, PhasedAxis],
     groups: int,
     phases: tuple[range, range, range],
 ) -> relax.Expr:
@@ -200,7 +200,10 @@ def _triple(values: object) -> Triple:
 
 
 def _wanted(
-    builder: relax.BlockBuilder, data: relax.Expr, batch: int, axes: tuple[Axis, Axis, Axis]
+    builder: relax.BlockBuilder,
+    data: relax.Expr,
+    batch: int,
+    axes: tuple[PhasedAxis, PhasedAxis, PhasedAxis],
 ) -> relax.Expr:
     """Take off the outputs before the first and behind the last that are wanted."""
     depth, *image = axes
@@ -218,7 +221,10 @@ def _wanted(
 
 
 def _wanted_of_batch(
-    builder: relax.BlockBuilder, data: relax.Expr, batch: int, axes: tuple[Axis, Axis, Axis]
+    builder: relax.BlockBuilder,
+    data: relax.Expr,
+    batch: int,
+    axes: tuple[PhasedAxis, PhasedAxis, PhasedAxis],
 ) -> relax.Expr:
     slices, *image = static_shape(data)
     volumes = builder.emit(relax.op.reshape(data, (batch, slices // batch, *image)))

@@ -19,7 +19,7 @@ from tvm_blislike.errors import InputError
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.workload import Conv2dWorkload, Workload
 from tvm_blislike.onnx import frontend
-from tvm_blislike.pictures.findings import Attempt, Findings, Layer, Roofs, Step
+from tvm_blislike.pictures.findings import Attempt, Findings, Layer, Roofs, TuningStep
 from tvm_blislike.records import files
 from tvm_blislike.records.book import RecordBook, fastest, warn_of
 from tvm_blislike.records.record import EMULATED, Record, is_compatible, now
@@ -124,7 +124,7 @@ def relevant(
     return sorted(fitting, key=lambda record: record.date)
 
 
-def steps(records: Sequence[Record], tasks: Sequence[Task]) -> tuple[tuple[Step, ...], int]:
+def steps(records: Sequence[Record], tasks: Sequence[Task]) -> tuple[tuple[TuningStep, ...], int]:
     """Return how the sum of the layers' best times fell, and the number of pauses.
 
     Parameters
@@ -149,9 +149,9 @@ def steps(records: Sequence[Record], tasks: Sequence[Task]) -> tuple[tuple[Step,
         pauses += gap > _PAUSE_SECONDS
         elapsed += gap if gap <= _PAUSE_SECONDS else 0.0
         if not taken:
-            taken.append(Step(0.0, _total_ms(best, counts)))
+            taken.append(TuningStep(0.0, _total_ms(best, counts)))
         best[record.workload] = min(best[record.workload], record.median_seconds)
-        taken.append(Step(elapsed, _total_ms(best, counts)))
+        taken.append(TuningStep(elapsed, _total_ms(best, counts)))
     return tuple(taken), pauses
 
 

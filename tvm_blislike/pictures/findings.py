@@ -128,7 +128,7 @@ class Roofs:
 
 
 @dataclass(frozen=True)
-class Step:
+class TuningStep:
     """The state of tuning after one measurement.
 
     Parameters
@@ -169,7 +169,7 @@ class Findings:
         Of the core.
     layers : tuple of Layer
         The most expensive first.
-    steps : tuple of Step
+    steps : tuple of TuningStep
         Tuning in the order of time.
     pauses : int
         How often tuning was interrupted.
@@ -188,7 +188,7 @@ class Findings:
     records: str
     roofs: Roofs
     layers: tuple[Layer, ...]
-    steps: tuple[Step, ...] = ()
+    steps: tuple[TuningStep, ...] = ()
     pauses: int = 0
     engines: Mapping[str, EngineTime] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

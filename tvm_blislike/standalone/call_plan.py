@@ -44,7 +44,7 @@ class Storage:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class CallTensor:
     """A view of a storage.
 
     Parameters
@@ -78,7 +78,7 @@ class CallPlan:
     ----------
     storages : list of Storage
         All memory.
-    tensors : list of Tensor
+    tensors : list of CallTensor
         What kernels read and write, in order of appearance.
     calls : list of (str, list of int)
         Kernel and numbers of its tensors, in order of execution.
@@ -87,7 +87,7 @@ class CallPlan:
     """
 
     storages: list[Storage] = field(default_factory=list)
-    tensors: list[Tensor] = field(default_factory=list)
+    tensors: list[CallTensor] = field(default_factory=list)
     calls: list[tuple[str, list[int]]] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
 
@@ -113,7 +113,7 @@ def plan_calls(mod: tvm.IRModule) -> CallPlan:
     reader = _Reader()
     main = mod["main"]
     for number, param in enumerate(main.params):
-        size = Tensor(0, 0, _shape(param), str(param.ty.dtype)).bytes
+        size = CallTensor(0, 0, _shape(param), str(param.ty.dtype)).bytes
         reader.bind(param, reader.new(Storage("input", size, number), param))
     for binding in bindings(main):
         reader.read(binding)
@@ -138,7 +138,7 @@ class _Reader:
     def new(self, storage: Storage, expr: relax.Expr) -> int:
         """Add a storage and the tensor that fills it; return the tensor's number."""
         self.plan.storages.append(storage)
-        tensor = Tensor(len(self.plan.storages) - 1, 0, _shape(expr), str(expr.ty.dtype))
+        tensor = CallTensor(len(self.plan.storages) - 1, 0, _shape(expr), str(expr.ty.dtype))
         return self._add(tensor)
 
     def number(self, expr: relax.Expr) -> int:
@@ -156,7 +156,7 @@ class _Reader:
         if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
             self.plan.calls.append((value.op.name_hint, [self.number(a) for a in value.args]))
         elif name == "relax.builtin.alloc_tensor":
-            size = Tensor(0, 0, _shape(var), str(var.ty.dtype)).bytes
+            size = CallTensor(0, 0, _shape(var), str(var.ty.dtype)).bytes
             self.bind(var, self.new(Storage("workspace", size), var))
         elif name in _ALIASES:
             self.bind(var, self._alias(value, var, name == "relax.memory.view"))
@@ -173,9 +173,9 @@ class _Reader:
         source = self.plan.tensors[self.number(call.args[0])]
         offset = int(call.args[3].value) if has_offset else 0
         shape, dtype = _shape(var), str(var.ty.dtype)
-        return self._add(Tensor(source.storage, source.offset + offset, shape, dtype))
+        return self._add(CallTensor(source.storage, source.offset + offset, shape, dtype))
 
-    def _add(self, tensor: Tensor) -> int:
+    def _add(self, tensor: CallTensor) -> int:
         self.plan.tensors.append(tensor)
         return len(self.plan.tensors) - 1
 

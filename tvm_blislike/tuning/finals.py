@@ -24,7 +24,7 @@ from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.passes.reporting import shown_fields
 from tvm_blislike.records.book import favourite
-from tvm_blislike.tuning.entrants import Entrant, Made, Subject
+from tvm_blislike.tuning.competitors import Entrant, Made, Subject
 from tvm_blislike.tuning.measure import GivenUpError
 from tvm_blislike.tuning.scratch import Scratch
 

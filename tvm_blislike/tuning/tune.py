@@ -25,10 +25,9 @@ from tvm_blislike.runtime.runnable import require_runnable
 from tvm_blislike.runtime.threads import available_cpus, default_threads
 from tvm_blislike.tuning import learn
 from tvm_blislike.tuning.budget import limits_for
-from tvm_blislike.tuning.entrants import Subject
+from tvm_blislike.tuning.competitors import Subject
 from tvm_blislike.tuning.finals import Verdict
 from tvm_blislike.tuning.interrupt import Interrupt
-from tvm_blislike.tuning.judging import judge
 from tvm_blislike.tuning.kernels import Plan
 from tvm_blislike.tuning.measure import LocalRunner, Runner
 from tvm_blislike.tuning.plans import plan_for
@@ -38,6 +37,7 @@ from tvm_blislike.tuning.result import TuneResult, rejections, tuned_layer
 from tvm_blislike.tuning.searches import LEARNED, search_named
 from tvm_blislike.tuning.sweep import BUNDLES_PER_CPU, Sweep
 from tvm_blislike.tuning.tasks import Task, tasks_of
+from tvm_blislike.tuning.verdicts import judge
 
 if TYPE_CHECKING:
     import onnx

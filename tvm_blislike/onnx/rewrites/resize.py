@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tvm_blislike.onnx.rewrites.resize_taps import Axis, Sampling, Taps, taps_of
+from tvm_blislike.onnx.rewrites.resize_taps import ResizedAxis, Sampling, Taps, taps_of
 from tvm_blislike.onnx.rewrites.site import Site
 
 # Where TVM samples as ONNX does.
@@ -24,7 +24,7 @@ _MOST_TAPS = 4
 class _Request:
     """A Resize whose sizes are settled."""
 
-    axes: dict[int, Axis]
+    axes: dict[int, ResizedAxis]
     new_shape: tuple[int, ...]
     sampling: Sampling
     value_outside: float = 0.0
@@ -59,7 +59,7 @@ def _request(site: Site) -> _Request:
     scales, sizes = _scales_and_sizes(site, [shape[axis] for axis in named])
     starts, ends = _region(site, sampling, len(named))
     axes = {
-        axis: Axis(shape[axis], *rest)
+        axis: ResizedAxis(shape[axis], *rest)
         for axis, *rest in zip(named, sizes, scales, starts, ends, strict=True)
     }
     new_shape = tuple(axes[i].new_size if i in axes else size for i, size in enumerate(shape))
@@ -82,7 +82,7 @@ def _old(site: Site, scales: Sequence[float], nearest_mode: str) -> _Request:
     if sampling.mode == "bilinear":  # Upsample's name before opset 9
         sampling = Sampling("linear", "asymmetric")
     axes = {
-        axis: Axis(size, _scaled(site, size, scale), float(scale))
+        axis: ResizedAxis(size, _scaled(site, size, scale), float(scale))
         for axis, (size, scale) in enumerate(zip(shape, scales, strict=True))
     }
     return _Request(axes, tuple(axis.new_size for axis in axes.values()), sampling)
@@ -117,7 +117,7 @@ def _scales_and_sizes(site: Site, olds: Sequence[int]) -> tuple[Sequence[float],
     return [scale] * len(olds), [int(scale * old + 0.5) for old in olds]
 
 
-def _require_one_reading(site: Site, axes: Iterable[Axis], where: str) -> None:
+def _require_one_reading(site: Site, axes: Iterable[ResizedAxis], where: str) -> None:
     """Refuse what ONNX's text and its reference implementation compute differently.
 
     ONNX divides by the length of the result: by that of the tensor, says its text; by the one that
@@ -134,7 +134,7 @@ def _require_one_reading(site: Site, axes: Iterable[Axis], where: str) -> None:
             )
 
 
-def _is_whole(axis: Axis) -> bool:
+def _is_whole(axis: ResizedAxis) -> bool:
     return abs(axis.scale * axis.size - axis.new_size) <= 1e-6 * axis.new_size
 
 
@@ -191,7 +191,7 @@ def _read_right(request: _Request, dtype: np.dtype) -> bool:
     return where in _SMOOTH and has_corners
 
 
-def _has_exact_ratio(axis: Axis) -> bool:
+def _has_exact_ratio(axis: ResizedAxis) -> bool:
     """Whether coordinates have no rounding errors, which would make steps of others."""
     ratio, rest = divmod(max(axis.size, axis.new_size), min(axis.size, axis.new_size))
     return not rest and ratio & (ratio - 1) == 0
@@ -213,7 +213,7 @@ def _canonical(site: Site, request: _Request) -> str:
     )
 
 
-def _changes_nothing(taps: Taps, axis: Axis) -> bool:
+def _changes_nothing(taps: Taps, axis: ResizedAxis) -> bool:
     same = axis.size == axis.new_size and not taps.outside.any()
     return same and np.array_equal(taps.matrix(axis.size), np.eye(axis.size))
 

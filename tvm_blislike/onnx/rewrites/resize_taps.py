@@ -24,7 +24,7 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Axis:
+class ResizedAxis:
     """One axis that Resize changes.
 
     Parameters
@@ -70,7 +70,7 @@ class Taps:
         return matrix
 
 
-def taps_of(axis: Axis, sampling: Sampling) -> Taps:
+def taps_of(axis: ResizedAxis, sampling: Sampling) -> Taps:
     """Return what the new elements of an axis are made of."""
     at = _snapped(_coordinates(axis, sampling.coordinate_transformation_mode))
     crops = sampling.coordinate_transformation_mode == "tf_crop_and_resize"
@@ -87,7 +87,7 @@ def taps_of(axis: Axis, sampling: Sampling) -> Taps:
     return Taps(np.clip(indices, 0, axis.size - 1), weights, outside)
 
 
-def _coordinates(axis: Axis, mode: str) -> np.ndarray:
+def _coordinates(axis: ResizedAxis, mode: str) -> np.ndarray:
     """Return where the new elements lie among the old ones, of shape (new_size,)."""
     new = np.arange(axis.new_size, dtype=np.float64)
     last, new_last = axis.size - 1, axis.new_size - 1

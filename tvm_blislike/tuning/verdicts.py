@@ -9,7 +9,7 @@ from math import inf
 from tvm_blislike.model.config import Config
 from tvm_blislike.records.record import Record, now
 from tvm_blislike.records.validity import versions
-from tvm_blislike.tuning.entrants import Subject
+from tvm_blislike.tuning.competitors import Subject
 from tvm_blislike.tuning.finals import Contest, Verdict, decide
 from tvm_blislike.tuning.measure import Outcome
 from tvm_blislike.tuning.sweep import Sweep
