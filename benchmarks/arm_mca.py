@@ -23,6 +23,7 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.inspect.kernel_code import k_loops
 from tvm_blislike.inspect.mca import LoopSpeed, find_tool, speed
 from tvm_blislike.microkernels import Microkernel, kernels_for
+from tvm_blislike.model.types import Types
 
 CORES = ("cortex-a53", "cortex-a55", "cortex-a57", "cortex-a72", "cortex-a76", "neoverse-n1")
 VIEWS = ("rows", "panel")
@@ -79,7 +80,7 @@ def _print_core(core: Core, most: int | None) -> None:
 
 
 def _rows(core: Core, dtype: str, view: str) -> Iterator[Row]:
-    offered = kernels_for(core.isa, dtype, panels=view == "panel")
+    offered = kernels_for(core, Types.of(dtype), panels=view == "panel")
     loops = k_loops(offered, core, view)
     for kernel in offered:
         yield Row(kernel, view, speed(loops[kernel.name], core))

@@ -93,13 +93,13 @@ class Row:
 def compiled(choice: Choice, core: Core, threads: int, packing: bool) -> Callable[..., None]:
     """Return the function (A, B, C), where B is packed unless `packing` is part of it."""
     w, c, implementation = choice.workload, choice.config, choice.implementation
-    a = te.placeholder((w.m, w.k), w.dtype, name="a")
+    a = te.placeholder((w.m, w.k), w.types.a, name="a")
     if packing:
-        b = te.placeholder((w.k, w.n), w.dtype, name="b")
+        b = te.placeholder((w.k, w.n), w.types.a, name="b")
         packed = implementation.pack_te(w, c, b)
     else:
-        zeros = np.zeros((w.k, w.n), w.dtype)
-        b = packed = te.placeholder(implementation.pack(w, c, zeros).shape, w.dtype, name="b")
+        zeros = np.zeros((w.k, w.n), w.types.a)
+        b = packed = te.placeholder(implementation.pack(w, c, zeros).shape, w.types.a, name="b")
     func = te.create_prim_func([a, b, implementation.compute(w, c, a, packed)])
     sch = s_tir.Schedule(func.with_attr("global_symbol", "main").with_attr("tirx.noalias", True))
     implementation.schedule(sch, w, c, core, threads)

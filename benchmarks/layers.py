@@ -40,7 +40,7 @@ def choice(name: str, workload: Conv2dWorkload, core: Core) -> Config | None:
     if ours.applies(workload, core):
         return None
     offered = ours.configs(workload, core, 1)
-    allowed = Constraints().allowed_error(workload.dtype)
+    allowed = Constraints().allowed_error(workload.types.out)
     exact = (c for c in offered if ours.error_bound(workload, c) <= allowed)
     seconds = {c: ours.estimate(workload, c, core, 1).seconds for c in exact}
     return min(seconds, key=seconds.__getitem__, default=None)
@@ -49,10 +49,10 @@ def choice(name: str, workload: Conv2dWorkload, core: Core) -> Config | None:
 def compiled(workload: Conv2dWorkload, config: Config, core: Core) -> Callable[..., None]:
     """Return the function (image, packed weights, result) for one thread."""
     w, ours = workload, get_implementation(config.implementation)
-    zeros = np.zeros((w.co, w.ci, w.kh, w.kw), w.dtype)
+    zeros = np.zeros((w.co, w.ci, w.kh, w.kw), w.types.a)
     shape = shape_in(config.data_layout, w.n, w.ci, w.h, w.w)
-    data = te.placeholder(shape, w.dtype, name="data")
-    packed = te.placeholder(ours.pack(w, config, zeros).shape, w.dtype, name="packed")
+    data = te.placeholder(shape, w.types.a, name="data")
+    packed = te.placeholder(ours.pack(w, config, zeros).shape, w.types.a, name="packed")
     func = te.create_prim_func([data, packed, ours.compute(w, config, data, packed)])
     sch = s_tir.Schedule(func.with_attr({"global_symbol": "main", "tirx.noalias": True}))
     ours.schedule(sch, w, config, core, 1)

@@ -95,7 +95,7 @@ def roles(loop_order: str) -> Roles:
     The digits name the level where an operand is reused: B3A2C0, the order of BLIS, keeps Bc in
     L3 (and its micro-panel Br in L1), Ac in L2 and Cr in registers, with the block loops jc
     (`outer`), pc (`inner`), ic (`middle`). The others follow by renaming: in C3B2A0 a block
-    mr x kr of A stays in registers while the micro-kernel runs along n.
+    mr x unroll of A stays in registers while the micro-kernel runs along n.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def cache_blocking(
     mr: int,
     nr: int,
     *,
-    kr: int = 4,
+    unroll: int = 4,
     loop_order: str = "B3A2C0",
     threads: int = 1,
     dtype: str = "float32",
@@ -136,7 +136,7 @@ def cache_blocking(
         Any number of cache levels; the first three are used.
     mr, nr : int
         Register block of the micro-kernel, in elements.
-    kr : int
+    unroll : int
         Steps of k that the micro-kernel unrolls; with A or B in registers, the extent of the
         register block along k. kc is a multiple of it where k and the caches allow.
     loop_order : str
@@ -162,10 +162,10 @@ def cache_blocking(
         On an unknown loop order, a key of `pinned` other than these three, or a size below 1.
     """
     role = roles(loop_order)
-    tile = {"m": mr, "n": nr, "k": kr}
+    tile = {"m": mr, "n": nr, "k": unroll}
     size = {"m": m, "n": n, "k": k}
     fixed = _fixed(pinned)
-    _require_positive({**{f"{d}r": v for d, v in tile.items()}, **size, "threads": threads})
+    _require_positive({"mr": mr, "nr": nr, "unroll": unroll, **size, "threads": threads})
     width = dtype_bits(dtype) / 8
     first, second, third = _shares(core, threads)
     block: dict[str, int] = {}

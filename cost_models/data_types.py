@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernels_for
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Workload
 
 # Products added in fp16. Largest error over the largest of 533 sums of 4,608 products of normal
@@ -18,23 +19,23 @@ MOST_HALF_STEPS = 256
 
 def missing(workload: Workload, core: Core) -> str:
     """Return "" when micro-kernels compute in the workload's data type, else why not."""
-    return missing_dtype(workload.dtype, core)
+    return missing_types(workload.types, core)
 
 
-def missing_dtype(dtype: str, core: Core) -> str:
-    """Return "" when a core has micro-kernels for a data type, else why not."""
-    if not kernels_for(core.isa, dtype):
-        return f"no {dtype} micro-kernels for {core.isa}"
-    if not core.computes(dtype):
-        return f"{core.name} has no {dtype} arithmetic"
+def missing_types(types: Types, core: Core) -> str:
+    """Return "" when a core has micro-kernels for the types of a product, else why not."""
+    if not kernels_for(core, types):
+        return f"no {types} micro-kernels for {core.isa}"
+    if not core.computes(types.acc):
+        return f"{core.name} has no {types} arithmetic"
     return ""
 
 
-def sum_dtype(dtype: str) -> str:
+def sum_dtype(types: Types) -> str:
     """Return the data type in which sums of several micro-kernel calls are kept."""
-    return "float32" if dtype == "float16" else dtype
+    return "float32" if types.acc == "float16" else types.acc
 
 
-def most_steps(dtype: str) -> int:
+def most_steps(types: Types) -> int:
     """Return the products that may be added in registers, one after the other."""
-    return MOST_HALF_STEPS if dtype == "float16" else 1 << 30
+    return MOST_HALF_STEPS if types.acc == "float16" else 1 << 30

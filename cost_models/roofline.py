@@ -189,5 +189,5 @@ def finish(
 ) -> Estimate:
     """Add up a breakdown (cycles of one thread) into an estimate."""
     seconds = sum(cycles.values()) / clock_hz(core)
-    peak = core.lanes(workload.dtype) * core.fma_per_cycle * clock_hz(core) * threads
+    peak = core.lanes(workload.types.acc) * core.fma_per_cycle * clock_hz(core) * threads
     return Estimate(seconds, workload.macs / (peak * seconds), cycles, footprint)

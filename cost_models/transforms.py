@@ -72,4 +72,4 @@ def moving_seconds(
         (config.out_layout, usual.out_layout, w.n * w.co * w.oh * w.ow),
     )
     moved = [elements for layout, wanted, elements in images if layout != wanted]
-    return sum(transform_seconds(elements, core, threads, w.dtype) for elements in moved)
+    return sum(transform_seconds(elements, core, threads, w.types.a) for elements in moved)

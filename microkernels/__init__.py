@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import avx2_f32, avx512_f32, neon_f16, neon_f32
 from tvm_blislike.microkernels.intrin import shape_named, standalone, update_intrin
 from tvm_blislike.microkernels.kernel import Microkernel, kernel_name
 from tvm_blislike.microkernels.update_shape import UpdateShape
 from tvm_blislike.microkernels.vector_code import AXIS, PANELS
+from tvm_blislike.model.types import FLOAT32, Types
 
 KERNELS: tuple[Microkernel, ...] = avx512_f32.KERNELS + avx2_f32.KERNELS + neon_f32.KERNELS
 # fp16, of cores with `+fullfp16`.
 HALF_KERNELS: tuple[Microkernel, ...] = neon_f16.KERNELS
 
 _BY_NAME = {kernel.name: kernel for kernel in (*KERNELS, *HALF_KERNELS)}
+_BY_BLOCK = {(k.isa, k.types.product, k.mr, k.nr): k for k in _BY_NAME.values()}
 
 
-def kernels_for(isa: str, dtype: str = "float32", panels: bool = False) -> tuple[Microkernel, ...]:
-    """Return the micro-kernels offered for an instruction set and data type.
+def kernels_for(
+    core: Core, types: Types = FLOAT32, panels: bool = False
+) -> tuple[Microkernel, ...]:
+    """Return the micro-kernels offered for the instruction set of a core and types of a product.
 
     Parameters
     ----------
     panels : bool
         A is packed into panels: those that can do with nothing else are offered too.
     """
-    offered = (k for k in _BY_NAME.values() if k.isa == isa and k.dtype == dtype)
+    wanted = (core.isa, types.product)
+    offered = (k for k in _BY_NAME.values() if (k.isa, k.types.product) == wanted)
     return tuple(k for k in offered if panels or not k.panels_only)
 
 
@@ -40,7 +46,7 @@ def get_kernel(name: str) -> Microkernel:
     return _BY_NAME[name]
 
 
-def kernel_of(isa: str, mr: int, nr: int, dtype: str = "float32") -> Microkernel:
+def kernel_of(core: Core, mr: int, nr: int, types: Types = FLOAT32) -> Microkernel:
     """Return the micro-kernel of that shape.
 
     Raises
@@ -48,7 +54,8 @@ def kernel_of(isa: str, mr: int, nr: int, dtype: str = "float32") -> Microkernel
     KeyError
         As for `get_kernel`.
     """
-    return get_kernel(kernel_name(isa, mr, nr, dtype))
+    found = _BY_BLOCK.get((core.isa, types.product, mr, nr))
+    return found or get_kernel(kernel_name(core.isa, mr, nr, types))
 
 
 def register_named(intrin: str) -> None:

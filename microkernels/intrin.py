@@ -22,7 +22,7 @@ from tvm_blislike.microkernels.vector_code import vector_code
 # What `_register` calls an intrinsic.
 _INTRIN_NAME = re.compile(
     r"blislike_(?P<kernel>[a-z0-9]+_[a-z0-9]+_\d+x\d+)_(?P<mh>\d+)x(?P<mw>\d+)"
-    r"_k(?P<kr>\d+)u(?P<unroll>\d+)_(?P<view>[a-z]+)_s(?P<sh>\d+)_(?P<sw>\d+)_d(?P<dw>\d+)"
+    r"_k(?P<steps>\d+)u(?P<unroll>\d+)_(?P<view>[a-z]+)_s(?P<sh>\d+)_(?P<sw>\d+)_d(?P<dw>\d+)"
     r"(?P<m>_m)?(?P<sums>[a-z]+\d+|)(?P<o>_o)?"
 )
 
@@ -30,7 +30,7 @@ _INTRIN_NAME = re.compile(
 def update_intrin(kernel: Microkernel, shape: UpdateShape) -> str:
     """Register the TensorIntrin of `kernel` used with `shape`; return its name.
 
-    The intrinsic's C is (mh, mw, nr), its A is `shape.a_shape`, its B is (kr, nr). Leading axes
+    The intrinsic's C is (mh, mw, nr), its A is `shape.a_shape`, its B is (steps, nr). Leading axes
     of extent one are dropped from all three, as `Schedule.tensorize` requires.
 
     Returns
@@ -51,7 +51,7 @@ def update_intrin(kernel: Microkernel, shape: UpdateShape) -> str:
 def _register(kernel: Microkernel, shape: UpdateShape) -> str:
     strides = f"s{shape.sh}_{shape.sw}_d{shape.dw}"
     name = (
-        f"blislike_{kernel.name}_{shape.mh}x{shape.mw}_k{shape.kr}u{shape.unroll}"
+        f"blislike_{kernel.name}_{shape.mh}x{shape.mw}_k{shape.steps}u{shape.unroll}"
         f"_{shape.view}_{strides}{'_m' if shape.in_memory else ''}{shape.sums}"
         f"{'_o' if shape.in_order else ''}"
     )
@@ -103,9 +103,9 @@ def _build(
     with IRBuilder() as builder:
         with T.prim_func(s_tir=True):
             T.func_name("main")
-            a = Operand(shape.a_shape, kernel.dtype, contiguous=not symbolic)
-            b = Operand((shape.kr, kernel.nr), kernel.dtype, contiguous=True)
-            c = Operand((shape.mh, shape.mw, kernel.nr), shape.sums or kernel.dtype, True)
+            a = Operand(shape.a_shape, kernel.types.a, contiguous=not symbolic)
+            b = Operand((shape.steps, kernel.nr), kernel.types.b, contiguous=True)
+            c = Operand((shape.mh, shape.mw, kernel.nr), shape.sums or kernel.types.acc, True)
             with T.sblock("root"):
                 T.reads(c.region(), a.region(), b.region())
                 T.writes(c.region())
@@ -116,7 +116,7 @@ def _build(
 def _plain(update: Update) -> None:
     """Emit the plain semantics: one scalar multiply-add, block axes ordered (mh, mw, nr, k)."""
     kernel, shape, a, b, c = update.kernel, update.shape, update.a, update.b, update.c
-    extents = (shape.mh, shape.mw, kernel.nr, shape.kr)
+    extents = (shape.mh, shape.mw, kernel.nr, shape.steps)
     # k outermost: the order in which the schedules hand the loops to tensorize.
     order = (3, 0, 1, 2)
     kept = [axis for axis in order if extents[axis] != 1]

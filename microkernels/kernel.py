@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tvm_blislike.microkernels import neon_in_order, neon_panels
+from tvm_blislike.model.types import FLOAT32, Types
 
 # NEON, `rows` view: vectors of A for four k steps stay in registers beside the block and a row of
 # B. With more than this LLVM 22 spills on some core (30: none; 31: 7x12 on Cortex-A53).
@@ -23,9 +24,9 @@ class Microkernel:
     mr, nr : int
         Rows and columns of the block, in elements.
     lanes : int
-        Elements of one vector register; divides `nr`.
-    dtype : str
-        Data type of A, B and C.
+        Elements of C in one vector register; divides `nr`.
+    types : Types
+        Data types of A, B and C, where the sums are.
     a_by_lane : bool
         A arrives by vector loads and is multiplied by element (NEON `fmla v, v, v.s[i]`);
         otherwise each element is a broadcast from memory (x86).
@@ -35,13 +36,18 @@ class Microkernel:
     mr: int
     nr: int
     lanes: int
-    dtype: str = "float32"
+    types: Types = FLOAT32
     a_by_lane: bool = False
 
     @property
     def name(self) -> str:
         """Derived name, such as `avx512_f32_14x32`."""
-        return kernel_name(self.isa, self.mr, self.nr, self.dtype)
+        return kernel_name(self.isa, self.mr, self.nr, self.types)
+
+    @property
+    def operand_lanes(self) -> int:
+        """Elements of A in one vector register."""
+        return self.lanes * self.types.acc_bytes // self.types.a_bytes
 
     @property
     def vectors(self) -> int:
@@ -64,7 +70,7 @@ class Microkernel:
     @property
     def _block_and_operands(self) -> int:
         if self.a_by_lane:
-            a = -(-self.mr // self.lanes)
+            a = -(-self.mr // self.operand_lanes)
         else:
             # A one-vector row of AVX-512 folds the broadcast into the FMA: no register for A.
             a = 0 if self.isa == "avx512" and self.vectors == 1 else 1
@@ -73,7 +79,7 @@ class Microkernel:
     @property
     def has_ordered_loop(self) -> bool:
         """Whether its loop on panels is ordered for cores that issue in order (`neon_in_order`)."""
-        single = self.isa == "neon" and self.dtype == "float32"
+        single = self.isa == "neon" and self.types == FLOAT32
         return single and neon_in_order.fits(self.mr, self.nr)
 
     @property
@@ -94,8 +100,8 @@ class Microkernel:
         if in_order and view == "panel" and self.has_ordered_loop and rows == self.mr:
             return 0.0
         if view == "panel" and self.a_by_lane:
-            return float(sum(1 for _ in vector_loads(rows, self.lanes)))
-        return rows / self.lanes if self.loads_a_vectors else rows
+            return float(sum(1 for _ in vector_loads(rows, self.operand_lanes)))
+        return rows / self.operand_lanes if self.loads_a_vectors else rows
 
     def loads_per_fma(self, view: str = "rows") -> float:
         """Return the elements and vectors loaded in one k step over its FMAs."""
@@ -103,9 +109,9 @@ class Microkernel:
         return loads / (self.mr * self.vectors)
 
 
-def kernel_name(isa: str, mr: int, nr: int, dtype: str = "float32") -> str:
+def kernel_name(isa: str, mr: int, nr: int, types: Types) -> str:
     """Return the name of the micro-kernel with that shape."""
-    return f"{isa}_{dtype.replace('float', 'f')}_{mr}x{nr}"
+    return f"{isa}_{types.short}_{mr}x{nr}"
 
 
 def within_budget(kernels: Sequence[Microkernel], registers: int) -> tuple[Microkernel, ...]:

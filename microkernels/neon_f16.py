@@ -9,6 +9,7 @@ registers only.
 from __future__ import annotations
 
 from tvm_blislike.microkernels.kernel import Microkernel, within_budget
+from tvm_blislike.model.types import Types
 
 LANES = 8
 REGISTERS = 32
@@ -21,6 +22,7 @@ SHAPES = (
     *((mr, 32) for mr in range(1, 7)),
 )
 
+_TYPES = Types.of("float16")
 KERNELS = within_budget(
-    [Microkernel("neon", mr, nr, LANES, "float16", a_by_lane=True) for mr, nr in SHAPES], REGISTERS
+    [Microkernel("neon", mr, nr, LANES, _TYPES, a_by_lane=True) for mr, nr in SHAPES], REGISTERS
 )

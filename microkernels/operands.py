@@ -44,7 +44,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Update:
-    """One use of a micro-kernel: C (mh, mw, nr) += A (`shape.a_shape`) x B (kr, nr)."""
+    """One use of a micro-kernel: C (mh, mw, nr) += A (`shape.a_shape`) x B (steps, nr)."""
 
     kernel: Microkernel
     shape: UpdateShape

@@ -2,9 +2,9 @@
 
 A micro-kernel updates one block of C that stays in vector registers:
 
-    C[i, j] += sum_k A(i, k) * B[k, j]        0 <= i < mr, 0 <= j < nr, 0 <= k < kr
+    C[i, j] += sum_k A(i, k) * B[k, j]        0 <= i < mr, 0 <= j < nr, 0 <= k < steps
 
-B is a packed panel (kr, nr), read with unit stride. A is read where it lies, through one of
+B is a packed panel (steps, nr), read with unit stride. A is read where it lies, through one of
 three views, because a broadcast (x86) or a short vector load (NEON) takes any address:
 
     panel    A[k, i]                          packed micro-panel of BLIS (GEMM paper, figure 3)
@@ -28,7 +28,7 @@ class UpdateShape:
     ----------
     mh, mw : int
         Rows of the block as image rows and columns; mh * mw is the kernel's mr.
-    kr : int
+    steps : int
         k steps of one call.
     unroll : int
         k steps per iteration of the emitted loop.
@@ -49,7 +49,7 @@ class UpdateShape:
 
     mh: int
     mw: int
-    kr: int
+    steps: int
     unroll: int = 4
     view: str = "rows"
     sh: int = 1
@@ -63,12 +63,12 @@ class UpdateShape:
     def a_shape(self) -> tuple[int, ...]:
         """Extent of A that one call reads; rows of a single k step have no axis for it."""
         if self.view == "panel":
-            return (self.kr, self.mh * self.mw)
+            return (self.steps, self.mh * self.mw)
         rows = (self.mh - 1) * self.sh + 1
         cols = (self.mw - 1) * self.sw + 1
         if self.view == "window":
-            return (rows, cols + (self.kr - 1) * self.dw)
-        return (rows, cols) if self.kr == 1 else (rows, cols, self.kr)
+            return (rows, cols + (self.steps - 1) * self.dw)
+        return (rows, cols) if self.steps == 1 else (rows, cols, self.steps)
 
     def a_index(self, ih: Any, iw: Any, k: Any) -> tuple[Any, ...]:
         """Index of A(i, k) in `a_shape`."""
@@ -77,4 +77,4 @@ class UpdateShape:
         if self.view == "window":
             return (ih * self.sh, iw * self.sw + k * self.dw)
         at = (ih * self.sh, iw * self.sw)
-        return at if self.kr == 1 else (*at, k)
+        return at if self.steps == 1 else (*at, k)

@@ -13,6 +13,7 @@ from tvm_blislike.microkernels.kernel import vector_loads
 from tvm_blislike.microkernels.operands import Operand, Update
 from tvm_blislike.microkernels.update_shape import UpdateShape
 from tvm_blislike.model import notes
+from tvm_blislike.model.types import FLOAT32
 
 # Loop annotation: the block axis that a loop runs over, so that the edge of a tile can be
 # cut off after scheduling (schedules/lowering/lower.py). Values: "mh", "mw", "nr" (in vectors).
@@ -34,8 +35,8 @@ def vector_code(update: Update) -> None:
     if not shape.in_memory:
         _k_loop(update)
         return
-    sums = Operand.local((shape.mh, shape.mw, kernel.nr), kernel.dtype)
-    zero = T.broadcast(tirx.const(0.0, kernel.dtype), kernel.lanes)
+    sums = Operand.local((shape.mh, shape.mw, kernel.nr), kernel.types.acc)
+    zero = T.broadcast(tirx.const(0.0, kernel.types.acc), kernel.lanes)
     for at in _block(update):
         T.buffer_store(sums.buffer, zero, sums.at(*at))
     _k_loop(replace(update, c=sums))
@@ -74,7 +75,7 @@ def _k_loop(update: Update) -> None:
     with T.serial(0, 1, annotations={PANELS: notes.write(extents)}):
         rows = [T.address_of(c.buffer[c.at(0, row, 0)]) for row in range(kernel.mr)]
         panels = [T.address_of(p.buffer[p.at(0, 0)]) for p in (update.a, update.b)]
-        T.evaluate(T.call_extern("void", "", *panels, T.int64(shape.kr), *rows))
+        T.evaluate(T.call_extern("void", "", *panels, T.int64(shape.steps), *rows))
         _plain_k_loop(update)
 
 
@@ -87,14 +88,14 @@ def _is_streamed(update: Update) -> bool:
     kernel, shape = update.kernel, update.shape
     most = _MOST_VECTORS_IN_ORDER if shape.in_order else kernel.vectors
     tight = kernel.registers > _MOST_OF_A_LOOP_BY_LLVM or kernel.vectors > most
-    single = kernel.isa == "neon" and kernel.dtype == "float32"
+    single = kernel.isa == "neon" and kernel.types == FLOAT32
     return shape.view == "panel" and single and tight
 
 
 def _plain_k_loop(update: Update) -> None:
     """A k loop of `unroll` steps, everything inside unrolled, then its tail."""
     unroll = _unroll(update)
-    steps, tail = divmod(update.shape.kr, unroll)
+    steps, tail = divmod(update.shape.steps, unroll)
     if steps:
         with T.serial(0, steps, annotations={AXIS: "k"}) as ko:
             _k_steps(update, ko * unroll, unroll)
@@ -138,9 +139,9 @@ def _by_element(update: Update, k0: Any, count: int, annotations: dict[str, str]
 def _by_panel_vectors(update: Update, k0: Any, count: int) -> None:
     """NEON: A passes through registers as vectors of a panel's rows, and multiplies by element."""
     kernel, a, mw = update.kernel, update.a, update.shape.mw
-    column = T.alloc_buffer((count, kernel.mr), kernel.dtype)
+    column = T.alloc_buffer((count, kernel.mr), kernel.types.a)
     for ki in range(count):
-        for start, width in vector_loads(kernel.mr, kernel.lanes):
+        for start, width in vector_loads(kernel.mr, kernel.operand_lanes):
             _load(column, ki, start, width, lambda s, k=ki: a.buffer[a.at(k0 + k, s)])
         for ih, iw in _rows(update.shape):
             _row_update(update, k0 + ki, ih, iw, column[ki, ih * mw + iw])
@@ -149,13 +150,13 @@ def _by_panel_vectors(update: Update, k0: Any, count: int) -> None:
 def _by_row_vectors(update: Update, k0: Any, count: int) -> None:
     """NEON: one vector of k steps per row of the block; unit stride in k makes it a plain load."""
     kernel, shape, a = update.kernel, update.shape, update.a
-    values = T.alloc_buffer((kernel.mr, count), kernel.dtype)
+    values = T.alloc_buffer((kernel.mr, count), kernel.types.a)
     for ih, iw in _rows(shape):
 
         def steps(s: Any, ih: Any = ih, iw: Any = iw) -> Any:
             return a.buffer[a.at(*shape.a_index(ih, iw, k0 + s))]
 
-        for start, width in vector_loads(count, kernel.lanes):
+        for start, width in vector_loads(count, kernel.operand_lanes):
             _load(values, ih * shape.mw + iw, start, width, steps)
     with T.unroll(0, count) as ki:
         for ih, iw in _rows(shape):

@@ -192,7 +192,7 @@ def alternatives(workload: Workload, config: Config, strategy: Strategy) -> Iter
     offers = sorted(strategy.offers(workload), key=lambda offer: offer[1])
     offered = [other for other, _ in offers if _fixed(other) == _fixed(config)]
     known = list(dict.fromkeys([config, *offered]))
-    unrolled = [c.with_fields(kr=steps) for steps in _STEPS for c in known if c.kr]
+    unrolled = [c.with_fields(unroll=steps) for steps in _STEPS for c in known if c.unroll]
     same = _expression(workload, config, strategy)
     for other in dict.fromkeys([*known, *unrolled]):
         if tvm_ffi.structural_equal(_expression(workload, other, strategy), same, True):

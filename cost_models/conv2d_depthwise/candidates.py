@@ -29,8 +29,8 @@ def applies(workload: Workload, core: Core) -> str:
     if lacking := missing(workload, core):
         return lacking
     kernel = f"{workload.kh}x{workload.kw}"
-    if workload.kh * workload.kw > most_steps(workload.dtype):
-        return f"kernel {kernel}: too long a sum in {workload.dtype}"
+    if workload.kh * workload.kw > most_steps(workload.types):
+        return f"kernel {kernel}: too long a sum in {workload.types.acc}"
     too_large = workload.kh * workload.kw * FMA_BYTES > CODE_BYTES
     return f"kernel {kernel} too large to unroll" if too_large else ""
 
@@ -43,7 +43,7 @@ def applies_grouped(workload: Workload, core: Core) -> str:
         return "not several groups of several channels"
     if lacking := missing(workload, core):
         return lacking
-    lanes = core.lanes(workload.dtype)
+    lanes = core.lanes(workload.types.acc)
     ci_group, co_group = (c // workload.groups for c in (workload.ci, workload.co))
     if co_group >= lanes or lanes % co_group:
         return f"{co_group} output channels per group: no part of a vector of {lanes}"
@@ -52,8 +52,8 @@ def applies_grouped(workload: Workload, core: Core) -> str:
     if workload.ci % lanes or workload.co % lanes:
         return f"channels that are no multiple of {lanes}"
     products = workload.kh * workload.kw * ci_group
-    if products > most_steps(workload.dtype):
-        return f"{products} products per output are too long a sum in {workload.dtype}"
+    if products > most_steps(workload.types):
+        return f"{products} products per output are too long a sum in {workload.types.acc}"
     too_large = products * FMA_BYTES > CODE_BYTES
     return f"{products} products per output are too many to unroll" if too_large else ""
 
@@ -76,7 +76,7 @@ def relaid(workload: Conv2dWorkload, config: Config, core: Core) -> Iterator[Con
 
 def _candidates(name: str, workload: Conv2dWorkload, core: Core) -> Iterator[Config]:
     """Tiles that fit into the registers, in the layouts that the channel counts allow."""
-    lanes = core.lanes(workload.dtype)
+    lanes = core.lanes(workload.types.acc)
     data_layout, out_layout = (preferred(c, 1, lanes) for c in (workload.ci, workload.co))
     # Fewer channels than lanes: the widest power of two that they fill.
     nr = lanes if workload.co >= lanes else 1 << (workload.co.bit_length() - 1)
@@ -89,7 +89,7 @@ def _candidates(name: str, workload: Conv2dWorkload, core: Core) -> Iterator[Con
                     name,
                     mr=tile_h * tile_w,
                     nr=nr,
-                    kr=0,
+                    unroll=0,
                     loop_order=order,
                     data_layout=data_layout,
                     out_layout=out_layout,

@@ -110,7 +110,7 @@ def loads_per_fma(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core
     missing = max(0, taps + outputs + SPARE_REGISTERS - core.vector_registers)
     reloads = min(missing, taps) * outputs / FMAS_PER_RELOAD
     pixels = window_loads(workload, tile_h, tile_w) * _loads_per_pixel(
-        workload, core.lanes(workload.dtype)
+        workload, core.lanes(workload.types.acc)
     )
     return (pixels + reloads) / (outputs * taps)
 
@@ -135,7 +135,7 @@ def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> i
     geo = DepthwiseGeometry(workload, config)
     if not geo.copies:
         return 0
-    return workload.item_bytes * workload.n * workload.ci * math.prod(geo.padded_size)
+    return workload.types.a_bytes * workload.n * workload.ci * math.prod(geo.padded_size)
 
 
 def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> Estimate:
@@ -149,7 +149,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     # Prefetched streams overlap with arithmetic: what exceeds it costs time.
     moving *= share
     cycles["traffic"] = max(0.0, moving - busy) + OVERLAP_LOSS * min(moving, busy)
-    if config.data_layout == "NHWC" and workload.ci % core.lanes(workload.dtype) == 0:
+    if config.data_layout == "NHWC" and workload.ci % core.lanes(workload.types.acc) == 0:
         cycles["strides"] = STRIDE_LOSS * max(busy, moving)
     copied = workspace_bytes(workload, config, threads)
     cycles["packing"] = 2 * copied * share / bytes_per_cycle(core, 2)
@@ -227,11 +227,10 @@ def _traffic(
 ) -> tuple[float, tuple[Placed, ...]]:
     """Cycles that one core's caches need to move all of input and output, and where they lie."""
     w = workload
-    image_in, image_out = (
-        w.item_bytes * w.n * size for size in (w.ci * w.h * w.w, w.co * w.oh * w.ow)
-    )
+    image_in = w.types.a_bytes * w.n * w.ci * w.h * w.w
+    image_out = w.types.out_bytes * w.n * w.co * w.oh * w.ow
     channels = w.ci if config.loop_order == "rows" else min(config.nr, w.ci)
-    row = w.item_bytes * w.w * channels
+    row = w.types.a_bytes * w.w * channels
     reach = (config.tile_h - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1
     window = reach * row
     # What the next row of tiles reads again comes from L2 unless L1 kept it.

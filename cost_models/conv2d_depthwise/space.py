@@ -24,7 +24,7 @@ def space(name: str, workload: Conv2dWorkload, core: Core, _threads: int, *, rel
     relaid : bool
         Whether it computes on NHWC images where blocks are possible.
     """
-    w, lanes = workload, core.lanes(workload.dtype)
+    w, lanes = workload, core.lanes(workload.types.acc)
     usual = preferred(w.ci, 1, lanes), preferred(w.co, 1, lanes)
     in_blocks = all(map(block_of, usual))
     layouts = [usual, ("NHWC", "NHWC")] if relaid and in_blocks else [usual]
@@ -48,7 +48,7 @@ def space(name: str, workload: Conv2dWorkload, core: Core, _threads: int, *, rel
         return ("channels", "rows") if block_of(c.out_layout) else ("rows",)
 
     return Space(
-        Config(name, nr=nr, kr=0),
+        Config(name, nr=nr, unroll=0),
         (
             Axis("layouts", ("data_layout", "out_layout"), lambda _: layouts),
             Axis("tile", ("mr", "tile_h", "tile_w"), tiles),

@@ -62,8 +62,8 @@ def applies(workload: Conv2dWorkload, core: Core) -> str:
 
 def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Config]:
     """Yield the configurations worth estimating."""
-    data_layout, out_layout = layouts(workload, core.lanes(workload.dtype))
-    for kernel in kernels_for(core.isa, workload.dtype):
+    data_layout, out_layout = layouts(workload, core.lanes(workload.types.acc))
+    for kernel in kernels_for(core, workload.types):
         if not suits_channels(kernel, workload, out_layout):
             continue
         if data_layout != "NCHW" and not _keeps_registers(kernel, core):
@@ -76,7 +76,7 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Conf
                     "conv2d_direct",
                     mr=kernel.mr,
                     nr=kernel.nr,
-                    kr=_unroll(data_layout),
+                    unroll=_unroll(data_layout),
                     loop_order=order,
                     data_layout=data_layout,
                     out_layout=out_layout,

@@ -63,10 +63,10 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
         Cycles by cause; the footprint of panel, slab and weights per cache level.
     """
     geo = DirectGeometry(workload, config)
-    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
+    kernel = kernel_of(core, config.mr, config.nr, workload.types)
     parts = _parts(geo, threads)
     k_steps = geo.ci_group * workload.kh * workload.kw
-    panel = k_steps * config.nr * workload.item_bytes
+    panel = k_steps * config.nr * workload.types.b_bytes
     slab = slab_bytes(geo)
     weights = panel * geo.tiles * workload.groups
     panel_level, slab_level, weight_level = levels(geo, core, threads, panel, slab, weights)
@@ -115,7 +115,7 @@ def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> i
     geo = DirectGeometry(workload, config)
     if config.loop_order == "rows":
         return slab_bytes(geo) * threads
-    return workload.n * workload.ci * math.prod(geo.padded_size) * workload.item_bytes
+    return workload.n * workload.ci * math.prod(geo.padded_size) * workload.types.a_bytes
 
 
 def _parts(geo: DirectGeometry, threads: int) -> float:
@@ -207,7 +207,7 @@ def _stride_loss(workload: Conv2dWorkload, config: Config, core: Core) -> float:
     The lines of pixels at a large stride share sets. Golden Cove, 14x32 blocks: 0 to 5 % for the
     input, 0 to 15 % for the result.
     """
-    lanes = core.lanes(workload.dtype)
+    lanes = core.lanes(workload.types.acc)
     reads = config.data_layout == "NHWC" and workload.ci % lanes == 0
     writes = config.out_layout == "NHWC" and workload.co % lanes == 0
     return 0.02 * reads + 0.04 * writes

@@ -77,7 +77,7 @@ class DirectGeometry(ConvGeometry):
     @property
     def chunks(self) -> int:
         """Equal parts of the sum of an output, each of about `most_steps` products."""
-        most = most_steps(self.workload.dtype)
+        most = most_steps(self.workload.types)
         if self.sum_units * self.unit_steps <= most:
             return 1
         parts = [c for c in range(1, self.sum_units + 1) if self.sum_units % c == 0]

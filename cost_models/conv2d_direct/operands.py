@@ -17,14 +17,14 @@ from tvm_blislike.model.workload import Conv2dWorkload
 
 def input_bytes(workload: Conv2dWorkload) -> int:
     """Return the size of the image batch."""
-    return workload.n * workload.ci * workload.h * workload.w * workload.item_bytes
+    return workload.n * workload.ci * workload.h * workload.w * workload.types.a_bytes
 
 
 def slab_bytes(geo: DirectGeometry) -> int:
     """Return the size of a padded slab of the input."""
     w, c = geo.workload, geo.config
     rows = (c.oh_block * c.tile_h - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1
-    return min(rows, geo.padded_size[0]) * geo.padded_size[1] * w.ci * w.item_bytes
+    return min(rows, geo.padded_size[0]) * geo.padded_size[1] * w.ci * w.types.a_bytes
 
 
 def block_input_bytes(geo: DirectGeometry) -> int:
@@ -33,7 +33,7 @@ def block_input_bytes(geo: DirectGeometry) -> int:
     rows = (c.tile_h - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1
     columns = (c.tile_w - 1) * w.stride[1] + (w.kw - 1) * w.dilation[1] + 1
     used = min(rows * columns, c.tile_h * c.tile_w * w.kh * w.kw)
-    return used * geo.ci_group * w.item_bytes
+    return used * geo.ci_group * w.types.a_bytes
 
 
 def levels(

@@ -22,10 +22,10 @@ from tvm_blislike.model.workload import Conv2dWorkload
 
 def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
     """Return the choices of layouts, block, loop order, slab, unrolling and prefetching."""
-    w, lanes = workload, core.lanes(workload.dtype)
+    w, lanes = workload, core.lanes(workload.types.acc)
 
     def kernels(c: Config) -> list[Value]:
-        offered = kernels_for(core.isa, w.dtype)
+        offered = kernels_for(core, w.types)
         return [(k.mr, k.nr) for k in offered if suits_channels(k, w, c.out_layout)]
 
     def slabs(c: Config) -> Iterator[int]:
@@ -48,7 +48,7 @@ def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
             Axis("pixels", ("tile_h", "tile_w"), lambda c: list(_tiles(c.mr, w))),
             single("loop_order", lambda _: ("channels", "rows")),
             single("oh_block", slabs),
-            single("kr", unrolled),
+            single("unroll", unrolled),
             single("prefetch", lambda _: (0, 1)),
         ),
     )

@@ -28,6 +28,7 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.space import divisors
+from tvm_blislike.model.types import FLOAT32
 from tvm_blislike.model.workload import Conv2dWorkload
 
 # Vectors that packing a channel may write out per kernel tap: code, compiled once for each.
@@ -38,7 +39,7 @@ DEPTHS = (288, 576, 1152)
 
 def applies(workload: Conv2dWorkload, _core: Core) -> str:
     """Return "" for fp32 convolutions, else the reason."""
-    return "" if workload.dtype == "float32" else f"no {workload.dtype} micro-kernels"
+    return "" if workload.types == FLOAT32 else f"no {workload.types} micro-kernels"
 
 
 def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Config]:
@@ -66,7 +67,7 @@ def _blocks(workload: Conv2dWorkload, core: Core) -> Iterator[tuple[Microkernel,
     filters = w.co // w.groups
     for kernel in _even(_spare(w, core, filters), (filters,)):
         yield kernel, ""
-    lanes = core.lanes(w.dtype)
+    lanes = core.lanes(w.types.acc)
     wide = [k for k in _spare(w, core, pixels) if k.nr < filters + lanes]
     for kernel in _even(wide, (pixels, w.ow)):
         yield kernel, FILTER_COLUMNS
@@ -79,7 +80,7 @@ def _spare(workload: Conv2dWorkload, core: Core, rows: int) -> list[Microkernel]
     """
     return [
         kernel
-        for kernel in kernels_for(core.isa, workload.dtype, panels=True)
+        for kernel in kernels_for(core, workload.types, panels=True)
         if kernel.mr <= rows
         and (kernel.panels_only or kernel.registers + 2 <= core.vector_registers)
     ]

@@ -90,7 +90,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
         filters per cache level.
     """
     geo = Im2colGeometry(workload, config)
-    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
+    kernel = kernel_of(core, config.mr, config.nr, workload.types)
     loop = geo.parallel_loop(threads)
     share = geo.share(loop, threads) if loop else 1.0
     # Threads that divide the filters pack all windows each.
@@ -159,7 +159,7 @@ def _store_cycles(
         return STORE_CYCLES * stores
     w = geo.workload
     row = _row_cycles(geo, core, threads, w.oh * w.ow, STORED_ROW_CYCLES)
-    return (STORE_CYCLES + TURN_CYCLES) * stores + row * vectors * core.lanes(w.dtype)
+    return (STORE_CYCLES + TURN_CYCLES) * stores + row * vectors * core.lanes(w.types.acc)
 
 
 def _l2_bytes(geo: Im2colGeometry, core: Core, filters: int, windows: int) -> float:
@@ -227,7 +227,7 @@ def _copying_cycles(geo: Im2colGeometry, core: Core, threads: int) -> float:
     w, c = geo.workload, geo.config
     if geo.in_place:
         return geo.pixel_tiles * geo.k * _row_cycles(geo, core, threads, w.h * w.w, ROW_CYCLES)
-    kernel = kernel_of(core.isa, c.mr, c.nr, w.dtype)
+    kernel = kernel_of(core, c.mr, c.nr, w.types)
     lines = geo.panels_bytes * geo.sets / core.line_bytes
     beyond = geo.panels_bytes > L2_PLANNED * l2_bytes(core, threads)
     vectors = geo.k * geo.copies(kernel.lanes)
@@ -278,4 +278,4 @@ def _layout_cycles(workload: Conv2dWorkload, core: Core, threads: int) -> float:
     moved = w.co * w.oh * w.ow + (w.ci * w.h * w.w if w.ci >= FEW_CHANNELS else 0)
     level = level_holding(core, w.n * moved * ITEM_BYTES, threads)
     far = 2.0 if level not in (1, 2) else 1.0
-    return MOVE_CYCLES * far * w.n * moved / core.lanes(w.dtype)
+    return MOVE_CYCLES * far * w.n * moved / core.lanes(w.types.acc)

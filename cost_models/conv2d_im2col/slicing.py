@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tvm_blislike.cost_models.roofline import bytes_per_cycle, share_bytes
-from tvm_blislike.hardware import Cache, Core, dtype_bits
+from tvm_blislike.hardware import Cache, Core
 from tvm_blislike.model.workload import Conv2dWorkload
 
 INPUT_STATIONARY = "IS"
@@ -176,7 +176,7 @@ def slicings(
 def _tiles(workload: Conv2dWorkload, n_f: int, n_win: int, room: float) -> dict[str, Any]:
     """Return the fields of `Slicing` that do not depend on the schedule."""
     in_c, out_c = workload.ci // workload.groups, workload.co // workload.groups
-    item = dtype_bits(workload.dtype) // 8  # DT
+    item = workload.types.a_bytes  # DT
     window = workload.kh * workload.kw * item
     out_bytes = n_win * n_f * item  # (1)
     n_c = _largest_even(in_c, lambda c: (n_win + n_f) * c * window + out_bytes <= room)  # (2)

@@ -30,11 +30,11 @@ def space(workload: Conv2dWorkload, core: Core, threads: int) -> Space:
         rows, columns = filters, pixels
         if c.columns == FILTER_COLUMNS:
             rows, columns = pixels, filters
-        offered = kernels_for(core.isa, w.dtype, panels=True)
+        offered = kernels_for(core, w.types, panels=True)
         return [(k.mr, k.nr) for k in offered if k.mr <= rows and k.nr < columns + k.lanes]
 
     def kernel(c: Config) -> Microkernel:
-        return kernel_of(core.isa, c.mr, c.nr, w.dtype)
+        return kernel_of(core, c.mr, c.nr, w.types)
 
     def heights(c: Config) -> list[Value]:
         # With several threads, blocks of any height may be left unpacked.
@@ -65,7 +65,7 @@ def space(workload: Conv2dWorkload, core: Core, threads: int) -> Space:
             single("kc", depths),
             single("mc", filter_blocks),
             single("loop_order", orders),
-            single("kr", unrolled),
+            single("unroll", unrolled),
             single("parallel", lambda c: Im2colGeometry(w, c).parallel_loops(threads)),
         ),
     )

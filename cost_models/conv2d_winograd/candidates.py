@@ -19,6 +19,7 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import block_of, preferred
+from tvm_blislike.model.types import FLOAT32
 from tvm_blislike.model.workload import Conv2dWorkload
 
 # Outputs per tile and axis, and points per axis up to which a data type is accurate enough. In
@@ -46,13 +47,13 @@ def applies(workload: Conv2dWorkload, core: Core) -> str:
     w = workload
     if reason := missing(w, core):
         return reason
-    if w.ci > most_steps(w.dtype):
-        return f"{w.ci} products are too many for a sum in {w.dtype}"
+    if w.ci > most_steps(w.types):
+        return f"{w.ci} products are too many for a sum in {w.types.acc}"
     if w.stride != (1, 1) or w.dilation != (1, 1):
         return "only for stride 1 without dilation"
     if w.groups > 1:
         return "only for one group"
-    if w.kh == w.kw == 1 or not sizes(w.kh, w.dtype) or not sizes(w.kw, w.dtype):
+    if w.kh == w.kw == 1 or not sizes(w.kh, w.types.acc) or not sizes(w.kw, w.types.acc):
         return f"no transform for {w.kh}x{w.kw} kernels"
     if min(w.ci, w.co) < FEWEST_CHANNELS:
         return f"{min(w.ci, w.co)} channels: transforms would take longer than direct products"
@@ -66,19 +67,19 @@ def sizes(r: int, dtype: str, among: Iterable[int] = TILE_SIZES) -> tuple[int, .
 
 def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Config]:
     """Yield the configurations of `conv2d_winograd` worth estimating."""
-    for tile_h in sizes(workload.kh, workload.dtype):
-        for tile_w in sizes(workload.kw, workload.dtype):
+    for tile_h in sizes(workload.kh, workload.types.acc):
+        for tile_w in sizes(workload.kw, workload.types.acc):
             if min(workload.kh, workload.kw) == 1 or tile_h == tile_w:
                 yield from _of_tile(TWO_D, workload, (tile_h, tile_w), core, threads)
 
 
 def applies_1d(workload: Conv2dWorkload, core: Core) -> str:
     """Return "" for what `conv2d_winograd` computes with kernels of several rows and columns."""
-    if workload.dtype != "float32":
-        return f"no {workload.dtype} transforms of one dimension"
+    if workload.types != FLOAT32:
+        return f"no {workload.types} transforms of one dimension"
     if min(workload.kh, workload.kw) == 1:
         return "for kernels of one row or column conv2d_winograd is one-dimensional itself"
-    lanes = core.lanes(workload.dtype)
+    lanes = core.lanes(workload.types.acc)
     if workload.ci % lanes or workload.co % lanes:
         return f"channels are no multiple of {lanes}: conv2d_winograd has forms for that"
     return applies(workload, core)
@@ -86,15 +87,15 @@ def applies_1d(workload: Conv2dWorkload, core: Core) -> str:
 
 def configs_1d(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Config]:
     """Yield the configurations of `conv2d_winograd_1d` worth estimating."""
-    for tile_w in sizes(workload.kw, workload.dtype):
+    for tile_w in sizes(workload.kw, workload.types.acc):
         yield from _of_tile(ONE_D, workload, (1, tile_w), core, threads)
 
 
 def _of_tile(
     name: str, workload: Conv2dWorkload, tile: tuple[int, int], core: Core, threads: int
 ) -> Iterator[Config]:
-    for kernel in kernels_for(core.isa, workload.dtype):
-        lanes = core.lanes(workload.dtype)
+    for kernel in kernels_for(core, workload.types):
+        lanes = core.lanes(workload.types.acc)
         # Lanes of the last panel may be empty where those of the last vector are as well.
         empty = -workload.co % kernel.nr
         if empty < (lanes if workload.co % lanes else 1) and _leaves_registers(kernel, core):
@@ -115,7 +116,7 @@ def _suits_tiles(kernel: Microkernel, tiles: int, core: Core) -> bool:
     """Whether it is the lowest kernel of its width that needs fewest calls for a block."""
     heights = [
         k.mr
-        for k in kernels_for(core.isa, kernel.dtype)
+        for k in kernels_for(core, kernel.types)
         if k.nr == kernel.nr and k.mr <= tiles and _leaves_registers(k, core)
     ]
     if not heights:
@@ -161,7 +162,7 @@ def _chunked(
 ) -> Iterator[Config]:
     """Yield a config for each number of panels that divides the output channels."""
     panels = math.ceil(workload.co / kernel.nr)
-    lanes = core.lanes(workload.dtype)
+    lanes = core.lanes(workload.types.acc)
     layouts = preferred(workload.ci, 1, lanes), preferred(workload.co, 1, lanes)
     # The last panel of an NHWC image is in the same chunk as all others.
     least = 1 if block_of(layouts[1]) else panels

@@ -74,9 +74,9 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
         Cycles by cause; the footprint of V, P and the weights per cache level.
     """
     geo = geometry(workload, config)
-    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
+    kernel = kernel_of(core, config.mr, config.nr, workload.types)
     v, p = geo.v_bytes, geo.p_bytes
-    weights = workload.item_bytes * math.prod(geo.packed_shape)
+    weights = workload.types.b_bytes * math.prod(geo.packed_shape)
     by_channels = config.loop_order == CHANNELS
     share = _share(geo, threads)
     cycles = {name: value * share for name, value in _products(geo, kernel, core).items()}
@@ -153,7 +153,7 @@ def _products(geo: WinogradGeometry, kernel: Microkernel, core: Core) -> dict[st
 
 def _l2_bytes(geo: WinogradGeometry, core: Core, rows: int) -> float:
     """Bytes from L2 per step of a product: V and the panel of weights."""
-    item = geo.workload.item_bytes
+    item = geo.workload.types.a_bytes
     conflicts = CONFLICTS * conflict_bytes(core, rows, geo.workload.ci * item)
     return item * (rows + geo.config.nr) + conflicts
 
@@ -181,10 +181,10 @@ def _kept_cycles(core: Core, size: float, level: int, geo: WinogradGeometry, sha
 def _input_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
     """Cycles of transforming all patches: each point is loaded, stored and computed twice."""
     w = geo.workload
-    size = w.n * w.ci * w.h * w.w * w.item_bytes
+    size = w.n * w.ci * w.h * w.w * w.types.a_bytes
     source = level_holding(core, size, threads)
     image = size / bytes_per_cycle(core, source)
-    vectors = geo.blocks * math.ceil(w.ci / core.lanes(w.dtype))
+    vectors = geo.blocks * math.ceil(w.ci / core.lanes(w.types.acc))
     work = vectors * geo.input_work * _transform_cycles(geo, core)
     return work + (image if source not in (1, 2) else 0.0)
 
@@ -192,8 +192,8 @@ def _input_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
 def _output_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
     """Cycles of transforming all products and of the epilogue."""
     w = geo.workload
-    vectors = geo.blocks * math.ceil(w.co / core.lanes(w.dtype))
-    size = w.n * w.co * w.oh * w.ow * w.item_bytes
+    vectors = geo.blocks * math.ceil(w.co / core.lanes(w.types.acc))
+    size = w.n * w.co * w.oh * w.ow * w.types.out_bytes
     level = level_holding(core, size, threads)
     image = 0.0 if level in (1, 2) else size / bytes_per_cycle(core, level)
     return vectors * geo.output_work * _transform_cycles(geo, core) + image

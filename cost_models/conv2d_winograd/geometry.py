@@ -136,13 +136,13 @@ class WinogradGeometry(ConvGeometry):
     def v_bytes(self) -> int:
         """Size of the transformed input of a block."""
         w = self.workload
-        return w.item_bytes * matrices_elements(self.points, self.v_rows, w.ci, self.lanes)
+        return w.types.a_bytes * matrices_elements(self.points, self.v_rows, w.ci, self.lanes)
 
     @property
     def p_bytes(self) -> int:
         """Size of the products of a block and a chunk."""
         elements = matrices_elements(self.points, self.tiles, self.config.nc, self.lanes)
-        return self.workload.item_bytes * elements
+        return self.workload.types.acc_bytes * elements
 
     @property
     def lanes(self) -> int:

@@ -33,7 +33,7 @@ _TILE_SIZES = range(2, 7)
 def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
     """Return the choices of `conv2d_winograd`: F(m, r), blocks, chunks, order and passes."""
     w = workload
-    tiles = list(itertools.product(*(sizes(r, w.dtype, _TILE_SIZES) for r in (w.kh, w.kw))))
+    tiles = list(itertools.product(*(sizes(r, w.types.acc, _TILE_SIZES) for r in (w.kh, w.kw))))
     # A kernel of one row or column takes one pass anyhow.
     passes = ("", FLAT) if min(w.kh, w.kw) > 1 else ("",)
     own = (
@@ -46,7 +46,7 @@ def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
 def space_1d(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
     """Return the choices of `conv2d_winograd_1d`: F(m, r), blocks, chunks and rings."""
     w = workload
-    tiles: list[Value] = [(1, tile_w) for tile_w in sizes(w.kw, w.dtype, _TILE_SIZES)]
+    tiles: list[Value] = [(1, tile_w) for tile_w in sizes(w.kw, w.types.acc, _TILE_SIZES)]
 
     def rings(c: Config) -> list[int]:
         blocks = math.ceil(w.oh / c.oh_block)
@@ -59,7 +59,7 @@ def _space(
     name: str, workload: Conv2dWorkload, core: Core, tiles: list[Value], own: tuple[Axis, ...]
 ) -> Space:
     """Return a space with axes of its own between those of blocks and those of the products."""
-    w, lanes = workload, core.lanes(workload.dtype)
+    w, lanes = workload, core.lanes(workload.types.acc)
     layouts = preferred(w.ci, 1, lanes), preferred(w.co, 1, lanes)
 
     def rows(c: Config) -> list[int]:
@@ -74,7 +74,7 @@ def _space(
         row_tiles = geometry(w, c).row_tiles
         # Lanes of the last panel may be empty where those of the last vector are as well.
         most = lanes if w.co % lanes else 1
-        offered = (k for k in kernels_for(core.isa, w.dtype) if -w.co % k.nr < most)
+        offered = (k for k in kernels_for(core, w.types) if -w.co % k.nr < most)
         return [(k.mr, k.nr) for k in offered if k.mr <= row_tiles]
 
     def chunks(c: Config) -> list[int]:
@@ -92,7 +92,7 @@ def _space(
             *own,
             Axis("block", ("mr", "nr"), kernels),
             single("nc", chunks),
-            single("kr", lambda _: unrolls(w.ci)),
+            single("unroll", lambda _: unrolls(w.ci)),
             single("prefetch", lambda _: (0, 1)),
         ),
     )

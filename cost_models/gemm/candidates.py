@@ -14,7 +14,7 @@ from tvm_blislike.cost_models.cache_blocking import cache_blocking
 from tvm_blislike.cost_models.data_types import missing, most_steps
 from tvm_blislike.cost_models.gemm.geometry import B_OUTSIDE, IN_PLACE, LOOP_ORDERS, PACKED
 from tvm_blislike.cost_models.roofline import l2_bytes
-from tvm_blislike.hardware import Core, dtype_bits
+from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import GemmWorkload
@@ -34,7 +34,7 @@ def applies(workload: GemmWorkload, core: Core) -> str:
 
 def configs(workload: GemmWorkload, core: Core, threads: int) -> Iterator[Config]:
     """Yield the configurations worth estimating."""
-    for kernel in kernels_for(core.isa, workload.dtype):
+    for kernel in kernels_for(core, workload.types):
         widest = math.ceil(workload.n / kernel.lanes) * kernel.lanes
         if kernel.mr > workload.m or kernel.nr > widest:
             continue
@@ -105,7 +105,7 @@ def _depths(
         kernel.nr,
         loop_order=order,
         threads=threads,
-        dtype=workload.dtype,
+        dtype=workload.types.a,
         k=workload.k,
     )
     blocks = math.ceil(workload.k / max(model.kc, MIN_KC))
@@ -115,14 +115,14 @@ def _depths(
 
 def _deepest(workload: GemmWorkload) -> int:
     """Steps of k in the fewest equal blocks that the data type allows."""
-    return math.ceil(workload.k / math.ceil(workload.k / most_steps(workload.dtype)))
+    return math.ceil(workload.k / math.ceil(workload.k / most_steps(workload.types)))
 
 
 def _most_tiles(
     kernel: Microkernel, kc: int, order: str, core: Core, threads: int
 ) -> tuple[int, int]:
     """Tiles along m and n that a block may have: one operand's block stays in L2."""
-    step = kc * dtype_bits(kernel.dtype) // 8
+    step = kc * kernel.types.a_bytes
     a_panel, b_panel = kernel.mr * step, kernel.nr * step
     room = L2_PLANNED * l2_bytes(core, threads)
     if order == B_OUTSIDE:

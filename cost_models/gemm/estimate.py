@@ -49,7 +49,7 @@ def estimate(workload: GemmWorkload, config: Config, core: Core, threads: int) -
         Cycles by cause; the footprint of a panel, a block, and the operand that passes by.
     """
     geo = GemmGeometry(workload, config)
-    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
+    kernel = kernel_of(core, config.mr, config.nr, workload.types)
     loop = geo.parallel_loop(threads)
     share = geo.share(loop, threads) if loop else 1.0
     cycles = {name: value * share for name, value in _calls(geo, kernel, core).items()}
@@ -66,12 +66,12 @@ def workspace_bytes(workload: GemmWorkload, config: Config, threads: int) -> int
     geo = GemmGeometry(workload, config)
     block = geo.block_m * config.mr * geo.kc if geo.packs(geo.kc) else 0
     partial = workload.m * workload.n * workload.batch if geo.blocks_k > 1 else 0
-    return workload.item_bytes * block * threads + _sum_bytes(workload) * partial
+    return workload.types.a_bytes * block * threads + _sum_bytes(workload) * partial
 
 
 def _sum_bytes(workload: GemmWorkload) -> int:
     """Size of a sum over blocks of k."""
-    return dtype_bits(sum_dtype(workload.dtype)) // 8
+    return dtype_bits(sum_dtype(workload.types)) // 8
 
 
 def _calls(geo: GemmGeometry, kernel: Microkernel, core: Core) -> dict[str, float]:
@@ -99,10 +99,11 @@ def _calls(geo: GemmGeometry, kernel: Microkernel, core: Core) -> dict[str, floa
 
 def _l2_bytes(geo: GemmGeometry, core: Core, height: int, width: int) -> float:
     """Bytes from L2 per step of k: the panel that passes by, and the other if L1 is too small."""
-    a, b = height * geo.workload.item_bytes, width * geo.workload.item_bytes
+    types = geo.workload.types
+    a, b = height * types.a_bytes, width * types.b_bytes
     crowded = (a + b) * geo.kc > share_bytes(core, 1, 1) or geo.calls_per_panel() == 1
     if not geo.packs(geo.kc):
-        a += conflict_bytes(core, height, geo.workload.k * geo.workload.item_bytes)
+        a += conflict_bytes(core, height, geo.workload.k * types.a_bytes)
     if crowded:
         return a + b
     return a if geo.config.loop_order == B_OUTSIDE else b
@@ -112,10 +113,16 @@ def _packing_cycles(geo: GemmGeometry, core: Core, threads: int) -> float:
     w = geo.workload
     if not geo.packs(geo.kc):
         return 0.0
-    a_bytes = w.batch * w.m * w.k * w.item_bytes
+    a_bytes = w.batch * w.m * w.k * w.types.a_bytes
     beyond = level_holding(core, a_bytes, threads) not in (1, 2)
     vectors = a_bytes * 8 / core.vector_bits
     return vectors * PACK_CYCLES[beyond] * _passes(geo)[0]
+
+
+def _panel_bytes(geo: GemmGeometry) -> tuple[int, int]:
+    """Sizes of a panel of A and of one of B."""
+    types, c = geo.workload.types, geo.config
+    return types.a_bytes * geo.kc * c.mr, types.b_bytes * geo.kc * c.nr
 
 
 def _passes(geo: GemmGeometry) -> tuple[int, int]:
@@ -128,8 +135,9 @@ def _stream_cycles(geo: GemmGeometry, core: Core, threads: int, loop: str, share
     w, c = geo.workload, geo.config
     # Panels of B are whole: 1000 columns are 1056 in panels of 96 and as much slower, 1008 in 48.
     columns = geo.tiles_n * c.nr
-    a_bytes, b_bytes, c_bytes = (w.item_bytes * s for s in (w.m * w.k, w.k * columns, w.m * w.n))
-    a_panel, b_panel = (w.item_bytes * geo.kc * tile for tile in (c.mr, c.nr))
+    a_bytes, b_bytes = w.types.a_bytes * w.m * w.k, w.types.b_bytes * w.k * columns
+    c_bytes = w.types.out_bytes * w.m * w.n
+    a_panel, b_panel = _panel_bytes(geo)
     passes_a, passes_b = _passes(geo)
     room = share_bytes(core, 2, threads)
     if c.loop_order == B_OUTSIDE and geo.block_m * a_panel + 2 * b_panel > room:
@@ -153,7 +161,7 @@ def _stream_cycles(geo: GemmGeometry, core: Core, threads: int, loop: str, share
 
 def _footprint(geo: GemmGeometry, core: Core, threads: int) -> tuple[Placed, ...]:
     c = geo.config
-    a_panel, b_panel = (geo.workload.item_bytes * geo.kc * tile for tile in (c.mr, c.nr))
+    a_panel, b_panel = _panel_bytes(geo)
     a_block, b_block = geo.block_m * a_panel, geo.block_n * b_panel
     if c.loop_order == B_OUTSIDE:
         sizes = [("Br", b_panel), ("Ac", a_block), ("Bc", b_block)]

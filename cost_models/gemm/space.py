@@ -24,11 +24,11 @@ def space(workload: GemmWorkload, core: Core, threads: int) -> Space:
     w = workload
 
     def kernels(_: Config) -> list[Value]:
-        offered = kernels_for(core.isa, w.dtype)
+        offered = kernels_for(core, w.types)
         return [(k.mr, k.nr) for k in offered if k.mr <= w.m and k.nr < w.n + k.lanes]
 
     def depths(_: Config) -> list[int]:
-        fewest = math.ceil(w.k / most_steps(w.dtype))
+        fewest = math.ceil(w.k / most_steps(w.types))
         blocks = range(fewest, math.ceil(w.k / _LEAST_KC) + 1)
         return sorted({math.ceil(w.k / count) for count in blocks})
 
@@ -39,7 +39,7 @@ def space(workload: GemmWorkload, core: Core, threads: int) -> Space:
         if not c.prefetch or _kernel(c, w, core).a_by_lane:
             return (0,)
         # At least a step: shorter distances make the same code.
-        return tuple(d for d in _DISTANCES if d == 0 or d >= c.nr * w.item_bytes)
+        return tuple(d for d in _DISTANCES if d == 0 or d >= c.nr * w.types.b_bytes)
 
     return Space(
         Config("gemm"),
@@ -50,7 +50,7 @@ def space(workload: GemmWorkload, core: Core, threads: int) -> Space:
             single("mc", lambda c: parts(w.m, c.mr)),
             single("nc", lambda c: parts(w.n, c.nr)),
             single("data_layout", lambda c: packings(w, c.mr, c.kc), "packing of A"),
-            single("kr", lambda c: unrolls(c.kc) if _unrolls(c, w, core) else (4,)),
+            single("unroll", lambda c: unrolls(c.kc) if _unrolls(c, w, core) else (4,)),
             single("prefetch", lambda _: (0, 1)),
             single("prefetch_bytes", distances),
             single("parallel", lambda c: GemmGeometry(w, c).parallel_loops(threads)),
@@ -59,10 +59,10 @@ def space(workload: GemmWorkload, core: Core, threads: int) -> Space:
 
 
 def _kernel(config: Config, workload: GemmWorkload, core: Core) -> Microkernel:
-    return kernel_of(core.isa, config.mr, config.nr, workload.dtype)
+    return kernel_of(core, config.mr, config.nr, workload.types)
 
 
 def _unrolls(config: Config, workload: GemmWorkload, core: Core) -> bool:
-    """Whether the k loop follows `Config.kr`."""
+    """Whether the k loop follows `Config.unroll`."""
     kernel = _kernel(config, workload, core)
     return kernel.loads_a_vectors or not kernel.a_by_lane

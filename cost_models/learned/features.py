@@ -109,8 +109,8 @@ def _bytes(workload: Workload) -> dict[str, int]:
         elements = (w.n * w.ci * w.h * w.w, filters, w.n * w.co * w.oh * w.ow)
     else:
         return {}
-    names = ("input", "weights", "output")
-    return {name: w.item_bytes * n for name, n in zip(names, elements, strict=True)}
+    sizes = {"input": w.types.a_bytes, "weights": w.types.b_bytes, "output": w.types.out_bytes}
+    return {name: size * n for (name, size), n in zip(sizes.items(), elements, strict=True)}
 
 
 def _shape(workload: Workload) -> dict[str, float]:

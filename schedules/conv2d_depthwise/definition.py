@@ -74,7 +74,7 @@ def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor
         o, i = ov * config.nr + lane, inner[0] if inner else 0
         if workload.co % config.nr == 0:
             return weights[o, i, ry, rx]
-        zero = tirx.const(0, workload.dtype)
+        zero = tirx.const(0, workload.types.a)
         return tirx.if_then_else(o < workload.co, weights[o, i, ry, rx], zero)
 
     return te.compute(geo.packed_shape, value, name="packed_weights")
@@ -111,7 +111,7 @@ def compute(
         scaled = value * packed[(ov, *inner, ry, rx, lane)]
         if inside is not None:
             # The product, not the pixel: outside the image nothing is left to multiply.
-            scaled = tirx.if_then_else(inside, scaled, tirx.const(0, workload.dtype))
+            scaled = tirx.if_then_else(inside, scaled, tirx.const(0, workload.types.a))
         return te.sum(scaled, [*inner, ry, rx])
 
     shape = (workload.n, geo.vectors, geo.tiles_h, geo.tiles_w, th, tw, nr)

@@ -78,7 +78,7 @@ def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor
         ii, j = (0, *last) if geo.window else last
         channel = t * config.nr + j
         loaded = weights[g * geo.co_group + channel, ib * geo.ci_block + ii, ry, rx]
-        return tirx.if_then_else(channel < geo.co_group, loaded, tirx.const(0, workload.dtype))
+        return tirx.if_then_else(channel < geo.co_group, loaded, tirx.const(0, workload.types.b))
 
     return te.compute(geo.packed_shape, value, name="packed_weights")
 
@@ -110,7 +110,7 @@ def compute(
     )
     mh, mw = config.tile_h, config.tile_w
     (sh, sw), (dh, dw) = workload.stride, workload.dilation
-    wide = sum_dtype(workload.dtype)
+    wide = sum_dtype(workload.types)
     by_block = geo.ci_blocks > 1
     units = geo.sum_units // geo.chunks
     ib = te.reduce_axis((0, units if by_block else 1), "ib")
@@ -153,18 +153,18 @@ def compute(
         g, block = _group_of(ob, geo.co_blocks, workload.groups)
         tile, lane = block // geo.blocks, block % geo.blocks * geo.co_block + oi
         value = acc[n, g, tile, y // mh, x // mw, y % mh, x % mw, lane]
-        return value.astype(workload.dtype)
+        return value.astype(workload.types.out)
 
     def from_channels(n: Any, y: Any, x: Any, channel: Any) -> Any:
         g, inner = _group_of(channel, geo.co_group, workload.groups)
         at = (n, g, inner // config.nr, y // mh, x // mw, y % mh, x % mw)
-        value = acc[(*at, inner % config.nr)].astype(workload.dtype)
+        value = acc[(*at, inner % config.nr)].astype(workload.types.out)
         if geo.tiles > 1 or geo.co_group == config.nr:
             return value
         last = acc[(*at, config.nr - 1)]
         # Always true and simplified away later; naming the last column keeps `compute_at` from
         # cutting the block of C, whose lanes beyond the channels only the micro-kernel sees.
-        return tirx.if_then_else(channel < workload.co, value, last.astype(workload.dtype))
+        return tirx.if_then_else(channel < workload.co, value, last.astype(workload.types.out))
 
     return te.compute(
         shape_in(config.out_layout, workload.n, workload.co, workload.oh, workload.ow),

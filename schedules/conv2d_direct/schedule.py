@@ -38,7 +38,7 @@ def schedule(
     threads: int,
 ) -> None:
     """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
-    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
+    kernel = kernel_of(core, config.mr, config.nr, workload.types)
     geo = DirectGeometry(workload, config)
     epilogue = fuse_epilogue(sch)
     loops = _tile_epilogue(sch, epilogue, geo, kernel)
@@ -170,8 +170,8 @@ def _tensorize(sch: s_tir.Schedule, acc: Any, geo: DirectGeometry, kernel: Micro
     shape = UpdateShape(
         config.tile_h,
         config.tile_w,
-        kr=workload.kw if geo.window else geo.ci_block,
-        unroll=config.kr,
+        steps=workload.kw if geo.window else geo.ci_block,
+        unroll=config.unroll,
         view="window" if geo.window else "rows",
         sh=workload.stride[0],
         sw=workload.stride[1],

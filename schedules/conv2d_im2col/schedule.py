@@ -37,7 +37,7 @@ def schedule(
     threads: int,
 ) -> None:
     """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
-    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
+    kernel = kernel_of(core, config.mr, config.nr, workload.types)
     geo = Im2colGeometry(workload, config)
     epilogue = fuse_epilogue(sch)
     marked = stages(sch)
@@ -202,8 +202,8 @@ def _tensorize(
     shape = UpdateShape(
         1,
         geo.config.mr,
-        kr=steps,
-        unroll=geo.config.kr,
+        steps=steps,
+        unroll=geo.config.unroll,
         view="panel",
         in_memory=in_memory,
         in_order=core.in_order,

@@ -87,7 +87,7 @@ def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor
 
     def along_height(xi: Any, kw: Any, co: Any, ci: Any) -> Any:
         kernel_rows = [weights[co, ci, i, kw] for i in range(workload.kh)]
-        return one_pass(rows.g, xi, kernel_rows, workload.dtype)
+        return one_pass(rows.g, xi, kernel_rows, workload.types.acc)
 
     half = te.compute(
         (geo.patch_h, workload.kw, workload.co, workload.ci), along_height, name="half_weights"
@@ -96,9 +96,9 @@ def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor
     def value(chunk: Any, xi: Any, nu: Any, panel: Any, ci: Any, j: Any) -> Any:
         co = chunk * config.nc + panel * config.nr + j
         kernel_columns = [half[xi, i, co, ci] for i in range(workload.kw)]
-        zero = tirx.const(0, workload.dtype)
+        zero = tirx.const(0, workload.types.acc)
         return _where(
-            co, workload.co, one_pass(columns.g, nu, kernel_columns, workload.dtype), zero
+            co, workload.co, one_pass(columns.g, nu, kernel_columns, workload.types.acc), zero
         )
 
     return te.compute(geo.packed_shape, value, name="packed_weights")
@@ -107,7 +107,7 @@ def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor
 def error_bound(workload: Conv2dWorkload, config: Config) -> float:
     """Return the error to expect relative to the largest output (`winograd_transforms`)."""
     w = workload
-    return _error_bound(config.tile_h, config.tile_w, w.kh, w.kw, w.ci, w.dtype)
+    return _error_bound(config.tile_h, config.tile_w, w.kh, w.kw, w.ci, w.types.acc)
 
 
 @functools.cache
@@ -183,11 +183,11 @@ def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ..
 
         def pixel(j: int) -> Any:
             inside = tirx.all(y >= 0, y < w.h, x + j >= 0, x + j < w.w)
-            zero = tirx.const(0, w.dtype)
+            zero = tirx.const(0, w.types.acc)
             return tirx.if_then_else(inside, loaded(n, ib, y, x + j, lane), zero)
 
         pixels = [pixel(j) for j in range(geo.patch_w)]
-        return select(nu, pixels) if geo.flat else one_pass(columns.bt, nu, pixels, w.dtype)
+        return select(nu, pixels) if geo.flat else one_pass(columns.bt, nu, pixels, w.types.acc)
 
     shape = (*grid, geo.block_h, geo.block_w, geo.in_blocks, geo.patch_h, geo.patch_w, block)
     patch = te.compute(shape, patch_row, name="patch_rows", attrs=stage("patch_rows"))
@@ -197,10 +197,10 @@ def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ..
         lane = channel % block
         if geo.flat:
             pixels = [patch[(*at, *pixel, lane)] for pixel in np.ndindex(geo.patch_h, geo.patch_w)]
-            result = flat_pass(rows.bt, columns.bt, (xi, nu), pixels, w.dtype)
+            result = flat_pass(rows.bt, columns.bt, (xi, nu), pixels, w.types.acc)
         else:
             column = [patch[(*at, i, nu, lane)] for i in range(geo.patch_h)]
-            result = one_pass(rows.bt, xi, column, w.dtype)
+            result = one_pass(rows.bt, xi, column, w.types.acc)
         return _where(channel, w.ci, result, patch[(*at, 0, 0, block - 1)], block)
 
     return te.compute(
@@ -233,9 +233,9 @@ def _output_transform(geo: WinogradGeometry, products: te.Tensor) -> te.Tensor:
         place = (channel // c.nr, t, channel % c.nr + lane)
         if geo.flat:
             patch = [products[(*block, *p, *place)] for p in np.ndindex(geo.patch_h, geo.patch_w)]
-            return flat_pass(rows.at, columns.at, (a, nu), patch, w.dtype)
+            return flat_pass(rows.at, columns.at, (a, nu), patch, w.types.acc)
         column = [products[(*block, xi, nu, *place)] for xi in range(geo.patch_h)]
-        return one_pass(rows.at, a, column, w.dtype)
+        return one_pass(rows.at, a, column, w.types.acc)
 
     shape = (w.n, geo.out_blocks, geo.tiles_h, geo.tiles_w, *geo.half_shape, lanes)
     half = te.compute(shape, tile_column, name="tile_columns", attrs=stage("tile_columns"))
@@ -244,7 +244,7 @@ def _output_transform(geo: WinogradGeometry, products: te.Tensor) -> te.Tensor:
         at = (n, ob, y // c.tile_h, x // c.tile_w, y % c.tile_h)
         values = [half[(*at, nu, lane)] for nu in range(geo.half_shape[1])]
         b = x % c.tile_w
-        result = select(b, values) if geo.flat else one_pass(columns.at, b, values, w.dtype)
+        result = select(b, values) if geo.flat else one_pass(columns.at, b, values, w.types.acc)
         return _where(ob * lanes + lane, w.co, result, half[(*at, 0, lanes - 1)], lanes)
 
     def of_channels(n: Any, y: Any, x: Any, channel: Any) -> Any:

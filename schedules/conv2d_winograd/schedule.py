@@ -40,7 +40,7 @@ def schedule(
     threads: int,
 ) -> None:
     """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
-    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
+    kernel = kernel_of(core, config.mr, config.nr, workload.types)
     geo = WinogradGeometry(workload, config)
     epilogue = fuse_epilogue(sch)
     marked = stages(sch)
@@ -128,7 +128,7 @@ def tensorize(sch: s_tir.Schedule, acc: Any, geo: WinogradGeometry, kernel: Micr
     sch.reorder(*rows, k, i, j)
     sch.unannotate(acc, STAGE)
     sch.vectorize(unroll_block(sch, sch.decompose_reduction(acc, [*rows, k][0]), kernel))
-    shape = UpdateShape(1, config.mr, kr=geo.workload.ci, unroll=config.kr)
+    shape = UpdateShape(1, config.mr, steps=geo.workload.ci, unroll=config.unroll)
     call_kernel(sch, acc, sch.get_loops(acc)[-3:], kernel, shape)
 
 

@@ -186,7 +186,7 @@ def schedule(
     threads: int,
 ) -> None:
     """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
-    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
+    kernel = kernel_of(core, config.mr, config.nr, workload.types)
     geo = Winograd1dGeometry(workload, config)
     epilogue = fuse_epilogue(sch)
     marked = stages(sch)

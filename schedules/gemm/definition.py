@@ -60,7 +60,7 @@ def pack_b_te(workload: GemmWorkload, config: Config, b: te.Tensor) -> te.Tensor
     def value(s: Any, jt: Any, p: Any, j: Any) -> Any:
         column = jt * config.nr + j
         loaded = b[p, column] if shared else b[s, p, column]
-        return tirx.if_then_else(column < workload.n, loaded, tirx.const(0, workload.dtype))
+        return tirx.if_then_else(column < workload.n, loaded, tirx.const(0, workload.types.b))
 
     shape = (1 if shared else workload.batch, geo.tiles_n, workload.k, config.nr)
     return te.compute(shape, value, name="pack_b", attrs=stage("pack_b"))
@@ -112,7 +112,7 @@ def compute(
             attrs=stage(name),
         )
 
-    wide = sum_dtype(workload.dtype)
+    wide = sum_dtype(workload.types)
 
     def product(a_at: Any, first: int, blocks: int, steps: int, name: str, dtype: str) -> te.Tensor:
         pc = te.reduce_axis((0, blocks), "pc")
@@ -131,13 +131,13 @@ def compute(
         a_head = packed_a(0, geo.blocks_k - 1, geo.kc, "pack_a_head")
         partial = product(a_head, 0, geo.blocks_k - 1, geo.kc, "partial", wide)
     a_last = packed_a(head, 1, geo.last_k, "pack_a")
-    acc = product(a_last, head, 1, geo.last_k, "acc", workload.dtype)
+    acc = product(a_last, head, 1, geo.last_k, "acc", workload.types.acc)
 
     def tile(b: Any, i: Any, j: Any, lane: Any) -> Any:
         at = (b, j // nr, i // mr, i % mr, lane)
         if partial is None:
             return acc[at]
-        return (acc[at].astype(wide) + partial[at]).astype(workload.dtype)
+        return (acc[at].astype(wide) + partial[at]).astype(workload.types.out)
 
     def from_tiles(*index: Any) -> Any:
         b, i, j = index if len(index) == 3 else (0, *index)

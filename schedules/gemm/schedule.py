@@ -51,7 +51,7 @@ def schedule(
     threads: int,
 ) -> None:
     """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
-    kernel = kernel_of(core.isa, config.mr, config.nr, workload.dtype)
+    kernel = kernel_of(core, config.mr, config.nr, workload.types)
     geo = GemmGeometry(workload, config)
     parallel = geo.parallel_loop(threads)
     marked = stages(sch)
@@ -135,7 +135,7 @@ def _prefetch(
     if not geo.config.prefetch or kernel.a_by_lane:
         return
     mr, nr, calls = geo.config.mr, geo.config.nr, geo.calls_per_panel()
-    row_bytes = nr * geo.workload.item_bytes
+    row_bytes = nr * geo.workload.types.b_bytes
     around = loops[_inner(geo.config)[1]]
     distance = geo.config.prefetch_bytes or AHEAD_BYTES
     ahead = {"operand": 1, "steps": max(1, distance // row_bytes), "elements": nr}
@@ -174,7 +174,7 @@ def _tensorize(
     sch.reorder(pc, p, i, j)
     sch.unannotate(acc, STAGE)
     sch.vectorize(unroll_block(sch, sch.decompose_reduction(acc, pc), kernel))
-    shape = UpdateShape(1, geo.config.mr, kr=steps, unroll=geo.config.kr)
+    shape = UpdateShape(1, geo.config.mr, steps=steps, unroll=geo.config.unroll)
     call_kernel(sch, acc, (p, i, j), kernel, shape)
 
 
@@ -201,14 +201,14 @@ def _schedule_partial(
         place = max(outer.index("ic"), outer.index("pc"))
         _place_packing(sch, marked["pack_a_head"], loops[outer[place]], geo, kernel)
     sch.unannotate(partial, STAGE)
-    wide, dtype = sum_dtype(geo.workload.dtype), geo.workload.dtype
+    wide = sum_dtype(geo.workload.types)
     shape = UpdateShape(
         1,
         config.mr,
-        kr=geo.kc,
-        unroll=config.kr,
+        steps=geo.kc,
+        unroll=config.unroll,
         in_memory=True,
-        sums="" if wide == dtype else wide,
+        sums="" if wide == kernel.types.acc else wide,
     )
     call_kernel(sch, partial, (p, i, j), kernel, shape)
 

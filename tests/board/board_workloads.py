@@ -18,6 +18,7 @@ from tvm import s_tir, te
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import Implementation
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.passes.legalize import CHOICE
 from tvm_blislike.schedules.common import stages
@@ -45,7 +46,7 @@ def random_kernel(
     rng = random.Random(seed)
     for _ in range(_TRIES):
         workload = _gemm(rng) if implementation.kind == "gemm" else _convolution(rng)
-        workload = workload and replace(workload, dtype=dtype)
+        workload = workload and replace(workload, types=Types.of(dtype))
         if workload is None or implementation.applies(workload, core):
             continue
         configs = list(implementation.configs(workload, core, threads))
@@ -78,20 +79,20 @@ def gemm_kernel(
     """Return one matrix product; a bias is one value per column."""
     w, rng = workload, np.random.default_rng(7)
     batch = (w.batch,) if w.batch > 1 else ()
-    a = rng.standard_normal((*batch, w.m, w.k)).astype(w.dtype)
-    b = (rng.standard_normal((w.k, w.n)) / np.sqrt(w.k)).astype(w.dtype)
+    a = rng.standard_normal((*batch, w.m, w.k)).astype(w.types.a)
+    b = (rng.standard_normal((w.k, w.n)) / np.sqrt(w.k)).astype(w.types.a)
     packed = implementation.pack(w, config, b)
     data, constant = params = [
-        te.placeholder(x.shape, w.dtype, n) for x, n in ((a, "a"), (packed, "b"))
+        te.placeholder(x.shape, w.types.a, n) for x, n in ((a, "a"), (packed, "b"))
     ]
     value = implementation.compute(w, config, data, constant)
     wanted, operands = reference.gemm(a.astype(np.float32), b.astype(np.float32)), []
     for number, step in enumerate(steps):
         operand = None
         if step not in ACTIVATIONS:
-            values = rng.standard_normal(_operand(step, wanted.shape)).astype(w.dtype)
+            values = rng.standard_normal(_operand(step, wanted.shape)).astype(w.types.a)
             operands.append(values)
-            operand = te.placeholder(values.shape, w.dtype, f"operand_{number}")
+            operand = te.placeholder(values.shape, w.types.a, f"operand_{number}")
             params.append(operand)
         value = _step(value, step, operand, f"step_{number}")
         wanted = _reference_step(wanted, step, operands[-1] if operand is not None else None)

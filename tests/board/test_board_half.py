@@ -36,7 +36,7 @@ TOLERANCE = 1.5e-2
 
 def _product(kernel: Microkernel, number: int) -> Product:
     """Blocks cut along rows and columns; the ways that A and C lie in memory take turns."""
-    row = {"mh": 1, "mw": kernel.mr, "kr": 13}
+    row = {"mh": 1, "mw": kernel.mr, "steps": 13}
     shapes = [
         UpdateShape(**row, view="panel"),
         UpdateShape(**row, in_memory=True, sums="float32"),

@@ -82,7 +82,7 @@ def test_half_precision_is_measured_there(tracker: str, tmp_path: Path) -> None:
     assert tuned["emulated"] and tuned["measured"] == 3
     records, bad = files.read(arguments[-3])
     assert not bad and [r.context for r in records] == ["emulated"] * 3
-    assert {(r.status, r.workload.dtype) for r in records} == {("ok", "float16")}
+    assert {(r.status, r.workload.types.out) for r in records} == {("ok", "float16")}
 
 
 def test_a_board_for_another_target_is_refused(tracker: str, common: list[str]) -> None:

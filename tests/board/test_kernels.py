@@ -70,7 +70,7 @@ def test_tiles_that_are_packed_as_they_are_needed_may_be_cut(
             "conv2d_im2col",
             mr=mr,
             nr=nr,
-            kr=4,
+            unroll=4,
             mc=-(-32 // (nr if columns else mr)) * (nr if columns else mr),
             kc=64,
             loop_order=order,

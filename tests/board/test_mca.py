@@ -38,7 +38,7 @@ def _figures() -> Iterator[tuple[str, str, str, float, float, float]]:
             core, seen = heading[1], Counter()
         elif line.startswith("neon_f"):
             name, view, cycles, share, simulated, *_ = line.split()
-            kind = get_kernel(name).dtype, view
+            kind = get_kernel(name).types.a, view
             if seen[kind] in PLACES:
                 yield core, view, name, float(cycles), float(share), float(simulated)
             seen[kind] += 1

@@ -72,7 +72,7 @@ def odd_shapes(
 
 def check_registers(config: Config, core: Core) -> None:
     """Raise AssertionError when the micro-kernel is not listed or exceeds the registers."""
-    kernel = kernel_of(core.isa, config.mr, config.nr)
+    kernel = kernel_of(core, config.mr, config.nr)
     assert kernel.registers <= core.vector_registers
 
 

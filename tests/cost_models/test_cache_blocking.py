@@ -131,7 +131,7 @@ problem = st.one_of(st.none(), st.integers(1, 5000))
     core=random_cores(),
     mr=tiles,
     nr=tiles,
-    kr=st.sampled_from([1, 2, 4, 8]),
+    unroll=st.sampled_from([1, 2, 4, 8]),
     loop_order=st.sampled_from(LOOP_ORDERS),
     threads=st.integers(1, 128),
     dtype=st.sampled_from(["float32", "float16", "int8", "float64"]),
@@ -140,18 +140,19 @@ problem = st.one_of(st.none(), st.integers(1, 5000))
     k=problem,
 )
 @example(Core.named("cortex-a57"), 8, 12, 4, "B3A2C0", 4, "float32", 1, 1, 1)
-def test_any_core_gets_usable_blocks(core, mr, nr, kr, loop_order, threads, dtype, m, n, k):
+def test_any_core_gets_usable_blocks(core, mr, nr, unroll, loop_order, threads, dtype, m, n, k):
     blocking = cache_blocking(
-        core, mr, nr, kr=kr, loop_order=loop_order, threads=threads, dtype=dtype, m=m, n=n, k=k
+        *(core, mr, nr),
+        **dict(unroll=unroll, loop_order=loop_order, threads=threads, dtype=dtype, m=m, n=n, k=k),
     )
     mc, nc, kc = blocking.mc, blocking.nc, blocking.kc
     assert mc >= mr and mc % mr == 0
     assert nc >= nr and nc % nr == 0
-    assert kc >= 1 and (kc % kr == 0 or kc < kr or kc == k)
+    assert kc >= 1 and (kc % unroll == 0 or kc < unroll or kc == k)
     for block, size, tile in ((mc, m, mr), (nc, n, nr), (kc, k, 1)):
         assert size is None or block < size + tile
     role = roles(loop_order)
-    block, tile = {"m": mc, "n": nc, "k": kc}, {"m": mr, "n": nr, "k": kr}
+    block, tile = {"m": mc, "n": nc, "k": kc}, {"m": mr, "n": nr, "k": unroll}
     registers, stationary, streaming, middle, outer = blocking.footprint
     assert registers.operand == f"{role.registers}r" and registers.level == 0
     # Both micro-panels fit in this thread's L1 share, unless they are as short as can be.

@@ -94,7 +94,7 @@ def test_haswell_6x16():
     # L3 8M/16w, inclusive: way 524288; Ac = 288*672 = 193536 -> 1 way; 14 ways
     #   nc = 14*524288 / 672 = 10922.7 -> 682*16 = 10912 (Low et al. 10784, with kc = 170)
     assert sizes(Core.named("haswell"), 6, 16) == (288, 10912, 168)
-    assert sizes(Core.named("haswell"), 6, 16, kr=1) == (288, 10784, 170)  # exactly published
+    assert sizes(Core.named("haswell"), 6, 16, unroll=1) == (288, 10784, 170)  # exactly published
 
 
 def test_skylake_avx512_32x12_one_slice_of_l3():

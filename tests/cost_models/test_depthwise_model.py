@@ -104,7 +104,7 @@ CONFIG = Config(
     "conv2d_depthwise",
     mr=14,
     nr=16,
-    kr=0,
+    unroll=0,
     loop_order="channels",
     data_layout="NCHW16c",
     out_layout="NCHW16c",

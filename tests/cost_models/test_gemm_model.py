@@ -22,6 +22,7 @@ from tvm_blislike.cost_models.gemm.geometry import A_OUTSIDE, B_OUTSIDE, IN_PLAC
 from tvm_blislike.cost_models.roofline import ELEMENT_BESIDE, FMA_EFFICIENCY, VECTOR_BESIDE
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.schedules.gemm.definition import IMPLEMENTATION
 
@@ -72,7 +73,7 @@ def test_threads_cost_a_fork_at_most(workload: GemmWorkload, core: Core, threads
 
 
 def test_other_types_are_refused() -> None:
-    reason = IMPLEMENTATION.applies(GemmWorkload(8, 8, 8, dtype="int8"), AVX512)
+    reason = IMPLEMENTATION.applies(GemmWorkload(8, 8, 8, types=Types.of("int8")), AVX512)
     assert reason == "no int8 micro-kernels for avx512"
 
 

@@ -58,7 +58,7 @@ def check_geometry(config: Config, workload: Conv2dWorkload, core: Core) -> None
     assert geo.channels % geo.slab_channels == 0
     assert config.mc % geo.filters == 0
     assert geo.filter_blocks * geo.block_tiles >= geo.filter_tiles
-    kernel = kernel_of(core.isa, config.mr, config.nr)
+    kernel = kernel_of(core, config.mr, config.nr)
     assert kernel.panels_only or kernel.registers + 2 <= core.vector_registers
 
 
@@ -187,7 +187,7 @@ def test_shifts_are_chosen_where_loads_limit() -> None:
 @pytest.mark.parametrize("name, ratio", [("cortex-a53", 2.0 / 2.5), (AVX512.name, 1.0)])
 def test_a_shifted_vector_by_hand(name: str, ratio: float) -> None:
     core = Core.named(name)
-    kernel = max(kernels_for(core.isa, "float32"), key=lambda k: k.nr)
+    kernel = max(kernels_for(core), key=lambda k: k.nr)
     config = Config("conv2d_im2col", mr=kernel.mr, nr=kernel.nr, oh_block=4, packing="shift")
     cycles = im2col._copy_cycles(Im2colGeometry(LAYER, config), kernel, core)
     assert cycles == pytest.approx(im2col.COPY_CYCLES * ratio)

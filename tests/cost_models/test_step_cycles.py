@@ -46,7 +46,7 @@ def test_every_micro_kernel_is_on_file():
     for core in CORES:
         for view in ("rows", "panel"):
             listed = {k for c, k, v, *_ in FIGURES if (c, v) == (core, view)}
-            assert listed == set(kernels_for("neon", panels=view == "panel"))
+            assert listed == set(kernels_for(core, panels=view == "panel"))
 
 
 def test_no_loop_spills_or_moves():

@@ -17,6 +17,7 @@ from tvm_blislike.cost_models.roofline import clock_hz, share_bytes
 from tvm_blislike.hardware import Core, names
 from tvm_blislike.microkernels import kernel_of
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload
 
 CORES = [Core.named(name) for name in names()]
@@ -47,7 +48,7 @@ def room(core: Core, threads: int) -> float:
 def check(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> None:
     """Raise AssertionError when a configuration or its estimate cannot be right."""
     geo = WinogradGeometry(workload, config)
-    kernel = kernel_of(core.isa, config.mr, config.nr)
+    kernel = kernel_of(core, config.mr, config.nr)
     assert kernel.registers + 2 <= core.vector_registers
     assert config.mr <= config.mc == geo.block_h * geo.block_w
     assert geo.block_h <= geo.tiles_h and geo.block_w <= geo.tiles_w
@@ -107,7 +108,7 @@ def test_core_without_caches(core: Core) -> None:
 
 
 def test_fp16_transforms_stay_small() -> None:
-    core, half = Core.named("cortex-a76"), dataclasses.replace(LAYER, dtype="float16")
+    core, half = Core.named("cortex-a76"), dataclasses.replace(LAYER, types=Types.of("float16"))
     assert candidates.applies(half, core) == ""
     assert tile_sizes(half, core) == {(2, 2)}
     long = dataclasses.replace(half, ci=512)
@@ -164,7 +165,7 @@ def test_offers_both_orders_and_chunks() -> None:
         (dataclasses.replace(LAYER, kh=1, kw=1), "no transform for 1x1 kernels"),
         (dataclasses.replace(LAYER, kh=11, kw=11), "no transform for 11x11 kernels"),
         (dataclasses.replace(LAYER, kh=8, kw=3), "no transform for 8x3 kernels"),
-        (dataclasses.replace(LAYER, dtype="int8"), "no int8 micro-kernels"),
+        (dataclasses.replace(LAYER, types=Types.of("int8")), "no int8 micro-kernels"),
     ],
     ids=str,
 )
@@ -284,7 +285,7 @@ def test_rows_beyond_the_ways_of_l1_come_from_l2_again() -> None:
             "conv2d_winograd_1d",
             mr=mr,
             nr=nr,
-            kr=4,
+            unroll=4,
             mc=28,
             nc=nr,
             kc=512,

@@ -51,16 +51,16 @@ class Product:
         """Shape of A."""
         shape, calls = self.shape, self.calls
         if shape.view == "panel":
-            return (calls, *self.tiles[:2], shape.kr, self.kernel.mr)
+            return (calls, *self.tiles[:2], shape.steps, self.kernel.mr)
         rows, columns = (self.h - 1) * shape.sh + 1, (self.w - 1) * shape.sw + 1
         if shape.view == "window":
-            return (calls, rows, columns + (shape.kr - 1) * shape.dw)
-        return (calls, rows, columns) if shape.kr == 1 else (calls, rows, columns, shape.kr)
+            return (calls, rows, columns + (shape.steps - 1) * shape.dw)
+        return (calls, rows, columns) if shape.steps == 1 else (calls, rows, columns, shape.steps)
 
     @property
     def b_shape(self) -> tuple[int, ...]:
         """Shape of B: packed panels."""
-        return (self.calls, self.tiles[2], self.shape.kr, self.kernel.nr)
+        return (self.calls, self.tiles[2], self.shape.steps, self.kernel.nr)
 
     def a_at(self, kb: Any, yt: Any, xt: Any, ih: Any, iw: Any, k: Any) -> tuple[Any, ...]:
         """Index of A(kb, y, x, k) in memory."""
@@ -70,7 +70,7 @@ class Product:
         y, x = (yt * shape.mh + ih) * shape.sh, (xt * shape.mw + iw) * shape.sw
         if shape.view == "window":
             return (kb, y, x + k * shape.dw)
-        return (kb, y, x, k) if shape.kr > 1 else (kb, y, x)
+        return (kb, y, x, k) if shape.steps > 1 else (kb, y, x)
 
 
 def primfunc(product: Product) -> tirx.PrimFunc:
@@ -98,29 +98,29 @@ def run(function: Any, product: Product) -> float:
 def arrays(product: Product) -> list[np.ndarray]:
     """Return random A and B, and C full of NaN."""
     rng = np.random.default_rng(3)
-    dtype = product.kernel.dtype
-    a, b = (
-        rng.standard_normal(shape).astype(dtype) for shape in (product.a_shape, product.b_shape)
-    )
-    return [a, b, np.full((product.h, product.w, product.n), np.nan, product.shape.sums or dtype)]
+    types = product.kernel.types
+    a = rng.standard_normal(product.a_shape).astype(types.a)
+    b = rng.standard_normal(product.b_shape).astype(types.b)
+    c_shape, c_dtype = (product.h, product.w, product.n), product.shape.sums or types.acc
+    return [a, b, np.full(c_shape, np.nan, c_dtype)]
 
 
 def error(product: Product, c: np.ndarray) -> float:
     """Return the error of a result over what rounding may cause (1 is the limit)."""
     a, b, _ = arrays(product)
-    depth = product.calls * product.shape.kr
+    depth = product.calls * product.shape.steps
     columns = b.transpose(0, 2, 1, 3).reshape(depth, -1)[:, : product.n].astype(np.float64)
     rows = _plain_a(product, a)
     # After YNNPACK: the sum of k products of magnitude below max |a| max |b|.
     largest = np.abs(a).max().astype(np.float64) * np.abs(b).max()
-    bound = np.finfo(product.kernel.dtype).eps * (depth + 1) * largest
+    bound = np.finfo(product.kernel.types.acc).eps * (depth + 1) * largest
     return float(np.abs(c - rows @ columns).max() / bound)
 
 
 def _plain_a(product: Product, a: np.ndarray) -> np.ndarray:
     """A as (y, x, kb * k), one element after the other."""
     mh, mw = product.block[:2]
-    plain = np.empty((product.h, product.w, product.calls, product.shape.kr))
+    plain = np.empty((product.h, product.w, product.calls, product.shape.steps))
     for y, x, kb, k in np.ndindex(plain.shape):
         plain[y, x, kb, k] = a[product.a_at(kb, y // mh, x // mw, y % mh, x % mw, k)]
     return plain.reshape(product.h, product.w, -1)
@@ -128,12 +128,12 @@ def _plain_a(product: Product, a: np.ndarray) -> np.ndarray:
 
 def _define(product: Product) -> list[te.Tensor]:
     mh, mw, nr = product.block
-    dtype = product.kernel.dtype
-    a = te.placeholder(product.a_shape, dtype, name="A")
-    b = te.placeholder(product.b_shape, dtype, name="B")
-    wide = product.shape.sums or dtype
+    types = product.kernel.types
+    a = te.placeholder(product.a_shape, types.a, name="A")
+    b = te.placeholder(product.b_shape, types.b, name="B")
+    wide = product.shape.sums or types.acc
     kb = te.reduce_axis((0, product.calls), "kb")
-    k = te.reduce_axis((0, product.shape.kr), "k")
+    k = te.reduce_axis((0, product.shape.steps), "k")
 
     def block(yt: Any, xt: Any, jt: Any, ih: Any, iw: Any, j: Any) -> Any:
         factors = a[product.a_at(kb, yt, xt, ih, iw, k)], b[kb, jt, k, j]

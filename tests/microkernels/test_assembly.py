@@ -90,7 +90,7 @@ def is_ordered(kernel: Microkernel, core: str) -> bool:
     return Core.named(core).in_order and neon_in_order.fits(kernel.mr, kernel.nr)
 
 
-@pytest.mark.parametrize("kernel", kernels_for("avx512"), ids=name_of)
+@pytest.mark.parametrize("kernel", kernels_for(Core.named("sapphirerapids")), ids=name_of)
 def test_broadcast_folds_into_the_multiply_add_of_one_vector(kernel: Microkernel):
     fmas = [i for i in loop_of(kernel, "sapphirerapids") if i.is_fma]
     folded = ["{1to16}" in str(i) for i in fmas]
@@ -101,7 +101,7 @@ def test_broadcast_folds_into_the_multiply_add_of_one_vector(kernel: Microkernel
         assert all(folded) if kernel.vectors == 1 else not any(folded)
 
 
-@pytest.mark.parametrize("kernel", kernels_for("neon"), ids=name_of)
+@pytest.mark.parametrize("kernel", kernels_for(Core.named("cortex-a72")), ids=name_of)
 def test_vectors_of_a_are_multiplied_by_element(kernel: Microkernel):
     loop = loop_of(kernel, "cortex-a72")
     by_element = [str(i).endswith("]") for i in loop if i.is_fma]

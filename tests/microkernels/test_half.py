@@ -10,6 +10,7 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.inspect.assembly import count
 from tvm_blislike.inspect.kernel_code import UNROLL, k_loops
 from tvm_blislike.microkernels import HALF_KERNELS, KERNELS, get_kernel, kernels_for
+from tvm_blislike.model.types import Types
 
 # A single element may be broadcast by its load (ld1r).
 FMA = re.compile(r"fmla v\d+\.8h, v\d+\.8h, v\d+\.(h\[\d\]|8h)$")
@@ -31,7 +32,7 @@ def test_k_loops_multiply_eight_at_a_time(core: str, view: str):
 
 
 def test_they_are_a_data_type_of_their_own():
-    assert kernels_for("neon", "float16") == HALF_KERNELS
+    assert kernels_for(Core.named("cortex-a76"), Types.of("float16")) == HALF_KERNELS
     assert not set(HALF_KERNELS) & set(KERNELS)
     for kernel in HALF_KERNELS:
         assert kernel.lanes == LANES == Core.named("cortex-a76").lanes("float16")

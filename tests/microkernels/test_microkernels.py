@@ -15,6 +15,7 @@ from tvm_blislike.microkernels import (
     update_intrin,
 )
 from tvm_blislike.microkernels.intrin import shape_named
+from tvm_blislike.model.types import Types
 
 NATIVE = native_core()
 # A core that can run AVX-512 runs AVX2 as well.
@@ -25,6 +26,7 @@ TARGETS = {
     }
 }.get(NATIVE.isa, {NATIVE.isa: NATIVE.target_config(1)})
 RUNNABLE = [kernel for kernel in KERNELS if kernel.isa in TARGETS]
+CORES = {core.isa: core for core in map(Core.named, ("zen4", "haswell", "cortex-a72"))}
 UNROLL = 4
 PRIME_ROWS, PRIME_COLUMNS, PRIME_K = 31, 37, 13
 
@@ -47,7 +49,7 @@ def products(kernel: Microkernel) -> dict[str, Product]:
     """The products to run, by name."""
     found = {}
     for number, (m, n, k) in enumerate(sizes(kernel)):
-        row = {"mh": 1, "mw": kernel.mr, "kr": k}
+        row = {"mh": 1, "mw": kernel.mr, "steps": k}
         views = {
             "rows": UpdateShape(**row, unroll=UNROLL, sw=1 + number % 2),
             "window": UpdateShape(**row, unroll=1, view="window", sw=2, dw=1 + number % 2),
@@ -88,12 +90,12 @@ def test_names_tell_shapes_apart_and_find_kernels():
     assert len({kernel.name for kernel in KERNELS}) == len(KERNELS)
     for kernel in KERNELS:
         assert get_kernel(kernel.name) is kernel
-        assert kernel in kernels_for(kernel.isa, panels=True)
+        assert kernel in kernels_for(CORES[kernel.isa], kernel.types, panels=True)
         assert kernel.nr % kernel.lanes == 0
     assert get_kernel("avx512_f32_14x32").mr == 14
     with pytest.raises(KeyError, match="avx512_f32_99x16"):
         get_kernel("avx512_f32_99x16")
-    assert kernels_for("avx512", "int8") == ()
+    assert kernels_for(Core.named("zen4"), Types.of("int8")) == ()
 
 
 def test_rows_of_the_shape_must_be_those_of_the_kernel():

@@ -16,6 +16,7 @@ from tvm_blislike import Config, Conv2dWorkload, native_core
 from tvm_blislike.choose.constraints import Constraints, parse_pin
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.model.layouts import block_of
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.pipeline import compile_module
 
@@ -107,4 +108,7 @@ def test_limits_hold_for_every_option() -> None:
 
 
 def test_nothing_applies_and_nothing_is_offered() -> None:
-    assert Strategy(CORE, 1).options(dataclasses.replace(CONVOLUTIONS["1x1"], dtype="int8")) == ()
+    assert (
+        Strategy(CORE, 1).options(dataclasses.replace(CONVOLUTIONS["1x1"], types=Types.of("int8")))
+        == ()
+    )

@@ -17,6 +17,7 @@ from tvm_blislike.cli.app import app
 from tvm_blislike.cli.options import parse_bytes
 from tvm_blislike.errors import ChoiceError, UsageError
 from tvm_blislike.model.choice import Choice
+from tvm_blislike.model.types import Types
 from tvm_blislike.schedules import get_implementation
 
 CORE = Core.named("sapphirerapids")
@@ -45,7 +46,7 @@ def test_max_error_leaves_out_winograd_variants_one_by_one() -> None:
 
 
 def test_fp16_has_a_limit_of_its_own() -> None:
-    core, half = Core.named("cortex-a76"), replace(DENSE, dtype="float16")
+    core, half = Core.named("cortex-a76"), replace(DENSE, types=Types.of("float16"))
     usual = Strategy(core, 1).choose(half)
     assert (usual.config.implementation, usual.config.tile_w) == ("conv2d_winograd", 2)
     strict = Strategy(core, 1, constraints=Constraints(max_error=1e-4)).choose(half)

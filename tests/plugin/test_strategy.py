@@ -20,6 +20,7 @@ from tvm_blislike.choose.offers import Offers
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.registry import Implementation, Template
+from tvm_blislike.model.types import Types
 from tvm_blislike.onnx import frontend
 from tvm_blislike.schedules import (
     get_implementation,
@@ -33,7 +34,7 @@ DENSE = Conv2dWorkload(1, 32, 9, 11, 48, 3, 3, padding=(1, 1, 1, 1))
 DEPTHWISE = Conv2dWorkload(1, 32, 9, 11, 32, 3, 3, padding=(1, 1, 1, 1), groups=32)
 # Groups of two channels: nearly a depthwise convolution.
 PAIRS = dataclasses.replace(DEPTHWISE, groups=16)
-INT8 = dataclasses.replace(DENSE, dtype="int8")
+INT8 = dataclasses.replace(DENSE, types=Types.of("int8"))
 
 
 @pytest.fixture

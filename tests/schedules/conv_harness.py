@@ -80,17 +80,17 @@ def primfunc(
 ) -> tirx.PrimFunc:
     """Return the unscheduled PrimFunc (data, packed, operand of each step ..., result)."""
     w, layout = workload, config.out_layout
-    data = te.placeholder(shape_in(config.data_layout, w.n, w.ci, w.h, w.w), w.dtype, name="data")
+    data = te.placeholder(shape_in(config.data_layout, w.n, w.ci, w.h, w.w), w.types.a, name="data")
     implementation = get_implementation(config.implementation)
     weights = np.zeros((w.co, w.ci // w.groups, w.kh, w.kw), w.dtype)
-    packed = te.placeholder(implementation.pack(w, config, weights).shape, w.dtype, name="packed")
+    packed = te.placeholder(implementation.pack(w, config, weights).shape, w.types.b, name="packed")
     value = implementation.compute(w, config, data, packed)
     params = [data, packed]
     for number, step in enumerate(steps):
         operand = None
         if step in OPERANDS:
             shape = shape_in(layout, *operand_shape(step, w))
-            operand = te.placeholder(shape, w.dtype, name=f"{step}_{number}")
+            operand = te.placeholder(shape, w.types.out, name=f"{step}_{number}")
             params.append(operand)
         value = _step(step, value, operand, f"step_{number}")
     if reader is not None:
@@ -152,7 +152,7 @@ def arrays(workload: Conv2dWorkload, steps: Sequence[str] = ()) -> list[np.ndarr
         weights / np.float32(math.sqrt(depth)),
         *(rng.standard_normal(shape, dtype=np.float32) for shape in shapes),
     ]
-    return [value.astype(w.dtype) for value in values]
+    return [value.astype(w.types.a) for value in values]
 
 
 def expected(

@@ -17,6 +17,7 @@ from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import block_of, preferred, shape_in
 from tvm_blislike.model.registry import Implementation
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 from tvm_blislike.schedules.conv2d_depthwise.definition import IMPLEMENTATION
 from tvm_blislike.schedules.lowering import lower as lowering
@@ -340,12 +341,12 @@ def test_applies():
     assert "depthwise" in IMPLEMENTATION.applies(dense, NATIVE)
     assert "gemm" in IMPLEMENTATION.applies(GemmWorkload(1, 1, 1), NATIVE)
     assert "too large" in IMPLEMENTATION.applies(layer(32, 99, kernel=99), NATIVE)
-    half = Conv2dWorkload(1, 8, 9, 9, 8, 3, 3, groups=8, dtype="float16")
+    half = Conv2dWorkload(1, 8, 9, 9, 8, 3, 3, groups=8, types=Types.of("float16"))
     older = Core.named("cortex-a72")
     assert IMPLEMENTATION.applies(half, older) == "cortex-a72 has no float16 arithmetic"
     assert IMPLEMENTATION.applies(half, Core.named("cortex-a76")) == ""
     long = layer(32, 40, kernel=17, padding=(0, 0, 0, 0))
-    long = dataclasses.replace(long, dtype="float16")
+    long = dataclasses.replace(long, types=Types.of("float16"))
     assert "too long a sum" in IMPLEMENTATION.applies(long, Core.named("cortex-a76"))
 
 

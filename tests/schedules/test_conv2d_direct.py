@@ -25,6 +25,7 @@ from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernel_of
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.conv2d_direct.definition import IMPLEMENTATION
 
@@ -151,7 +152,7 @@ def test_weights_are_packed_once_and_alike_at_run_time(name: str) -> None:
 @pytest.mark.parametrize(
     "workload, reason",
     [
-        (Conv2dWorkload(1, 32, 9, 9, 32, 3, 3, dtype="int8"), "no int8 micro-kernels"),
+        (Conv2dWorkload(1, 32, 9, 9, 32, 3, 3, types=Types.of("int8")), "no int8 micro-kernels"),
         (Conv2dWorkload(1, 32, 9, 9, 32, 3, 3, groups=32), "one input channel per group"),
     ],
 )
@@ -162,7 +163,7 @@ def test_refuses_with_a_reason(workload: Conv2dWorkload, reason: str) -> None:
 def test_offers_listed_kernels_and_tiles_that_fit_the_image() -> None:
     for workload in CORNERS.values():
         for config in IMPLEMENTATION.configs(workload, AVX512, 2):
-            kernel = kernel_of("avx512", config.mr, config.nr)
+            kernel = kernel_of(AVX512, config.mr, config.nr)
             assert kernel.mr == config.tile_h * config.tile_w
             assert config.tile_h <= workload.oh and config.tile_w <= workload.ow
             assert config.loop_order in ("rows", "channels")

@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from tvm_blislike.cost_models.conv2d_im2col.geometry import Im2colGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.conv2d_im2col.definition import IMPLEMENTATION
 
@@ -134,7 +135,7 @@ def test_weights_are_packed_once_and_alike_at_run_time(name: str) -> None:
 @pytest.mark.parametrize(
     "workload, reason",
     [
-        (Conv2dWorkload(1, 32, 9, 9, 32, 3, 3, dtype="int8"), "no int8 micro-kernels"),
+        (Conv2dWorkload(1, 32, 9, 9, 32, 3, 3, types=Types.of("int8")), "no int8 micro-kernels"),
     ],
 )
 def test_refuses_with_a_reason(workload: Conv2dWorkload, reason: str) -> None:

@@ -152,11 +152,11 @@ def test_blocks_that_divide_the_image_or_not(
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("columns", sorted({k.nr for k in kernels_for(NATIVE.isa)}))
+@pytest.mark.parametrize("columns", sorted({k.nr for k in kernels_for(NATIVE)}))
 def test_kernels_of_every_width(columns: int, order: str) -> None:
     """The lowest, a middle and the highest; whole blocks of mr tiles, and cut ones."""
-    heights = sorted({k.mr for k in kernels_for(NATIVE.isa) if k.nr == columns})
-    kernels = {k.mr: k for k in kernels_for(NATIVE.isa) if k.nr == columns}
+    heights = sorted({k.mr for k in kernels_for(NATIVE) if k.nr == columns})
+    kernels = {k.mr: k for k in kernels_for(NATIVE) if k.nr == columns}
     for mr in dict.fromkeys((heights[0], heights[len(heights) // 2], heights[-1])):
         for tiles, chunk in ((mr, 1), (mr + 1, 2), (2 * mr + mr // 2, 1), (max(1, mr - 1), 2)):
             workload = Conv2dWorkload(1, LANES, 1, 2 * tiles - 1, 2 * columns, 1, 3, padding=SAME)
@@ -201,8 +201,8 @@ ODD_CHANNELS = [(24, 57), (24, 4 * LANES), (2 * LANES, 9), (57, 24), (8, 8), (17
 def test_channels_that_fill_no_vectors(ci: int, co: int, core: Core) -> None:
     """Of all widths of kernels: panels with empty lanes, and vectors with."""
     workload = Conv2dWorkload(1, ci, 9, 13, co, 3, 3, padding=(1, 0, 2, 1))
-    for number, columns in enumerate(sorted({k.nr for k in kernels_for(core.isa)})):
-        kernel = next(k for k in kernels_for(core.isa) if k.nr == columns and k.mr <= 3)
+    for number, columns in enumerate(sorted({k.nr for k in kernels_for(core)})):
+        kernel = next(k for k in kernels_for(core) if k.nr == columns and k.mr <= 3)
         if -co % columns < (core.lanes() if co % core.lanes() else 1):
             config = forced(workload, (2, 2), (2, 3), kernel=kernel, core=core)
             steps = EPILOGUES[number % len(EPILOGUES)]
@@ -283,7 +283,7 @@ def test_weights_packed_at_run_time_are_those_packed_before(name: str) -> None:
 @pytest.mark.parametrize("chunk", [1, 2, 4])
 def test_panels_hold_the_transformed_kernel_of_their_channels(chunk: int) -> None:
     workload = Conv2dWorkload(1, LANES, 9, 9, 4 * LANES, 3, 3, padding=SAME)
-    kernel = next(k for k in kernels_for(NATIVE.isa) if k.nr == LANES)
+    kernel = next(k for k in kernels_for(NATIVE) if k.nr == LANES)
     config = forced(workload, (2, 2), (1, 1), chunk=chunk, kernel=kernel)
     packed = pack_weights(workload, config, weights := arrays(workload)[1])
     assert packed.shape == WinogradGeometry(workload, config).packed_shape

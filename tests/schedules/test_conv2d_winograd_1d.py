@@ -62,7 +62,7 @@ def ring(workload: Conv2dWorkload, tile: int, rows: int, strip: int, mr: int = 0
     """Describe a ring: blocks of `rows` whole rows of tiles, `strip` of them to a strip."""
     in_row = -(-workload.ow // tile)
     config = forced(workload, tile, (rows, in_row))
-    kernels = {k.mr: k for k in kernels_for(NATIVE.isa) if k.nr == config.nr}
+    kernels = {k.mr: k for k in kernels_for(NATIVE) if k.nr == config.nr}
     mr = mr or max(m for m in kernels if m <= in_row)
     return config.with_fields(ring=strip, mr=mr)
 

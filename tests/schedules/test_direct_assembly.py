@@ -8,6 +8,7 @@ from conv_harness import build
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.inspect.assembly import count, functions, innermost_loops
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.conv2d_direct.definition import IMPLEMENTATION
 
@@ -37,7 +38,7 @@ def test_k_loops_leave_the_stack_alone(
     core: str, dtype: str, most_per_fma: float, layer: str
 ) -> None:
     described = Core.named(core)
-    workload = Conv2dWorkload(**{**vars(LAYERS[layer]), "dtype": dtype})
+    workload = Conv2dWorkload(**{**vars(LAYERS[layer]), "types": Types.of(dtype)})
     config = best(IMPLEMENTATION, workload, described)
     bodies = functions(build(workload, config, described).mod.inspect_source("asm"))
     loops = [loop for body in bodies.values() for loop in innermost_loops(body)]

@@ -26,12 +26,13 @@ from tvm_blislike.hardware import Core, names, native_core
 from tvm_blislike.microkernels import kernels_for
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import Implementation
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 from tvm_blislike.schedules.gemm.definition import IMPLEMENTATION
 from tvm_blislike.schedules.lowering import lower as lowering
 
 NATIVE = native_core()
-KERNELS = {(k.mr, k.nr): k for k in kernels_for(NATIVE.isa)}
+KERNELS = {(k.mr, k.nr): k for k in kernels_for(NATIVE)}
 LANES = NATIVE.lanes()
 # A tall and a wide block of the native instruction set.
 TALL = max(KERNELS, key=lambda shape: (shape[0] * (shape[1] == 2 * LANES), shape))
@@ -45,7 +46,7 @@ def config(kernel=TALL, tiles=(0, 0), kc=0, order=B_OUTSIDE, layout=PACKED, pref
         "gemm",
         mr=kernel[0],
         nr=kernel[1],
-        kr=unroll,
+        unroll=unroll,
         mc=tiles[0] * kernel[0],
         nc=tiles[1] * kernel[1],
         kc=kc,
@@ -128,7 +129,7 @@ def test_is_an_implementation() -> None:
     assert isinstance(IMPLEMENTATION, Implementation)
     assert (IMPLEMENTATION.name, IMPLEMENTATION.kind) == ("gemm", "gemm")
     assert IMPLEMENTATION.applies(GemmWorkload(2, 3, 4), NATIVE) == ""
-    assert "int8" in IMPLEMENTATION.applies(GemmWorkload(2, 3, 4, dtype="int8"), NATIVE)
+    assert "int8" in IMPLEMENTATION.applies(GemmWorkload(2, 3, 4, types=Types.of("int8")), NATIVE)
     assert Conv2dWorkload.kind != IMPLEMENTATION.kind
 
 

@@ -117,7 +117,7 @@ def _cut_on_all_sides(found, core):
         if config.implementation == "conv2d_im2col":
             yield config
             continue
-        heights = [k.mr for k in kernels_for(core.isa) if k.nr == config.nr and 10 % k.mr]
+        heights = [k.mr for k in kernels_for(core) if k.nr == config.nr and 10 % k.mr]
         mr = max((mr for mr in heights if mr < 10), default=config.mr)
         cut = config.with_fields(mr=mr, mc=10, oh_block=2)
         yield cut

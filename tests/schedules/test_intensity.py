@@ -59,7 +59,7 @@ def test_depthwise_loads_each_pixel_once_and_the_filter_outside(tile: tuple[int,
     size = 12 * max(tile) * stride + 2
     workload = Conv2dWorkload(1, 8, size, size, 8, 3, 3, (stride, stride), groups=8)
     tall, wide = tile
-    sizes = dict(mr=tall * wide, nr=4, kr=0, tile_h=tall, tile_w=wide)
+    sizes = dict(mr=tall * wide, nr=4, unroll=0, tile_h=tall, tile_w=wide)
     layouts = dict(data_layout="NCHW4c", out_layout="NCHW4c", loop_order="channels")
     core = Core.named("cortex-a72")
     library = build(workload, Config("conv2d_depthwise", **sizes, **layouts), core)

@@ -52,7 +52,7 @@ def error_of(workload: Workload, config: Config, core: Core, threads: int) -> fl
     target = tvm.target.Target(core.target_config(threads))
     library = build(core, threads, as_module(bundle), target, None)
     data, weights = operands.operands(workload)
-    out = np.full(operands.result_shape(workload, config), np.nan, workload.dtype)
+    out = np.full(operands.result_shape(workload, config), np.nan, workload.types.out)
     packed = implementation.pack(workload, config, weights)
     values = [operands.in_layout(workload, config.data_layout, data), packed, out]
     arguments = [tvm.runtime.tensor(value) for value in values]

@@ -19,7 +19,7 @@ from tvm_blislike.schedules import get_implementation
 def kernel_of(core: Core, rows: int, columns: int) -> Microkernel:
     """The highest micro-kernel of at most `rows`, among the widest that `columns` fill."""
     empty = core.lanes() if columns % core.lanes() else 1
-    fitting = [k for k in kernels_for(core.isa) if -columns % k.nr < empty and k.mr <= rows]
+    fitting = [k for k in kernels_for(core) if -columns % k.nr < empty and k.mr <= rows]
     return max(fitting, key=lambda k: (k.nr <= 2 * core.lanes(), k.nr, k.mr))
 
 

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from tvm_blislike import register_implementation
 from tvm_blislike.hardware import native_core
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.schedules import get_implementation, unregister_implementation
 from tvm_blislike.tuning import kernels, operands
@@ -266,6 +267,6 @@ def test_layouts_and_back(layout: str) -> None:
 
 
 def test_operands_have_the_type_of_the_workload() -> None:
-    half = Conv2dWorkload(1, 4, 5, 5, 4, 3, 3, dtype="float16")
-    for workload in (half, GemmWorkload(3, 4, 5, dtype="float16")):
+    half = Conv2dWorkload(1, 4, 5, 5, 4, 3, 3, types=Types.of("float16"))
+    for workload in (half, GemmWorkload(3, 4, 5, types=Types.of("float16"))):
         assert {array.dtype.name for array in operands.operands(workload)} == {"float16"}

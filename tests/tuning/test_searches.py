@@ -140,7 +140,7 @@ def test_what_failed_is_no_example(name: str) -> None:
 
 @pytest.mark.parametrize("name", IN_WHOLE_SPACE)
 def test_the_models_choice_comes_first_once(name: str) -> None:
-    choice = Config("made", mr=8, nr=8, kr=4, mc=8, nc=8, kc=8)
+    choice = Config("made", mr=8, nr=8, unroll=4, mc=8, nc=8, kc=8)
     strategy = MadeStrategy(choice=choice)
     assert measured(made(name, 0, strategy), 50).index(choice) == 0
     known = made(name, 0, strategy)
@@ -208,7 +208,7 @@ def test_a_space_knows_what_is_in_it() -> None:
     # Fields that no axis sets are the start's.
     assert Config("made", mr=1, nr=1, mc=1, nc=1, kc=8) in LANDSCAPE
     assert Config("made", mr=1, nr=1, mc=1, nc=1, kc=9) not in LANDSCAPE
-    assert Config("made", mr=1, nr=1, kr=1, mc=1, nc=1, kc=8) not in LANDSCAPE
+    assert Config("made", mr=1, nr=1, unroll=1, mc=1, nc=1, kc=8) not in LANDSCAPE
     offered = [Config("x", mr=1), Config("x", mr=2, prefetch=1), Config("x", mr=1)]
     assert list(listed("x", offered)) == offered[:2]
     assert Axis("block", ("mr", "nr"), lambda _: []).of(Config("x", mr=1, nr=2)) == (1, 2)

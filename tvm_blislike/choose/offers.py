@@ -162,7 +162,7 @@ class Offers:
         self, implementation: Implementation, workload: Workload, configs: Iterable[Config]
     ) -> list[Config]:
         """Return the configurations within the limit of errors."""
-        limit = self.constraints.allowed_error(workload.dtype)
+        limit = self.constraints.allowed_error(workload.types.out)
         return [c for c in configs if implementation.error_bound(workload, c) <= limit]
 
     def _small(

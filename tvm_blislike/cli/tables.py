@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tvm_blislike.runtime.compiled import LayerTime
 
 # Fields of a config that other columns show already, or that say little.
-_SHOWN_ELSEWHERE = {"implementation", "mr", "nr", "kr", "data_layout", "out_layout"}
+_SHOWN_ELSEWHERE = {"implementation", "mr", "nr", "unroll", "data_layout", "out_layout"}
 
 
 def describe(array: np.ndarray) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class Config:
         Name in the registry, such as "conv2d_direct".
     mr, nr : int
         Micro-kernel block; `mr` is `tile_h * tile_w` in convolutions.
-    kr : int
+    unroll : int
         k steps per iteration of the micro-kernel's loop.
     mc, nc, kc : int
         Cache blocking of `gemm`.
@@ -54,7 +56,7 @@ class Config:
     implementation: str
     mr: int = 0
     nr: int = 0
-    kr: int = 4
+    unroll: int = 4
     mc: int = 0
     nc: int = 0
     kc: int = 0
@@ -85,7 +87,12 @@ class Config:
         TypeError
             When `text` has a field that `Config` does not have.
         """
-        return Config(**json.loads(text))
+        return Config.of_fields(json.loads(text))
+
+    @staticmethod
+    def of_fields(fields: Mapping[str, Any]) -> Config:
+        """Return the record with these fields, of which older ones may call `unroll` kr."""
+        return Config(**{"unroll" if name == "kr" else name: v for name, v in fields.items()})
 
     def with_fields(self, **fields: int | str) -> Config:
         """Return a copy with some fields replaced (how users pin a choice)."""

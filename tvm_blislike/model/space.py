@@ -115,6 +115,6 @@ def divisors(count: int) -> list[int]:
 
 
 def unrolls(steps: int) -> list[int]:
-    """Return the values of kr that make different loops of `steps` steps of k."""
+    """Return the values of `unroll` that make different loops of `steps` steps of k."""
     most = [_MANY_STEPS] if steps > _USUAL_STEPS else []
-    return [kr for kr in _FEW_STEPS if kr < steps] + [_USUAL_STEPS] + most
+    return [few for few in _FEW_STEPS if few < steps] + [_USUAL_STEPS] + most

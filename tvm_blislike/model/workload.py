@@ -8,19 +8,14 @@ import json
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tvm_blislike.hardware import dtype_bits
+from tvm_blislike.model.types import FLOAT32, Types
 
 
 class Workload:
     """Base of all workloads: hashable, printable, and JSON in one line."""
 
     kind: ClassVar[str]
-    dtype: str
-
-    @property
-    def item_bytes(self) -> int:
-        """Size of one element."""
-        return dtype_bits(self.dtype) // 8
+    types: Types
 
     def to_json(self) -> str:
         """Return this workload as one line of JSON with sorted keys."""
@@ -37,11 +32,14 @@ class Workload:
         """
         fields = json.loads(text)
         kind = fields.pop("kind", None)
+        # Records of before operands had types of their own.
+        uniform = fields.pop("dtype", None)
+        types = Types(**fields.pop("types", {})) if uniform is None else Types.of(uniform)
         classes = {c.kind: c for c in (GemmWorkload, Conv2dWorkload)}
         if kind not in classes:
             raise ValueError(f"unknown workload kind {kind!r}; known: {', '.join(sorted(classes))}")
         return classes[kind](
-            **{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+            **{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}, types=types
         )
 
 
@@ -55,8 +53,8 @@ class GemmWorkload(Workload):
         Sizes of one product.
     batch : int
         Number of independent products.
-    dtype : str
-        Data type of A, B and C.
+    types : Types
+        Data types of A, B, the sums and C.
     constant_b : bool
         B is known at compile time and shared by the whole batch, so it is packed once.
     """
@@ -66,7 +64,7 @@ class GemmWorkload(Workload):
     n: int
     k: int
     batch: int = 1
-    dtype: str = "float32"
+    types: Types = FLOAT32
     constant_b: bool = True
 
     @property
@@ -95,8 +93,8 @@ class Conv2dWorkload(Workload):
         (top, left, bottom, right).
     groups : int
         Channel groups; `groups == ci` is a depthwise convolution.
-    dtype : str
-        Data type of input, kernel and output.
+    types : Types
+        Data types of input, kernel, sums and output.
     """
 
     kind: ClassVar[str] = "conv2d"
@@ -111,7 +109,7 @@ class Conv2dWorkload(Workload):
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
-    dtype: str = "float32"
+    types: Types = FLOAT32
 
     @functools.cached_property
     def oh(self) -> int:
@@ -147,5 +145,5 @@ class Conv2dWorkload(Workload):
 
 
 def _type_of(workload: Workload) -> str:
-    """Name the data type unless it is the usual one."""
-    return "" if workload.dtype == "float32" else f" {workload.dtype}"
+    """Name the data types unless they are the usual ones."""
+    return "" if workload.types == FLOAT32 else f" {workload.types}"

@@ -11,8 +11,9 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_blislike.cost_models.data_types import missing_dtype
+from tvm_blislike.cost_models.data_types import missing_types
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.types import Types
 from tvm_blislike.passes.workloads import SUMS
 from tvm_blislike.tvm_seams import (
     constant,
@@ -50,7 +51,9 @@ class _ConvertOperands(PyExprMutator):
         if op_name(call) not in SUMS:
             return call
         dtype = dtype_name(call)
-        if all(dtype_name(arg) == dtype for arg in call.args) or missing_dtype(dtype, self.core):
+        if all(dtype_name(arg) == dtype for arg in call.args):
+            return call
+        if missing_types(Types.of(dtype), self.core):
             return call
         args = [self._converted(arg, dtype) for arg in call.args]
         return self.builder_.normalize(relax.Call(call.op, args, call.attrs))

@@ -153,7 +153,7 @@ def _lower(
     func = primfunc(choice, static_shape(data), static_shape(packed))
     gvar = builder.add_func(func, f"{config.implementation}_{name}")
     shape = [int(extent) for extent in func.params[-1].shape]
-    return relax.call_tir(gvar, [data, packed], relax.TensorType(shape, workload.dtype))
+    return relax.call_tir(gvar, [data, packed], relax.TensorType(shape, workload.types.out))
 
 
 def primfunc(
@@ -161,8 +161,8 @@ def primfunc(
 ) -> tvm.tirx.PrimFunc:
     """Return the unscheduled PrimFunc (data, packed operand, result) of a choice."""
     workload, config = choice.workload, choice.config
-    data = te.placeholder(data_shape, workload.dtype, name="data")
-    packed = te.placeholder(packed_shape, workload.dtype, name="packed")
+    data = te.placeholder(data_shape, workload.types.a, name="data")
+    packed = te.placeholder(packed_shape, workload.types.b, name="packed")
     result = choice.implementation.compute(workload, config, data, packed)
     sch = s_tir.Schedule(te.create_prim_func([data, packed, result]))
     (output,) = sch.get_output_blocks(sch.get_sblock("root"))

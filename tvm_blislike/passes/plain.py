@@ -13,6 +13,7 @@ import tvm_ffi
 from tvm import ir, s_tir, te, tirx
 
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.schedules.common import root_block
@@ -34,7 +35,8 @@ def product_of(func: tirx.PrimFunc) -> GemmWorkload | None:
     dtypes = {str(param.dtype) for param in func.params}
     if len(dtypes) != 1 or not _same(func, _product(a, b, *dtypes)):
         return None
-    return GemmWorkload(a[-2], b[-1], a[-1], a[0] if len(a) == 3 else 1, *dtypes, constant_b=False)
+    batch = a[0] if len(a) == 3 else 1
+    return GemmWorkload(a[-2], b[-1], a[-1], batch, Types.of(*dtypes), constant_b=False)
 
 
 def sums_windows(sch: s_tir.Schedule) -> bool:
@@ -57,7 +59,7 @@ def replaced(func: tirx.PrimFunc, workload: GemmWorkload, config: Config) -> tir
     """Return the function with what a configuration computes in its place, not yet scheduled."""
     implementation = get_implementation(config.implementation)
     a, b = (
-        te.placeholder(_shape(param), workload.dtype, name=name)
+        te.placeholder(_shape(param), str(param.dtype), name=name)
         for param, name in zip(func.params[:2], "ab", strict=True)
     )
     packed = implementation.pack_te(workload, config, b)

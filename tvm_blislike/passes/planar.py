@@ -42,7 +42,7 @@ _CONVOLUTIONS = {
 }
 _LAYOUTS = {1: ("NCW", "OIW", "IOW"), 2: ("NCHW", "", "IOHW"), 3: ("NCDHW", "OIDHW", "IODHW")}
 # Data types of which some core has micro-kernels.
-_FLOATS = {kernel.dtype for kernel in (*KERNELS, *HALF_KERNELS)}
+_FLOATS = {kernel.types.a for kernel in (*KERNELS, *HALF_KERNELS)}
 # Fewer input channels than this are read along rows (`cost_models.conv2d_direct.candidates`).
 _FEW_CHANNELS = 8
 

@@ -74,7 +74,7 @@ def _chosen(name: str, func: tirx.PrimFunc, strategy: Strategy) -> LayerReport:
         workload.kind,
         str(workload),
         config.implementation,
-        kernel_name(strategy.core.isa, config.mr, config.nr, workload.dtype),
+        kernel_name(strategy.core.isa, config.mr, config.nr, workload.types),
         shown_fields(config),
         tuple(_footprint(entry) for entry in estimate.footprint),
         estimate.seconds * 1e3,

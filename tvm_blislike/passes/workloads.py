@@ -7,6 +7,7 @@ import math
 from tvm import relax
 
 from tvm_blislike.model.layouts import Layout
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 from tvm_blislike.tvm_seams import dtype_name, is_constant, op_name, static_shape
 
@@ -35,7 +36,7 @@ def conv2d_workload(call: relax.Call) -> Conv2dWorkload | None:
         padding=_ints(attrs.padding),
         dilation=_ints(attrs.dilation),
         groups=int(attrs.groups),
-        dtype=dtype_name(call),
+        types=Types.of(dtype_name(call)),
     )
 
 
@@ -52,7 +53,7 @@ def gemm_workload(call: relax.Call) -> GemmWorkload | None:
     if len(b) == 2:
         m, batch = m * math.prod(batch), []
     constant = is_constant(call.args[1])
-    return GemmWorkload(m, b[-1], k, math.prod(batch), dtype_name(call), constant)
+    return GemmWorkload(m, b[-1], k, math.prod(batch), Types.of(dtype_name(call)), constant)
 
 
 def why_not(call: relax.Call) -> str:

@@ -171,8 +171,8 @@ def moved_bytes(workload: Workload) -> int:
     w = workload
     conv = isinstance(w, Conv2dWorkload)
     result = w.n * w.co * w.oh * w.ow if conv else w.batch * w.m * w.n
-    operands = sum(int(np.prod(shape)) for shape in operand_shapes(w))
-    return (operands + result) * np.dtype(w.dtype).itemsize
+    a, b = (int(np.prod(shape)) for shape in operand_shapes(w))
+    return a * w.types.a_bytes + b * w.types.b_bytes + result * w.types.out_bytes
 
 
 def _layer(number: int, task: Task, strategy: Strategy, book: RecordBook) -> Layer:

@@ -144,7 +144,7 @@ def _typed(fields: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("unknown status or context")
     return fields | {
         "workload": Workload.from_json(json.dumps(fields["workload"])),
-        "config": Config(**fields["config"]),
+        "config": Config.of_fields(fields["config"]),
         "seconds": tuple(float(s) for s in fields["seconds"]),
     }
 

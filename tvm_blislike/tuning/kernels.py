@@ -151,7 +151,7 @@ def functions(bundle: Bundle, number: int, config: Config) -> dict[str, Any]:
 
     workload, implementation = bundle.workload, get_implementation(config.implementation)
     data, weights = _shapes(workload, config)
-    operand = te.placeholder(weights, workload.dtype, name="operand")
+    operand = te.placeholder(weights, workload.types.b, name="operand")
     packed = implementation.pack_te(workload, config, operand)
     choice = Choice(workload, implementation, config, None, "")
     shape = tuple(int(extent) for extent in packed.shape)
@@ -208,7 +208,7 @@ def allocate(bundle: Bundle, device: Any, *_context: Any) -> list[list[Any]]:
 
     @functools.cache
     def result(shape: tuple[int, ...]) -> Any:
-        return tvm.runtime.empty(shape, workload.dtype, device)
+        return tvm.runtime.empty(shape, workload.types.out, device)
 
     arguments = []
     for config in bundle.configs:
@@ -275,7 +275,7 @@ def run(
     errors = []
     for number, values in enumerate(arguments):
         # Not what another candidate has left there.
-        values[-1].copyfrom(np.full(values[-1].shape, np.nan, bundle.workload.dtype))
+        values[-1].copyfrom(np.full(values[-1].shape, np.nan, bundle.workload.types.out))
         _call(module, number, values, bundle.packs)
         found = operands.from_layout(bundle.workload, bundle.configs[number], values[-1].numpy())
         error = max_rel_error({"": found}, expected)

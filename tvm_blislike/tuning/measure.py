@@ -283,7 +283,7 @@ def _outcome(
     bound = get_implementation(config.implementation).error_bound(workload, config)
     if error < 0:
         return Outcome(config, "wrong", reason="results are not finite")
-    if error > max(_ROUNDING[workload.dtype], _ERROR_FACTOR * bound):
+    if error > max(_ROUNDING[workload.types.out], _ERROR_FACTOR * bound):
         reason = f"differs from the reference by {error:.1e} of its largest value"
         return Outcome(config, "wrong", error=error, reason=reason)
     return Outcome(config, "ok", seconds, error)

@@ -27,7 +27,8 @@ def operands(workload: Workload) -> tuple[np.ndarray, np.ndarray]:
     image = rng.standard_normal(data, dtype=np.float32)
     scaled = rng.standard_normal(weights, dtype=np.float32)
     scaled *= scale
-    return tuple(array.astype(workload.dtype, copy=False) for array in (image, scaled))
+    types = workload.types
+    return image.astype(types.a, copy=False), scaled.astype(types.b, copy=False)
 
 
 def operand_shapes(workload: Workload) -> tuple[tuple[int, ...], tuple[int, ...]]:

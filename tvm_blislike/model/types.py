@@ -1,0 +1,85 @@
+"""The data types of a product: of its operands, of its sums, and of its result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tvm_blislike.hardware import dtype_bits
+
+_SHORT = {"bfloat": "bf", "float": "f", "uint": "u", "int": "s"}
+
+
+@dataclass(frozen=True)
+class Types:
+    """Data types of `out = a * b` summed in `acc`, as TVM spells them (uint8 is not int8).
+
+    Parameters
+    ----------
+    a, b : str
+        Of the factors: data and weights of a convolution.
+    acc : str
+        Of the sums while they are in registers.
+    out : str
+        Of the result.
+    """
+
+    a: str = "float32"
+    b: str = "float32"
+    acc: str = "float32"
+    out: str = "float32"
+
+    @staticmethod
+    def of(dtype: str) -> Types:
+        """Return the types of a product in which all are the same."""
+        return Types(dtype, dtype, dtype, dtype)
+
+    @cached_property
+    def product(self) -> tuple[str, str, str]:
+        """What a micro-kernel computes: the factors and the sum."""
+        return self.a, self.b, self.acc
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all are the same."""
+        return self == Types.of(self.a)
+
+    @cached_property
+    def a_bytes(self) -> int:
+        """Size of an element of A in bytes."""
+        return dtype_bits(self.a) // 8
+
+    @cached_property
+    def b_bytes(self) -> int:
+        """Size of an element of B in bytes."""
+        return dtype_bits(self.b) // 8
+
+    @cached_property
+    def acc_bytes(self) -> int:
+        """Size of a sum in bytes."""
+        return dtype_bits(self.acc) // 8
+
+    @cached_property
+    def out_bytes(self) -> int:
+        """Size of an element of the result in bytes."""
+        return dtype_bits(self.out) // 8
+
+    @property
+    def short(self) -> str:
+        """What a micro-kernel's name says of them: `f32`, or `u8s8s32` and `bf16f32`."""
+        kinds = dict.fromkeys(self.product) if self.a == self.b else self.product
+        return "".join(map(_short, kinds))
+
+    def __str__(self) -> str:
+        if self.is_uniform:
+            return self.a
+        sums = "" if self.acc == self.out else f" in {self.acc}"
+        return f"{self.a} by {self.b}{sums} to {self.out}"
+
+
+FLOAT32 = Types()
+
+
+def _short(dtype: str) -> str:
+    kind = dtype.rstrip("0123456789")
+    return _SHORT.get(kind, kind) + dtype.removeprefix(kind)
