@@ -7,7 +7,6 @@ from tvm_blislike.microkernels import avx2_f32, avx512_f32, neon_f16, neon_f32
 from tvm_blislike.microkernels.intrin import shape_named, standalone, update_intrin
 from tvm_blislike.microkernels.kernel import Microkernel, kernel_name
 from tvm_blislike.microkernels.update_shape import UpdateShape
-from tvm_blislike.microkernels.vector_code import AXIS, PANELS
 from tvm_blislike.model.types import FLOAT32, Types
 
 KERNELS: tuple[Microkernel, ...] = avx512_f32.KERNELS + avx2_f32.KERNELS + neon_f32.KERNELS
@@ -72,10 +71,8 @@ def register_named(intrin: str) -> None:
 
 
 __all__ = [
-    "AXIS",
     "HALF_KERNELS",
     "KERNELS",
-    "PANELS",
     "Microkernel",
     "UpdateShape",
     "get_kernel",

@@ -12,16 +12,9 @@ from tvm.script.ir_builder import tirx as T
 from tvm_blislike.microkernels.kernel import vector_loads
 from tvm_blislike.microkernels.operands import Operand, Update
 from tvm_blislike.microkernels.update_shape import UpdateShape
-from tvm_blislike.model import notes
+from tvm_blislike.model.directives import Named, Panels
 from tvm_blislike.model.types import FLOAT32
 
-# Loop annotation: the block axis that a loop runs over, so that the edge of a tile can be
-# cut off after scheduling (schedules/lowering/lower.py). Values: "mh", "mw", "nr" (in vectors).
-AXIS = "blislike.axis"
-# Loop of one iteration around a k loop that is a function of LLVM (`neon_panels`): its call, yet
-# without a name, and the plain loops, which show where the block has been cut. Holds the extents
-# of the whole block as {"mw": ..., "nr": ..., "in_order": ...}.
-PANELS = "blislike.panels"
 # NEON, `panel` view: with more LLVM 22 spills on Cortex-A53 and A55 (4x24), and everywhere with 36.
 _MOST_OF_A_LOOP_BY_LLVM = 30
 # The same on cores that issue in order, for which LLVM spreads loads and so runs out of registers
@@ -49,8 +42,8 @@ def vector_code(update: Update) -> None:
 
 def _rows(shape: UpdateShape) -> Iterator[tuple[Any, Any]]:
     """Unrolled loops over the rows of a block, as image rows and columns."""
-    with T.unroll(0, shape.mh, annotations={AXIS: "mh"}) as ih:
-        with T.unroll(0, shape.mw, annotations={AXIS: "mw"}) as iw:
+    with T.unroll(0, shape.mh, annotations=Named("mh").note()) as ih:
+        with T.unroll(0, shape.mw, annotations=Named("mw").note()) as iw:
             yield ih, iw
 
 
@@ -58,7 +51,7 @@ def _block(update: Update) -> Iterator[tuple[Any, Any, Any]]:
     """Unrolled loops over the registers of a block: (row, column, elements)."""
     lanes = update.kernel.lanes
     for ih, iw in _rows(update.shape):
-        with T.unroll(0, update.kernel.vectors, annotations={AXIS: "nr"}) as jv:
+        with T.unroll(0, update.kernel.vectors, annotations=Named("nr").note()) as jv:
             yield ih, iw, T.ramp(jv * lanes, 1, lanes)
 
 
@@ -71,8 +64,8 @@ def _k_loop(update: Update) -> None:
         _plain_k_loop(update)
         return
     kernel, shape, c = update.kernel, update.shape, update.c
-    extents = {"mw": kernel.mr, "nr": kernel.vectors, "in_order": int(shape.in_order)}
-    with T.serial(0, 1, annotations={PANELS: notes.write(extents)}):
+    whole = Panels(kernel.mr, kernel.vectors, int(shape.in_order))
+    with T.serial(0, 1, annotations=whole.note()):
         rows = [T.address_of(c.buffer[c.at(0, row, 0)]) for row in range(kernel.mr)]
         panels = [T.address_of(p.buffer[p.at(0, 0)]) for p in (update.a, update.b)]
         T.evaluate(T.call_extern("void", "", *panels, T.int64(shape.steps), *rows))
@@ -97,7 +90,7 @@ def _plain_k_loop(update: Update) -> None:
     unroll = _unroll(update)
     steps, tail = divmod(update.shape.steps, unroll)
     if steps:
-        with T.serial(0, steps, annotations={AXIS: "k"}) as ko:
+        with T.serial(0, steps, annotations=Named("k").note()) as ko:
             _k_steps(update, ko * unroll, unroll)
     if tail:
         _k_steps(update, steps * unroll, tail)
@@ -117,7 +110,7 @@ def _k_steps(update: Update, k0: Any, count: int) -> None:
     """Emit `count` steps of k from step k0 on."""
     kernel, shape = update.kernel, update.shape
     if not kernel.a_by_lane:
-        _by_element(update, k0, count, {AXIS: "ki"})
+        _by_element(update, k0, count, Named("ki").note())
     elif shape.view == "panel":
         _by_panel_vectors(update, k0, count)
     elif shape.view == "rows" and count > 1 and kernel.loads_a_vectors:
@@ -171,7 +164,7 @@ def _load(local: Any, row: Any, start: int, width: int, value: Callable[[Any], A
 def _row_update(update: Update, k: Any, ih: Any, iw: Any, value: Any) -> None:
     """Add an element of A times a row of B to a row of the block."""
     lanes, b, c = update.kernel.lanes, update.b, update.c
-    with T.unroll(0, update.kernel.vectors, annotations={AXIS: "nr"}) as jv:
+    with T.unroll(0, update.kernel.vectors, annotations=Named("nr").note()) as jv:
         columns = T.ramp(jv * lanes, 1, lanes)
         at_c = c.at(ih, iw, columns)
         product = T.broadcast(value, lanes) * b.buffer[b.at(k, columns)]

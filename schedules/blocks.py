@@ -8,7 +8,7 @@ from typing import Any
 from tvm import s_tir
 
 from tvm_blislike.microkernels import Microkernel, UpdateShape, update_intrin
-from tvm_blislike.schedules.common import annotate_axis
+from tvm_blislike.model.directives import Named
 
 
 def unroll_block(
@@ -27,7 +27,7 @@ def unroll_block(
     columns, lane = sch.split(j, [None, kernel.lanes])
     for loop, axis in zip((*over_rows, columns), (*rows, "nr"), strict=True):
         sch.unroll(loop)
-        annotate_axis(sch, loop, axis)
+        Named(axis).on(sch, loop)
     return lane
 
 

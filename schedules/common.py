@@ -6,8 +6,7 @@ from typing import Any
 
 from tvm import s_tir, te, tirx
 
-from tvm_blislike.microkernels import AXIS
-from tvm_blislike.schedules.lowering.lower import VECTOR
+from tvm_blislike.model.directives import Vector
 
 # Block annotation that names the role of a TE stage; it survives operator fusion.
 STAGE = "blislike.stage"
@@ -73,19 +72,9 @@ def _written_shape(block: Any) -> list[int]:
 
 def _vectorize_plain(sch: s_tir.Schedule, block: Any) -> None:
     loops = sch.get_loops(block)
-    annotate_vector(sch, loops[-1], 16)
+    Vector(16).on(sch, loops[-1])
     if len(loops) > 1:
         sch.parallel(loops[0])
-
-
-def annotate_axis(sch: s_tir.Schedule, loop: Any, axis: str) -> None:
-    """Say which axis of the block of C a loop runs over (see `edges.EDGE`)."""
-    sch.annotate(loop, AXIS, axis)
-
-
-def annotate_vector(sch: s_tir.Schedule, loop: Any, lanes: int) -> None:
-    """Have `lowering` turn a contiguous loop into vectors of `lanes` and a narrower tail."""
-    sch.annotate(loop, VECTOR, lanes)
 
 
 def align_rows(sch: s_tir.Schedule, block: Any, axis: int, lanes: int) -> None:

@@ -8,19 +8,15 @@ from tvm import s_tir
 
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import DepthwiseGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.model import notes
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.directives import Apart, Border, ByInput, Edge, Named, Vector, WriteOut
 from tvm_blislike.model.layouts import block_of
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import (
     STAGE,
-    annotate_axis,
-    annotate_vector,
     fuse_epilogue,
     stages,
 )
-from tvm_blislike.schedules.lowering.edges import APART, BORDER, EDGE
-from tvm_blislike.schedules.lowering.lower import BY_INPUT, UNROLL
 
 
 def schedule(
@@ -36,7 +32,7 @@ def schedule(
     geo = DepthwiseGeometry(workload, config)
     loops = _tile_epilogue(sch, fuse_epilogue(sch), geo)
     if core.isa == "neon" and not core.in_order:
-        sch.annotate(loops["xt"], APART, 1)
+        Apart().on(sch, loops["xt"])
     marked = stages(sch)
     acc = marked["acc"]
     sch.compute_at(acc, loops["xt"], preserve_unit_loops=True)
@@ -64,11 +60,11 @@ def _tile_epilogue(sch: s_tir.Schedule, epilogue: Any, geo: DepthwiseGeometry) -
     for axis, (loop, name) in enumerate(((yt, "mh"), (xt, "mw"))):
         out, tile = ((workload.oh, config.tile_h), (workload.ow, config.tile_w))[axis]
         if any(workload.padding) and not geo.copies:
-            sch.annotate(loop, BORDER, geo.borders(axis))
+            Border(*geo.borders(axis)).on(sch, loop)
         if out % tile:
-            sch.annotate(loop, EDGE, notes.write({name: out % tile}))
+            Edge({name: out % tile}).on(sch, loop)
     if workload.co % config.nr:
-        sch.annotate(ov, EDGE, notes.write({"sweep": workload.co % config.nr}))
+        Edge({"sweep": workload.co % config.nr}).on(sch, ov)
     return {"n": n, "ov": ov, "yt": yt, "xt": xt}
 
 
@@ -76,9 +72,9 @@ def _mark_block(sch: s_tir.Schedule, ih: Any, iw: Any, lane: Any, lanes: int) ->
     """Unroll the loops over one tile and name their axes."""
     for loop, axis in ((ih, "mh"), (iw, "mw")):
         sch.unroll(loop)
-        annotate_axis(sch, loop, axis)
-    annotate_axis(sch, lane, "sweep")
-    annotate_vector(sch, lane, lanes)
+        Named(axis).on(sch, loop)
+    Named("sweep").on(sch, lane)
+    Vector(lanes).on(sch, lane)
 
 
 def _unroll_kernel(sch: s_tir.Schedule, acc: Any, geo: DepthwiseGeometry) -> None:
@@ -90,12 +86,12 @@ def _unroll_kernel(sch: s_tir.Schedule, acc: Any, geo: DepthwiseGeometry) -> Non
     init = sch.decompose_reduction(acc, [*inner, ry][0])
     for loop in inner:
         # Its index selects lanes.
-        sch.annotate(loop, UNROLL, 1)
+        WriteOut().on(sch, loop)
     _mark_block(sch, *sch.get_loops(init)[-3:], geo.config.nr)
     _mark_block(sch, ih, iw, lane, geo.config.nr)
-    annotate_axis(sch, ry, "ry")
-    annotate_axis(sch, rx, "rx")
-    sch.annotate(ry, BY_INPUT, [*geo.workload.stride, *geo.workload.dilation])
+    Named("ry").on(sch, ry)
+    Named("rx").on(sch, rx)
+    ByInput(*geo.workload.stride, *geo.workload.dilation).on(sch, ry)
 
 
 def _parallelize(
@@ -110,6 +106,6 @@ def _parallelize(
 
 def _schedule_padding(sch: s_tir.Schedule, pad: Any, geo: DepthwiseGeometry, threads: int) -> None:
     loops = sch.get_loops(pad)
-    annotate_vector(sch, loops[-1], geo.config.nr)
+    Vector(geo.config.nr).on(sch, loops[-1])
     if threads > 1:
         sch.parallel(sch.fuse(*loops[:2]))

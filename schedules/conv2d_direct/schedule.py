@@ -10,21 +10,17 @@ from tvm import s_tir
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
-from tvm_blislike.model import notes
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.directives import Border, Edge, Named, NextWeights, Vector
 from tvm_blislike.model.layouts import block_of, spatial_axis
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.blocks import call_kernel, unroll_block
 from tvm_blislike.schedules.common import (
     STAGE,
-    annotate_axis,
-    annotate_vector,
     fuse_epilogue,
     pad_columns,
     stages,
 )
-from tvm_blislike.schedules.lowering.edges import BORDER, EDGE
-from tvm_blislike.schedules.lowering.prefetch import PREFETCH, ROLE
 
 # Axes of the rows of a block of C.
 _ROWS = ("mh", "mw")
@@ -65,14 +61,14 @@ def _tile_epilogue(
         n, ob, oh, ow, lane = sch.get_loops(epilogue)
         g, block = sch.split(ob, [groups, geo.co_blocks])
         ot, columns = sch.split(block, [None, geo.blocks])
-        annotate_axis(sch, columns, "blocks")
+        Named("blocks").on(sch, columns)
         sch.unroll(columns)
         block_loops = [columns, lane]
     else:
         n, oh, ow, channel = sch.get_loops(epilogue)
         g, inner = sch.split(channel, [groups, geo.co_group])
         ot, lane = sch.split(inner, [geo.parts, None if geo.parts == 1 else config.nr])
-        annotate_axis(sch, lane, "lanes")
+        Named("lanes").on(sch, lane)
         block_loops = [lane]
     yt, ih = sch.split(oh, [None, config.tile_h])
     yo, yi = sch.split(yt, [None, config.oh_block])
@@ -81,9 +77,9 @@ def _tile_epilogue(
     sch.reorder(*outer, yi, xt, ih, iw, *block_loops)
     for loop, axis in ((ih, "mh"), (iw, "mw")):
         sch.unroll(loop)
-        annotate_axis(sch, loop, axis)
-    annotate_axis(sch, yi, "yi")
-    annotate_vector(sch, lane, kernel.lanes)
+        Named(axis).on(sch, loop)
+    Named("yi").on(sch, yi)
+    Vector(kernel.lanes).on(sch, lane)
     loops = {"n": n, "g": g, "ot": ot, "yo": yo, "yi": yi, "xt": xt}
     _annotate_edges(sch, loops, geo, kernel)
     return loops
@@ -94,21 +90,21 @@ def _annotate_edges(
 ) -> None:
     config, workload = geo.config, geo.workload
     if workload.ow % config.tile_w:
-        sch.annotate(loops["xt"], EDGE, notes.write({"mw": workload.ow % config.tile_w}))
+        Edge({"mw": workload.ow % config.tile_w}).on(sch, loops["xt"])
     cut_rows = workload.oh % config.tile_h
     cut_slab = geo.tiles_h % config.oh_block
     if cut_slab:
-        sch.annotate(loops["yo"], EDGE, notes.write({"yi": cut_slab}))
+        Edge({"yi": cut_slab}).on(sch, loops["yo"])
     elif cut_rows:
         # The cut row of blocks is the last of the last slab: the config keeps one of both at 1.
         rows = loops["yo" if config.oh_block == 1 else "yi"]
-        sch.annotate(rows, EDGE, notes.write({"mh": cut_rows}))
+        Edge({"mh": cut_rows}).on(sch, rows)
     cut = geo.co_group - (geo.tiles - 1) * config.nr
     if cut < config.nr:
         edge = {"nr": math.ceil(cut / kernel.lanes), "lanes": cut}
         if geo.is_blocked:
             edge["blocks"] = cut // geo.co_block
-        sch.annotate(loops["ot"], EDGE, notes.write(edge))
+        Edge(edge).on(sch, loops["ot"])
 
 
 def _place_padding(
@@ -121,9 +117,9 @@ def _place_padding(
     inner = sch.get_loops(pad)[-rank:]
     if geo.config.loop_order != "rows":
         sch.parallel(inner[1])
-    annotate_vector(sch, inner[-1], kernel.lanes)
+    Vector(kernel.lanes).on(sch, inner[-1])
     # Columns outside the image split off: the copy in between is a plain vector loop.
-    sch.annotate(inner[spatial_axis(layout) + 1], BORDER, pad_columns(sch, pad))
+    Border(*pad_columns(sch, pad)).on(sch, inner[spatial_axis(layout) + 1])
 
 
 def _parallelize(
@@ -153,7 +149,7 @@ def _vectorize_sums(sch: s_tir.Schedule, sums: Any, kernel: Microkernel) -> None
     """Zero the sums of a block of C, then widen and add a chunk, in vectors."""
     zero = sch.decompose_reduction(sums, sch.get_loops(sums)[-4])
     for block in (zero, sums):
-        annotate_vector(sch, unroll_block(sch, block, kernel, _ROWS), kernel.lanes)
+        Vector(kernel.lanes).on(sch, unroll_block(sch, block, kernel, _ROWS))
 
 
 def _tensorize(sch: s_tir.Schedule, acc: Any, geo: DirectGeometry, kernel: Microkernel) -> Any:
@@ -184,10 +180,9 @@ def _tensorize(sch: s_tir.Schedule, acc: Any, geo: DirectGeometry, kernel: Micro
 def _prefetch_panels(
     sch: s_tir.Schedule, loops: dict[str, Any], call: Any, geo: DirectGeometry
 ) -> None:
-    """Ask for the next tile's weights while this tile's are in use (`schedules.prefetch`)."""
+    """Ask for the next tile's weights while this tile's are in use (`lowering.prefetch`)."""
     if not geo.config.prefetch:
         return
-    spec = {"columns": geo.tiles_w, "blocks": geo.config.oh_block * geo.tiles_w}
-    sch.annotate(loops["yi"], PREFETCH, notes.write(spec))
-    sch.annotate(loops["xt"], ROLE, "column")
-    sch.annotate(call, ROLE, "call")
+    NextWeights(geo.tiles_w, geo.config.oh_block * geo.tiles_w).on(sch, loops["yi"])
+    Named("column").on(sch, loops["xt"])
+    Named("call").on(sch, call)

@@ -11,22 +11,26 @@ from tvm_blislike.cost_models.conv2d_im2col.geometry import BATCH, FILTERS, PIXE
 from tvm_blislike.cost_models.conv2d_im2col.slicing import INPUT_STATIONARY
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
-from tvm_blislike.model import notes
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.directives import (
+    AskOnce,
+    Edge,
+    Image,
+    InPlace,
+    LastEdge,
+    Named,
+    Pieces,
+    Turn,
+    Vector,
+    WriteOut,
+)
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.blocks import call_kernel, unroll_block
 from tvm_blislike.schedules.common import (
     STAGE,
-    annotate_axis,
-    annotate_vector,
     fuse_epilogue,
     stages,
 )
-from tvm_blislike.schedules.lowering.edges import EDGE, LAST_EDGE
-from tvm_blislike.schedules.lowering.in_place import IN_PLACE
-from tvm_blislike.schedules.lowering.lower import UNROLL, UNSWITCH
-from tvm_blislike.schedules.lowering.pieces import IMAGE, PIECES
-from tvm_blislike.schedules.lowering.turns import TURN
 
 
 def schedule(
@@ -72,19 +76,19 @@ def _tile_epilogue(
     outer = [ic, n, yb] if parallel == FILTERS else [n, yb, ic]
     sch.reorder(*outer, *_inner(geo, it, jt), i, j)
     sch.unroll(i)
-    sch.annotate(j, IMAGE, [w.oh, w.ow])
+    Image(w.oh, w.ow).on(sch, j)
     if geo.filters_across:
-        annotate_axis(sch, i, "lanes")
-        annotate_axis(sch, j, "mw")
-        sch.annotate(i, TURN, kernel.lanes)
+        Named("lanes").on(sch, i)
+        Named("mw").on(sch, j)
+        Turn(kernel.lanes).on(sch, i)
     else:
-        annotate_axis(sch, i, "mw")
-        annotate_axis(sch, j, "lanes")
-        annotate_vector(sch, j, kernel.lanes)
+        Named("mw").on(sch, i)
+        Named("lanes").on(sch, j)
+        Vector(kernel.lanes).on(sch, j)
     last = geo.filter_tiles - (geo.filter_blocks - 1) * geo.block_tiles
     if last < geo.block_tiles or geo.co % geo.filters:
-        sch.annotate(ic, EDGE, notes.write({"it": last}))
-    _annotate_edges(sch, it, jt, geo, kernel, LAST_EDGE)
+        Edge({"it": last}).on(sch, ic)
+    _annotate_edges(sch, it, jt, geo, kernel, LastEdge)
     if parallel:
         sch.parallel({BATCH: n, PIXELS: yb, FILTERS: ic}[parallel])
     outer, inner = _inner(geo, it, jt)
@@ -92,15 +96,15 @@ def _tile_epilogue(
 
 
 def _annotate_edges(
-    sch: s_tir.Schedule, it: Any, jt: Any, geo: Im2colGeometry, kernel: Microkernel, last: str
+    sch: s_tir.Schedule, it: Any, jt: Any, geo: Im2colGeometry, kernel: Microkernel, last: type
 ) -> None:
     """Say how the last tiles differ: of pixels in every block, of filters as `last` says."""
-    annotate_axis(sch, it, "it")
+    Named("it").on(sch, it)
     filters, pixels = geo.co % geo.filters, geo.pixels % geo.windows
     if filters:
-        sch.annotate(it, last, notes.write(_cut(filters, geo.filters_across, kernel)))
+        last(_cut(filters, geo.filters_across, kernel)).on(sch, it)
     if pixels:
-        sch.annotate(jt, EDGE, notes.write(_cut(pixels, not geo.filters_across, kernel)))
+        Edge(_cut(pixels, not geo.filters_across, kernel)).on(sch, jt)
 
 
 def _cut(size: int, across: bool, kernel: Microkernel) -> dict[str, int]:
@@ -115,7 +119,7 @@ def _tile_sums(
     it, jt, i, j, pc, p = sch.get_loops(acc)[-6:]
     sch.reorder(pc, *_inner(geo, it, jt), p, i, j)
     # All filters, or those of a thread, whose last one has the last tile.
-    _annotate_edges(sch, it, jt, geo, kernel, LAST_EDGE if parallel == FILTERS else EDGE)
+    _annotate_edges(sch, it, jt, geo, kernel, LastEdge if parallel == FILTERS else Edge)
     return pc
 
 
@@ -146,12 +150,10 @@ def _place_packing(
     if not geo.is_plain:
         cuts |= set(range(0, geo.pixels, w.ow))
     if geo.on_demand:
-        annotate_axis(sch, f, "mw" if geo.filters_across else "lanes")
+        Named("mw" if geo.filters_across else "lanes").on(sch, f)
         cuts = {0}
-    note = {"width": kernel.lanes, "cuts": sorted(cuts)}
-    note |= {"shifts": 1} if geo.shifts else {}
-    sch.annotate(f, PIECES, notes.write(note))
-    sch.annotate(f, IMAGE, [w.oh, w.ow])
+    Pieces(kernel.lanes, sorted(cuts), int(geo.shifts)).on(sch, f)
+    Image(w.oh, w.ow).on(sch, f)
     if "slab" in marked:
         _place_slab(sch, marked["slab"], c, geo, kernel)
 
@@ -163,8 +165,8 @@ def _read_in_place(
     w = geo.workload
     if kernel.isa == "neon":
         raise ValueError(f"{kernel.name} needs panels of windows; use packing=''")
-    sch.annotate(outer, IN_PLACE, 1)
-    sch.annotate(inner, IMAGE, [w.oh, w.ow])
+    InPlace().on(sch, outer)
+    Image(w.oh, w.ow).on(sch, inner)
 
 
 def _place_slab(
@@ -175,14 +177,13 @@ def _place_slab(
     outer, _ = sch.split(channel, [None, geo.slab_channels])
     sch.compute_at(slab, outer, preserve_unit_loops=True)
     row, phase, q = sch.get_loops(slab)[-3:]
-    sch.annotate(row, UNSWITCH, 1)
-    sch.annotate(phase, UNROLL, 1)
+    AskOnce().on(sch, row)
+    WriteOut().on(sch, phase)
     left, stride = w.padding[1], w.stride[1]
     cuts = set()
     for part in range(geo.phases):
         cuts |= {-((part - left) // stride), (w.w - 1 + left - part) // stride + 1}
-    note = {"width": kernel.lanes, "cuts": sorted(c for c in cuts if c > 0)}
-    sch.annotate(q, PIECES, notes.write(note))
+    Pieces(kernel.lanes, sorted(c for c in cuts if c > 0)).on(sch, q)
 
 
 def _tensorize(

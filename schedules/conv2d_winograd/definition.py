@@ -32,7 +32,7 @@ slower, F(6, 3), 64 points, 17 and 11 % slower; compiling takes up to four times
 passes by default.
 
 Tiles at the border read zeros outside the image. The condition is tested per row of a patch, not
-per pixel (`lowering.UNSWITCH`, Winogen's unswitching, thesis section 6.10): a row outside is
+per pixel (`AskOnce`, Winogen's unswitching, thesis section 6.10): a row outside is
 skipped, a row inside runs without conditions. Indirection, the other way there, loads the address
 of each pixel from a table and needs zeros in memory that the addresses outside point at. Whole
 layers, F(4, 3), fastest of 60 runs on one core in ms, the last column as a measure of what is left

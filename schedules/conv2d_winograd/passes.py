@@ -24,7 +24,7 @@ def one_pass(
 ) -> Any:
     """Return element `index` of matrix x inputs: a chain of selects.
 
-    A loop over `index` with the annotation `lowering.UNROLL` leaves one branch in each copy.
+    A loop over `index` with the directive `WriteOut` leaves one branch in each copy.
     """
     return select(index, program(matrix).apply(inputs, constant=_of(dtype)))
 

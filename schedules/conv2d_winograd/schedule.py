@@ -13,23 +13,25 @@ from tvm_blislike.cost_models.conv2d_winograd.geometry import (
 )
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
-from tvm_blislike.model import notes
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.directives import (
+    AskOnce,
+    Edge,
+    FreshRegisters,
+    Named,
+    NextPanel,
+    Vector,
+    WriteOut,
+)
 from tvm_blislike.model.layouts import block_of
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.blocks import call_kernel, unroll_block
 from tvm_blislike.schedules.common import (
     STAGE,
     align_rows,
-    annotate_axis,
-    annotate_vector,
     fuse_epilogue,
     stages,
 )
-from tvm_blislike.schedules.lowering.edges import EDGE
-from tvm_blislike.schedules.lowering.fresh_registers import FRESH
-from tvm_blislike.schedules.lowering.lower import UNROLL, UNSWITCH
-from tvm_blislike.schedules.lowering.panels import NEXT
 
 
 def schedule(
@@ -69,9 +71,9 @@ def tile_epilogue(
     outer = [oc, n, yb, xb] if config.loop_order == CHANNELS else [n, yb, xb, oc]
     sch.reorder(*outer, r, q, o, a, b, lane)
     # Rows beyond the image, then columns.
-    annotate_step(sch, a, UNSWITCH)
-    annotate_step(sch, b, UNROLL)
-    annotate_vector(sch, lane, kernel.lanes)
+    AskOnce().on(sch, a)
+    WriteOut().on(sch, b)
+    Vector(kernel.lanes).on(sch, lane)
     annotate_cut(sch, o, lane, geo.workload.co % block)
     return {"n": n, "oc": oc, "yb": yb, "xb": xb, "o": o, "block": outer[-1]}
 
@@ -79,13 +81,8 @@ def tile_epilogue(
 def annotate_cut(sch: s_tir.Schedule, blocks: Any, lane: Any, cut: int) -> None:
     """Say how many channels the last block of an NHWC image has; 0 when it is whole."""
     if cut:
-        annotate_axis(sch, lane, "lanes")
-        sch.annotate(blocks, EDGE, notes.write({"lanes": cut}))
-
-
-def annotate_step(sch: s_tir.Schedule, loop: Any, step: str) -> None:
-    """Mark a loop for `lowering.UNROLL` or `lowering.UNSWITCH`."""
-    sch.annotate(loop, step, 1)
+        Named("lanes").on(sch, lane)
+        Edge({"lanes": cut}).on(sch, blocks)
 
 
 def schedule_products(
@@ -104,19 +101,18 @@ def schedule_products(
     *_, row, t, j = sch.get_loops(products)
     group, i = sch.split(t, [None, config.mr])
     sch.unroll(i)
-    annotate_axis(sch, i, "mw")
-    annotate_vector(sch, j, kernel.lanes)
+    Named("mw").on(sch, i)
+    Vector(kernel.lanes).on(sch, j)
     cut = geo.row_tiles % config.mr
     if cut:
-        sch.annotate(group, EDGE, notes.write({"mw": cut}))
+        Edge({"mw": cut}).on(sch, group)
     calls = -(-geo.row_tiles // config.mr)
     if config.prefetch:
         # The next panel; where a call runs over kernel rows, each asks for its own part.
-        part = {"axis": -4 if one_d else -3, "elements": geo.workload.ci * config.nr}
-        apart = geo.rows if geo.rows > 1 else calls
-        note = {"operand": 1, "step": 1, "calls": apart, **part}
-        sch.annotate(row if geo.rows > 1 else group, NEXT, notes.write(note))
-    sch.annotate(group, FRESH, kernel.isa)
+        around, apart = (row, geo.rows) if geo.rows > 1 else (group, calls)
+        axis, elements = -4 if one_d else -3, geo.workload.ci * config.nr
+        NextPanel(1, axis, step=1, calls=apart, elements=elements).on(sch, around)
+    FreshRegisters(kernel.isa).on(sch, group)
     sch.compute_at(acc, group, preserve_unit_loops=True)
 
 
@@ -148,10 +144,10 @@ def _schedule_input_transform(
     r, q = sch.split(t, [None, geo.block_w])
     ib, lane = sch.split(channel, [None, geo.in_block])
     sch.reorder(r, q, ib, nu, xi, lane)
-    annotate_step(sch, xi, UNROLL)
+    WriteOut().on(sch, xi)
     if geo.flat:
-        annotate_step(sch, nu, UNROLL)
-    annotate_vector(sch, lane, kernel.lanes)
+        WriteOut().on(sch, nu)
+    Vector(kernel.lanes).on(sch, lane)
     if geo.config.loop_order == CHANNELS and threads > 1:
         sch.reorder(r, *outer[-3:], q)
         sch.parallel(r)
@@ -160,11 +156,11 @@ def _schedule_input_transform(
     annotate_cut(sch, ib, lane, cut)
     sch.compute_at(patch, ib, preserve_unit_loops=True)
     i, nu, lane = sch.get_loops(patch)[-3:]
-    annotate_step(sch, nu, UNROLL)
-    annotate_step(sch, i, UNSWITCH)
-    annotate_vector(sch, lane, kernel.lanes)
+    WriteOut().on(sch, nu)
+    AskOnce().on(sch, i)
+    Vector(kernel.lanes).on(sch, lane)
     if cut:
-        annotate_axis(sch, lane, "lanes")
+        Named("lanes").on(sch, lane)
 
 
 def _schedule_output_transform(
@@ -174,12 +170,12 @@ def _schedule_output_transform(
     sch.compute_at(half, place, preserve_unit_loops=True)
     a, nu, lane = sch.get_loops(half)[-3:]
     sch.reorder(nu, a, lane)
-    annotate_step(sch, a, UNROLL)
+    WriteOut().on(sch, a)
     if geo.flat:
-        annotate_step(sch, nu, UNROLL)
-    annotate_vector(sch, lane, kernel.lanes)
+        WriteOut().on(sch, nu)
+    Vector(kernel.lanes).on(sch, lane)
     if geo.workload.co % geo.out_block:
-        annotate_axis(sch, lane, "lanes")
+        Named("lanes").on(sch, lane)
 
 
 def parallelize(

@@ -46,14 +46,13 @@ from tvm_blislike.cost_models.conv2d_winograd.geometry import Winograd1dGeometry
 from tvm_blislike.cost_models.conv2d_winograd.space import space_1d
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernel_of
-from tvm_blislike.model import notes
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.directives import AskOnce, Named, Ring, Vector, WriteOut
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import Conv2dWorkload
-from tvm_blislike.schedules.common import align_rows, annotate_vector, fuse_epilogue, stage, stages
+from tvm_blislike.schedules.common import align_rows, fuse_epilogue, stage, stages
 from tvm_blislike.schedules.conv2d_winograd.passes import one_pass, transform
 from tvm_blislike.schedules.conv2d_winograd.schedule import (
-    annotate_step,
     parallelize,
     schedule_products,
     tensorize,
@@ -61,8 +60,6 @@ from tvm_blislike.schedules.conv2d_winograd.schedule import (
 )
 from tvm_blislike.schedules.conv2d_winograd.transforms import error_bound as transforms_error
 from tvm_blislike.schedules.conv2d_winograd.transforms import matrices
-from tvm_blislike.schedules.lowering.lower import UNROLL, UNSWITCH
-from tvm_blislike.schedules.lowering.rings import RING, RING_ROWS
 
 
 def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) -> np.ndarray:
@@ -199,17 +196,15 @@ def schedule(
     nu, row, t, channel = sch.get_loops(transformed)[-4:]
     if geo.ring:
         q = t
-        rows = geo.v_rows // geo.block_w
-        ring = {"step": geo.block_h, "axis": 4, "rows": rows}
-        sch.annotate(yb, RING, notes.write(ring))
-        sch.annotate(row, RING_ROWS, workload.kh - 1)
+        Ring(axis=4, rows=geo.v_rows // geo.block_w, step=geo.block_h).on(sch, yb)
+        Named("ring").on(sch, row)
     else:
         row, q = sch.split(t, [None, geo.block_w])
     ib, lane = sch.split(channel, [None, geo.lanes])
     sch.reorder(row, q, ib, nu, lane)
-    annotate_step(sch, nu, UNROLL)
-    annotate_step(sch, ib, UNSWITCH)
-    annotate_vector(sch, lane, kernel.lanes)
+    WriteOut().on(sch, nu)
+    AskOnce().on(sch, ib)
+    Vector(kernel.lanes).on(sch, lane)
     align_rows(sch, transformed, 3, kernel.lanes)
     parallelize(sch, {**loops, "yb": strip}, geo, threads)
     tensorize(sch, marked["acc"], geo, kernel)

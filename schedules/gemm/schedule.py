@@ -24,20 +24,16 @@ from tvm_blislike.cost_models.data_types import sum_dtype
 from tvm_blislike.cost_models.gemm.geometry import B_OUTSIDE, GemmGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
-from tvm_blislike.model import notes
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.directives import Ahead, Border, Edge, LastEdge, Named, NextPanel, Vector
 from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.schedules.blocks import call_kernel, unroll_block
 from tvm_blislike.schedules.common import (
     STAGE,
     align_rows,
-    annotate_axis,
-    annotate_vector,
     fuse_epilogue,
     stages,
 )
-from tvm_blislike.schedules.lowering.edges import BORDER, EDGE, LAST_EDGE
-from tvm_blislike.schedules.lowering.panels import AHEAD, NEXT
 
 # How far ahead of its use a panel that passes by is asked for, unless the config says otherwise.
 AHEAD_BYTES = 8192
@@ -94,9 +90,9 @@ def _tile_epilogue(
     order = [loops[name] for name in _outer(geo.config, parallel) if loops.get(name) is not None]
     sch.reorder(*order, *(loops[name] for name in _inner(geo.config)), ii, jj)
     sch.unroll(ii)
-    annotate_axis(sch, ii, "mw")
-    annotate_axis(sch, jj, "lanes")
-    annotate_vector(sch, jj, kernel.lanes)
+    Named("mw").on(sch, ii)
+    Named("lanes").on(sch, jj)
+    Vector(kernel.lanes).on(sch, jj)
     _annotate_edges(sch, loops, geo, kernel)
     if parallel and loops[parallel] is not None:
         sch.parallel(loops[parallel])
@@ -121,11 +117,11 @@ def _annotate_edges(
         if last == block and not cut:
             continue
         if outer in loops:
-            sch.annotate(loops[outer], EDGE, notes.write({inner: last}))
+            Edge({inner: last}).on(sch, loops[outer])
         if inner in loops:
-            annotate_axis(sch, loops[inner], inner)
+            Named(inner).on(sch, loops[inner])
             if cut:
-                sch.annotate(loops[inner], LAST_EDGE, notes.write(cut))
+                LastEdge(cut).on(sch, loops[inner])
 
 
 def _prefetch(
@@ -138,17 +134,14 @@ def _prefetch(
     row_bytes = nr * geo.workload.types.b_bytes
     around = loops[_inner(geo.config)[1]]
     distance = geo.config.prefetch_bytes or AHEAD_BYTES
-    ahead = {"operand": 1, "steps": max(1, distance // row_bytes), "elements": nr}
-    sch.annotate(around, AHEAD, notes.write(ahead))
+    Ahead(1, steps=max(1, distance // row_bytes), elements=nr).on(sch, around)
     # With a single call per panel the next panel is not next: it would push out what is ahead.
     if calls == 1:
         return
     if geo.config.loop_order == B_OUTSIDE:
-        next_b = {"operand": 1, "axis": -3, "step": 1, "elements": steps * nr, "calls": calls}
-        sch.annotate(around, NEXT, notes.write(next_b))
+        NextPanel(1, axis=-3, step=1, calls=calls, elements=steps * nr).on(sch, around)
     elif not geo.packs(steps) and geo.blocks_k == 1:
-        next_a = {"operand": 0, "axis": -2, "step": mr, "elements": steps * mr, "calls": calls}
-        sch.annotate(around, NEXT, notes.write(next_a))
+        NextPanel(0, axis=-2, step=mr, calls=calls, elements=steps * mr).on(sch, around)
 
 
 def _place_packing(
@@ -158,11 +151,11 @@ def _place_packing(
     sch.compute_at(pack, loop, preserve_unit_loops=True)
     axes = len(sch.get(pack).writes[0].source.shape)
     tile, row, *step = sch.get_loops(pack)[2 - axes :]
-    annotate_axis(sch, row, "mw")
+    Named("mw").on(sch, row)
     _annotate_edges(sch, {"ir": tile}, geo, kernel)
     if not step:
         return
-    annotate_vector(sch, step[0], kernel.lanes)
+    Vector(kernel.lanes).on(sch, step[0])
     align_rows(sch, pack, 3, kernel.lanes)
 
 
@@ -220,6 +213,6 @@ def _schedule_pack_b(
     batch, tile, _, lane = sch.get_loops(pack)
     if threads > 1:
         sch.parallel(batch if geo.workload.batch >= threads else tile)
-    annotate_vector(sch, lane, kernel.lanes)
+    Vector(kernel.lanes).on(sch, lane)
     # Only the last tile has columns beyond n.
-    sch.annotate(tile, BORDER, [0, 1])
+    Border(0, 1).on(sch, tile)

@@ -1,8 +1,8 @@
 """Tiles at the edges of a result and at its padding become code of their own.
 
-The last iteration of each `EDGE` loop is split off, and the loops inside that run over the cut axis
-(`AXIS`) shrink, which makes the edge variant of the micro-kernel: no wasted FMA, no predicate, no
-access outside a tensor. The first and last iterations of each `BORDER` loop are split off, so that
+The last iteration of each `Edge` loop is split off, and the loops inside it that are `Named` as the
+cut axis shrink, which makes the edge variant of the micro-kernel: no wasted FMA, no predicate, no
+access outside a tensor. The first and last iterations of each `Border` loop are split off, so that
 conditions on the padding of a convolution become constants in the interior.
 
 The same is possible with `T.where` predicates and TVM's LoopPartition, but predicates inside a
@@ -16,39 +16,28 @@ from collections.abc import Iterator
 import tvm_ffi
 from tvm import tirx
 
-from tvm_blislike.microkernels import AXIS
-from tvm_blislike.model import notes
+from tvm_blislike.model.directives import Apart, Border, Edge, LastEdge, Named
 from tvm_blislike.schedules.lowering import fresh_registers
 from tvm_blislike.schedules.lowering.rewrite import (
-    annotation,
     remade,
     sequence,
     substitute,
     without,
 )
 
-# Loop over tiles: {"mw": 8, "nr": 1, ...}, the extents of the last tile's axes.
-EDGE = "blislike.edge"
-# Loop inside an `EDGE` loop, over an `AXIS` that it cuts: its own `EDGE`, in that last copy only.
-LAST_EDGE = "blislike.last_edge"
-# Loop over tiles: how many iterations to split off at each end, as [first, last].
-BORDER = "blislike.border"
-# `BORDER` or `EDGE` loop: loads of an iteration that is split off stay behind those before it.
-APART = "blislike.apart"
-
 
 def split(body: tirx.Stmt) -> tirx.Stmt:
-    """Split the iterations off that `EDGE` and `BORDER` loops name."""
-    # From the outside in: the last block of tiles may have a cut last tile (`LAST_EDGE`).
+    """Split the iterations off that `Edge` and `Border` loops name."""
+    # From the outside in: the last block of tiles may have a cut last tile (`LastEdge`).
     return tvm_ffi.structural_map(body, [(tirx.For, _split_tiles)], order="pre")
 
 
 def _split_tiles(loop: tirx.For) -> tirx.Stmt:
-    edge, border = annotation(loop, EDGE), annotation(loop, BORDER)
+    edge, border = Edge.of(loop), Border.of(loop)
     if edge is None and border is None:
         return loop
-    extents = notes.read(edge) if edge is not None else {}
-    first, last = (int(b) for b in border) if border is not None else (0, 0)
+    extents = dict(edge.extents) if edge is not None else {}
+    first, last = (border.first, border.last) if border is not None else (0, 0)
     peeled = _peel(loop, first, max(last, 1 if extents else 0), extents)
     # A single tile leaves the loop inside it in its place.
     return _split_tiles(peeled) if isinstance(peeled, tirx.For) else peeled
@@ -60,14 +49,14 @@ def _peel(loop: tirx.For, first: int, last: int, extents: dict[str, int]) -> tir
     first = min(first, count)
     last = min(last, count - first)
     if loop.kind == tirx.ForKind.PARALLEL and count > 1:
-        return without(loop, EDGE, BORDER, body=_branches(loop, first, last, extents))
+        return without(loop, Edge, Border, body=_branches(loop, first, last, extents))
     parts = [substitute(loop.body, {loop.loop_var: i}) for i in range(first)]
     if count > first + last:
         middle = count - first - last
-        parts.append(without(loop, EDGE, BORDER, min=_int(first), extent=_int(middle)))
+        parts.append(without(loop, Edge, Border, min=_int(first), extent=_int(middle)))
     parts += [substitute(loop.body, {loop.loop_var: i}) for i in range(count - last, count)]
     parts[-1] = _cut(parts[-1], extents)
-    if annotation(loop, APART) is not None and len(parts) > 1:
+    if Apart.of(loop) is not None and len(parts) > 1:
         parts = [tirx.SeqStmt([fresh_registers.apart(), part]) for part in parts]
     return sequence(parts)
 
@@ -112,11 +101,13 @@ def _with_bounds(stmt: tirx.Stmt, bounds: dict[str, tuple[int, int]]) -> tirx.St
 
 
 def _rebound(loop: tirx.For, bounds: dict[str, tuple[int, int]]) -> tirx.For:
-    axis = annotation(loop, AXIS)
-    if axis is None or str(axis) not in bounds:
+    named = Named.of(loop)
+    if named is None or named.name not in bounds:
         return loop
-    start, extent = bounds[str(axis)]
-    kept = {EDGE if key == LAST_EDGE else key: note for key, note in loop.annotations.items()}
+    start, extent = bounds[named.name]
+    kept = {
+        Edge.key if key == LastEdge.key else key: note for key, note in loop.annotations.items()
+    }
     return remade(loop, min=_int(start), extent=_int(extent), annotations=kept)
 
 

@@ -12,14 +12,12 @@ Without registers it keeps pieces of code apart (`apart`): LLVM moves no load of
 
 from __future__ import annotations
 
-import tvm_ffi
 from tvm import tirx
 
+from tvm_blislike.model.directives import FreshRegisters
 from tvm_blislike.schedules.lowering import imported
-from tvm_blislike.schedules.lowering.rewrite import annotation, without
+from tvm_blislike.schedules.lowering.rewrite import without
 
-# Loop: the instruction set whose vector registers every iteration finds empty.
-FRESH = "blislike.fresh_registers"
 # Name of the first register and number of them.
 _REGISTERS = {"avx2": ("xmm", 16), "avx512": ("xmm", 32), "neon": ("v", 32)}
 _APART = "apart"
@@ -53,13 +51,13 @@ def _assembly(name: str, clobbers: str) -> str:
     )
 
 
-def insert(body: tirx.Stmt) -> tirx.Stmt:
-    """Start the iterations of `FRESH` loops with a call that empties the registers."""
-    return tvm_ffi.structural_map(body, [(tirx.For, _started)])
+def emptied(loop: tirx.For, fresh: FreshRegisters) -> tirx.For:
+    """Start the iterations of a loop with a call that empties the registers."""
+    return without(loop, FreshRegisters, body=tirx.SeqStmt([_call(fresh.isa), loop.body]))
 
 
 def with_sources(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Attach the LLVM source of the calls that `insert` made."""
+    """Attach the LLVM source of the calls that `emptied` and `apart` made."""
     ours = (name for name in imported.names_called(func) if name.startswith(_PREFIX))
     return imported.with_sources(func, (_source(name.removeprefix(_PREFIX)) for name in ours))
 
@@ -70,10 +68,3 @@ def _source(name: str) -> str:
 
 def _call(name: str) -> tirx.Stmt:
     return tirx.Evaluate(tirx.call_extern("void", f"{_PREFIX}{name}"))
-
-
-def _started(loop: tirx.For) -> tirx.For:
-    isa = annotation(loop, FRESH)
-    if isa is None:
-        return loop
-    return without(loop, FRESH, body=tirx.SeqStmt([_call(str(isa)), loop.body]))

@@ -12,25 +12,19 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from tvm_blislike.schedules.lowering.rewrite import annotation, collect, substitute
-
-# Outermost loop of a copy to leave out.
-IN_PLACE = "blislike.in_place"
+from tvm_blislike.model.directives import InPlace
+from tvm_blislike.schedules.lowering.rewrite import at_directives, collect, substitute
 
 
 def read(body: tirx.Stmt) -> tirx.Stmt:
-    """Leave out the copies in `IN_PLACE` loops and read their sources."""
+    """Leave out the copies in `InPlace` loops and read their sources."""
     copies: dict[tirx.Buffer, tirx.BufferStore] = {}
 
-    def left_out(loop: tirx.For) -> tirx.Stmt:
-        if annotation(loop, IN_PLACE) is None:
-            return loop
+    def left_out(loop: tirx.For, _directive: InPlace) -> tirx.Stmt:
         copies.update({store.buffer: store for store in collect(loop, tirx.BufferStore)})
         return _nothing()
 
-    body = tvm_ffi.structural_map(body, [(tirx.For, left_out)])
-    if not copies:
-        return body
+    body = at_directives(body, InPlace, left_out)
 
     def load(access: Any) -> Any:
         copy = copies.get(access.source)

@@ -1,37 +1,29 @@
 """From a scheduled PrimFunc to plain loops whose tile edges are exact.
 
-A template schedules whole tiles only: every block of C is mh x mw x nr, and a loop over tiles
-whose last tile is cut carries the annotation `edges.EDGE`. After TVM has lowered the blocks to
-loops, this module
-
-1. leaves copies out (`in_place`) and inserts prefetches (`prefetch`, `panels`) and rings (`rings`);
-2. splits cut tiles and those at the padding off the others (`edges`);
-   (k loops that are functions of LLVM are chosen by what is left, `panel_loops`; blocks of C that
-   lie across the result are transposed, `turns`);
-3. unrolls each `BY_INPUT` nest in the order of the input pixels, so that each is loaded once;
-4. writes `UNROLL` loops out and resolves selects by their index; moves the conditions inside an
-   `UNSWITCH` loop to its front;
-5. turns each `VECTOR` loop into vector accesses of the given width and narrower ones for its tail;
-6. keeps buffers that fit into the register file on the stack, where LLVM turns them into
-   registers (TVM would put any buffer of 1024 bytes or more on the heap).
+A template schedules whole tiles only, every block of C is mh x mw x nr, and says by directives
+(`model.directives`) what TVM has no primitive for. After TVM has lowered the blocks to loops, this
+module does what they say, in the order of `STEPS`, and keeps buffers that fit into the register
+file on the stack, where LLVM turns them into registers (TVM would put any buffer of 1024 bytes or
+more on the heap).
 """
 
 from __future__ import annotations
 
-import itertools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from tvm_blislike.microkernels import AXIS
+from tvm_blislike.model import directives as d
+from tvm_blislike.model.directive import Directive, check
 from tvm_blislike.schedules.lowering import (
     edges,
     fresh_registers,
     in_place,
+    loop_code,
     panel_loops,
-    panels,
     pieces,
     prefetch,
     rings,
@@ -39,23 +31,106 @@ from tvm_blislike.schedules.lowering import (
 )
 from tvm_blislike.schedules.lowering.accumulators import split_rows
 from tvm_blislike.schedules.lowering.gathers import shuffle_gathers
-from tvm_blislike.schedules.lowering.rewrite import annotation, over_lanes, sequence, substitute
-from tvm_blislike.schedules.lowering.unswitch import hoist, unrolled
+from tvm_blislike.schedules.lowering.rewrite import at_directives
 from tvm_blislike.schedules.lowering.vector_math import vectorize_math
 
-# Innermost loop over contiguous elements: vector width in elements.
-VECTOR = "blislike.vector"
-# Outermost of the loops "ry", "rx", "mh", "mw" (`AXIS`) of a convolution: [sh, sw, dh, dw].
-BY_INPUT = "blislike.by_input"
-# Loop whose index selects an expression (see `unswitch`).
-UNROLL = "blislike.unroll"
-# Loop whose conditions are tested once per iteration.
-UNSWITCH = "blislike.unswitch"
-# Vectors of a `VECTOR` loop that are written out; a longer copy stays a loop (blocks of C are
-# shorter, and must be written out to stay in registers).
-_MOST_UNROLLED = 32
 # PrimFunc attribute: bytes of the register file; present on functions that `lower` must finish.
 REGISTER_BYTES = "blislike.register_bytes"
+
+
+class Step(NamedTuple):
+    """What is done about some directives, and why in this place.
+
+    Attributes
+    ----------
+    reads : tuple of type
+        The directives; a function with none of them is left alone.
+    run : callable
+        Takes the body of a function and its parameters, and returns the body.
+    before : tuple of type
+        Directives that must still stand when it runs: their step comes later.
+    why : str
+        Why it must.
+    """
+
+    reads: tuple[type[Directive], ...]
+    run: Callable[[tirx.Stmt, Any], tirx.Stmt]
+    before: tuple[type[Directive], ...]
+    why: str
+
+
+def _each(
+    kind: type[Directive],
+    change: Callable[[tirx.For, Any], tirx.Stmt],
+    before: tuple[type[Directive], ...],
+    why: str,
+) -> Step:
+    """Return a step that changes each loop with a directive."""
+    return Step((kind,), lambda body, _params: at_directives(body, kind, change), before, why)
+
+
+STEPS = (
+    Step(
+        (d.Image,),
+        pieces.address_by_pixel,
+        (d.InPlace, d.Edge, d.Pieces, d.Vector),
+        "copies, tiles and vectors are contiguous only where pixels have one index",
+    ),
+    Step(
+        (d.InPlace,),
+        lambda body, _params: in_place.read(body),
+        (d.Edge, d.Panels, d.Vector),
+        "cut tiles and calls must read the source, too",
+    ),
+    _each(
+        d.NextWeights,
+        prefetch.next_weights,
+        (d.Edge, d.Border),
+        "blocks are counted by loops, which edges take out of their last iteration",
+    ),
+    _each(d.NextPanel, prefetch.next_panel, (d.Edge,), "calls are counted by their loop"),
+    _each(d.Ahead, prefetch.ahead, (d.Edge,), "cut tiles prefetch as whole ones do"),
+    _each(
+        d.Ring,
+        rings.in_ring,
+        (d.Edge, d.Border, d.WriteOut, d.Vector),
+        "the first block is known by the variable of its loop, and the rows by theirs",
+    ),
+    _each(
+        d.FreshRegisters,
+        fresh_registers.emptied,
+        (d.Edge,),
+        "iterations that are split off start with empty registers, too",
+    ),
+    Step(
+        (d.Edge, d.LastEdge, d.Border, d.Apart),
+        lambda body, _params: edges.split(body),
+        (d.Panels, d.Turn, d.ByInput, d.Pieces, d.WriteOut, d.AskOnce, d.Vector),
+        "extents change: of blocks that a call computes, of vectors, of what is written out",
+    ),
+    _each(d.Panels, panel_loops.chosen, (), "only the size of the block has to be known"),
+    _each(d.Turn, turns.turned, (d.Vector,), "it makes the vectors of its epilogue itself"),
+    _each(
+        d.ByInput,
+        loop_code.by_input,
+        (d.WriteOut, d.Vector),
+        "a nest is written out around loops that are still whole",
+    ),
+    _each(d.Pieces, pieces.split, (d.AskOnce,), "conditions vanish that hold for a whole piece"),
+    _each(
+        d.WriteOut,
+        lambda loop, _directive: loop_code.unrolled(loop),
+        (d.AskOnce, d.Vector),
+        "what is asked once is what all copies ask; a vector must find its select resolved",
+    ),
+    _each(
+        d.AskOnce,
+        lambda loop, _directive: loop_code.hoist(loop),
+        (d.Vector,),
+        "a condition inside of a vector loop would make it a scalar one",
+    ),
+    _each(d.Vector, loop_code.vectorized, (), "the loops are final"),
+)
 
 
 def lower(mod: tvm.IRModule) -> tvm.IRModule:
@@ -122,82 +197,13 @@ def _is_ours(func: Any) -> bool:
 
 
 def _finish(func: tirx.PrimFunc) -> tirx.Stmt:
-    body = in_place.read(pieces.address_by_pixel(func))
-    body = panels.insert(prefetch.insert(body))
-    body = fresh_registers.insert(rings.insert(body))
-    body = edges.split(body)
-    body = turns.insert(panel_loops.choose(body))
-    body = tvm_ffi.structural_map(body, [(tirx.For, _unroll_by_input)])
-    body = tvm_ffi.structural_map(body, [(tirx.For, _split_pieces)])
-    body = tvm_ffi.structural_map(body, [(tirx.For, _write_out)])
-    body = tvm_ffi.structural_map(body, [(tirx.For, _unswitch)])
-    body = tvm_ffi.structural_map(body, [(tirx.For, _vectorize)])
+    body, params = func.body, func.params
+    present = check(body)
+    for step in STEPS:
+        if not present.isdisjoint(step.reads):
+            body = step.run(body, params)
     limit = int(func.attrs[REGISTER_BYTES])
     return tvm_ffi.structural_map(body, [(tirx.AllocBuffer, lambda a: _on_stack(a, limit))])
-
-
-def _int(value: int) -> tirx.IntImm:
-    return tirx.IntImm("int32", value)
-
-
-def _unroll_by_input(loop: tirx.For) -> tirx.Stmt:
-    """Unroll a convolution's nest over kernel and tile, sorted by the input pixel it reads.
-
-    The order of the sum into each output stays that of the kernel, so results do not change.
-    """
-    steps = annotation(loop, BY_INPUT)
-    if steps is None:
-        return loop
-    sh, sw, dh, dw = (int(step) for step in steps)
-    loops = {}
-    body: tirx.Stmt = loop
-    while isinstance(body, tirx.For) and str(annotation(body, AXIS)) in ("ry", "rx", "mh", "mw"):
-        loops[str(annotation(body, AXIS))] = body
-        body = body.body
-    nest = [loops[axis] for axis in ("mh", "mw", "ry", "rx")]
-
-    def pixel(at: tuple[int, ...]) -> tuple[int, ...]:
-        ih, iw, ry, rx = at
-        return (ih * sh + ry * dh, iw * sw + rx * dw, *at)
-
-    order = sorted(itertools.product(*(range(int(f.extent)) for f in nest)), key=pixel)
-    variables = [f.loop_var for f in nest]
-    return sequence([substitute(body, dict(zip(variables, at, strict=True))) for at in order])
-
-
-def _split_pieces(loop: tirx.For) -> tirx.Stmt:
-    return loop if annotation(loop, pieces.PIECES) is None else pieces.split(loop)
-
-
-def _write_out(loop: tirx.For) -> tirx.Stmt:
-    return loop if annotation(loop, UNROLL) is None else unrolled(loop)
-
-
-def _unswitch(loop: tirx.For) -> tirx.Stmt:
-    return loop if annotation(loop, UNSWITCH) is None else hoist(loop)
-
-
-def _vectorize(loop: tirx.For) -> tirx.Stmt:
-    width = annotation(loop, VECTOR)
-    if width is None:
-        return loop
-    parts = []
-    start, left, width = int(loop.min), int(loop.extent), int(width)
-    while left:
-        count = left // width
-        if count:
-            parts.append(_vector_part(loop, start, count, width))
-        start, left, width = start + count * width, left - count * width, width // 2
-    return sequence(parts)
-
-
-def _vector_part(loop: tirx.For, start: int, count: int, width: int) -> tirx.Stmt:
-    outer, inner = tirx.Var("jv", "int32"), tirx.Var("lane", "int32")
-    index = _int(start) + outer * _int(width) + inner
-    body = substitute(loop.body, {loop.loop_var: index})
-    vector = over_lanes(inner, width, body)
-    outer_kind = tirx.ForKind.UNROLLED if count <= _MOST_UNROLLED else tirx.ForKind.SERIAL
-    return tirx.For(outer, _int(0), _int(count), outer_kind, vector)
 
 
 def _on_stack(alloc: tirx.AllocBuffer, limit: int) -> tirx.AllocBuffer:
@@ -206,4 +212,4 @@ def _on_stack(alloc: tirx.AllocBuffer, limit: int) -> tirx.AllocBuffer:
         elements *= int(extent)
     if elements * tvm.DataType(alloc.buffer.dtype).itemsize > limit:
         return alloc
-    return tirx.AllocBuffer(alloc.buffer, {"disable_lower_builtin": _int(1)})
+    return tirx.AllocBuffer(alloc.buffer, {"disable_lower_builtin": tirx.IntImm("int32", 1)})

@@ -1,6 +1,6 @@
 """K loops that are functions of LLVM: whole blocks and cut ones call the one of their size.
 
-A micro-kernel leaves a call without a name (`microkernels.PANELS`), because where blocks are cut
+A micro-kernel leaves a call without a name (`Panels`), because where blocks are cut
 is known only after the edges of tiles have been split off.
 """
 
@@ -8,18 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 
-from tvm_blislike.microkernels import AXIS, PANELS, neon_panels
-from tvm_blislike.model import notes
+from tvm_blislike.microkernels import neon_panels
+from tvm_blislike.model.directives import Named, Panels
 from tvm_blislike.schedules.lowering import imported
-from tvm_blislike.schedules.lowering.rewrite import annotation, collect, sequence
-
-
-def choose(body: tirx.Stmt) -> tirx.Stmt:
-    """Give every call the name of the function for its block, and drop the plain loops."""
-    return tvm_ffi.structural_map(body, [(tirx.For, _chosen)])
+from tvm_blislike.schedules.lowering.rewrite import collect, sequence
 
 
 def with_sources(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -28,15 +22,12 @@ def with_sources(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return imported.with_sources(func, filter(None, sources))
 
 
-def _chosen(loop: tirx.For) -> tirx.Stmt:
-    note = annotation(loop, PANELS)
-    if note is None:
-        return loop
+def chosen(loop: tirx.For, whole: Panels) -> tirx.Stmt:
+    """Give a call the name of the function for its block, and drop the plain loops."""
     call, *plain = loop.body.seq
-    whole = notes.read(note)
     size = _extents(sequence(plain))
     rows, columns = size["mh"] * size["mw"], 4 * size["nr"]
-    name = neon_panels.symbol(rows, columns, whole["mw"], 4 * whole["nr"], bool(whole["in_order"]))
+    name = neon_panels.symbol(rows, columns, whole.mw, 4 * whole.nr, bool(whole.in_order))
     _, a, b, steps, *c = call.value.args
     # TVM may give a cut block of C shorter rows: each row has its own address.
     panels = (_of_whole_buffer(a), _of_whole_buffer(b))
@@ -58,7 +49,7 @@ def _extents(body: tirx.Stmt) -> dict[str, int]:
     """Extents of the loops over the axes of the block; an axis without a loop has one."""
     found = {"mh": 1, "mw": 1, "nr": 1}
     for loop in collect(body, tirx.For):
-        axis = str(annotation(loop, AXIS))
-        if axis in found:
-            found[axis] = int(loop.extent)
+        named = Named.of(loop)
+        if named is not None and named.name in found:
+            found[named.name] = int(loop.extent)
     return found

@@ -16,15 +16,14 @@ Ferrari et al., TACO 2023, section 6.2).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from tvm_blislike.model import notes
+from tvm_blislike.model.directives import Image, Pieces
 from tvm_blislike.schedules.lowering.rewrite import (
-    annotation,
     collect,
     decided,
     over_lanes,
@@ -33,26 +32,15 @@ from tvm_blislike.schedules.lowering.rewrite import (
     substitute,
 )
 
-# Loop over elements to copy: {"width": lanes of a vector, "cuts": places where a piece ends}. With
-# "shifts", its body is a loop over copies that read as many elements further each.
-PIECES = "blislike.pieces"
-# Loop over the pixels of images of a size: [height, width]. NCHW images of that size are addressed
-# as [n, c, y * width + x], which is contiguous where y and x are quotient and rest of a pixel.
-IMAGE = "blislike.image"
 
-
-def split(loop: tirx.For) -> tirx.Stmt:
-    """Return the vectors of a loop with a `PIECES` annotation, each a loop of its own."""
-    note = notes.read(loop.annotations[PIECES])
-    width = note["width"]
+def split(loop: tirx.For, pieces: Pieces) -> tirx.Stmt:
+    """Return the vectors of a `Pieces` loop, each a loop of its own."""
     start, end = int(loop.min), int(loop.min) + int(loop.extent)
-    cuts = [start, *(cut for cut in note["cuts"] if start < cut < end), end]
-    spans = [
-        (first, lanes) for a, b in itertools.pairwise(cuts) for first, lanes in vectors(a, b, width)
-    ]
-    copy = _shifted if "shifts" in note else _vector
-    copies = [copy(loop, first, lanes) for first, lanes in spans]
-    return sequence(copies)
+    cuts = [start, *(cut for cut in pieces.cuts if start < cut < end), end]
+    spans = (span for a, b in itertools.pairwise(cuts) for span in vectors(a, b, pieces.width))
+    if pieces.shifts:
+        return sequence([_shifted(loop, pieces, first, lanes) for first, lanes in spans])
+    return sequence([_vector(loop, first, lanes) for first, lanes in spans])
 
 
 def vectors(start: int, end: int, width: int) -> Iterator[tuple[int, int]]:
@@ -74,15 +62,14 @@ def _vector(loop: tirx.For, first: int, lanes: int) -> tirx.Stmt:
     return over_lanes(lane, lanes, body)
 
 
-def _shifted(loop: tirx.For, first: int, lanes: int) -> tirx.Stmt:
+def _shifted(loop: tirx.For, pieces: Pieces, first: int, lanes: int) -> tirx.Stmt:
     """Copy the elements of a vector and those at all distances from them."""
     steps = loop.body
     copies = []
     for step in range(int(steps.extent)):
         at = remade(loop, body=substitute(steps.body, {steps.loop_var: step}))
         # LLVM takes shifts of less than a register apart, into loads of one element.
-        is_whole = lanes == notes.read(loop.annotations[PIECES])["width"]
-        shifted = _shift(loop, at, first, lanes) if is_whole else None
+        shifted = _shift(loop, at, first, lanes) if lanes == pieces.width else None
         copies.append(shifted or _vector(at, first, lanes))
     return tirx.SeqStmt(copies)
 
@@ -122,11 +109,9 @@ def _element(stmt: tirx.Stmt) -> tirx.BufferStore | None:
     return tirx.BufferStore(stmt.buffer, tirx.BufferLoad(load.source, at), to)
 
 
-def address_by_pixel(func: tirx.PrimFunc) -> tirx.Stmt:
-    """Return the body with one index per pixel for images of the sizes that `IMAGE` names."""
-    sizes = _sizes(func.body)
-    if not sizes:
-        return func.body
+def address_by_pixel(body: tirx.Stmt, params: Iterable[Any]) -> tirx.Stmt:
+    """Return a body with one index per pixel for images of the sizes that `Image` names."""
+    sizes = _sizes(body)
     views: dict[Any, Any] = {}
 
     def view(buffer: Any) -> Any:
@@ -157,17 +142,16 @@ def address_by_pixel(func: tirx.PrimFunc) -> tirx.Stmt:
         image = view(alloc.buffer)
         return alloc if image is None else tirx.AllocBuffer(image, alloc.annotations)
 
-    body = tvm_ffi.structural_map(func.body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
+    body = tvm_ffi.structural_map(body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
     body = tvm_ffi.structural_map(body, [(tirx.AllocBuffer, allocate)])
-    declared = [tirx.DeclBuffer(views[p], data=p.data) for p in func.params if p in views]
+    declared = [tirx.DeclBuffer(views[p], data=p.data) for p in params if p in views]
     return tirx.SeqStmt([*declared, body])
 
 
 def _sizes(body: tirx.Stmt) -> set[tuple[int, ...]]:
     found: set[tuple[int, ...]] = set()
-    for size in (annotation(loop, IMAGE) for loop in collect(body, tirx.For)):
-        if size is not None:
-            height, width = (int(e) for e in size)
+    for image in map(Image.of, collect(body, tirx.For)):
+        if image is not None:
             # Constants of an epilogue may be the same along a row.
-            found.update({(height, width), (height, 1)})
+            found.update({(image.height, image.width), (image.height, 1)})
     return found

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tvm_ffi
 from tvm import ir, sym, tirx
+
+from tvm_blislike.model.directive import Directive
+from tvm_blislike.model.directives import Named
 
 _IF_THEN_ELSE = ir.Op.get("prim.if_then_else")
 
@@ -30,9 +33,22 @@ def constant(expr: Any) -> int | None:
     return int(expr.value) if isinstance(expr, tirx.IntImm) else None
 
 
-def annotation(loop: tirx.For, key: str) -> Any:
-    """Return what a loop's annotation says, None where it has none of that key."""
-    return loop.annotations.get(key) if loop.annotations else None
+def at_directives(
+    body: tirx.Stmt, kind: type[Directive], change: Callable[[tirx.For, Any], tirx.Stmt]
+) -> tirx.Stmt:
+    """Return a statement with each loop that carries a directive changed, inner ones first."""
+
+    def visit(loop: tirx.For) -> tirx.Stmt:
+        directive = kind.of(loop)
+        return loop if directive is None else change(loop, directive)
+
+    return tvm_ffi.structural_map(body, [(tirx.For, visit)])
+
+
+def is_named(loop: tirx.For, *names: str) -> bool:
+    """Whether a loop has one of the names."""
+    named = Named.of(loop)
+    return named is not None and named.name in names
 
 
 def is_if(node: Any) -> bool:
@@ -76,8 +92,9 @@ def remade(loop: tirx.For, **changes: Any) -> tirx.For:
     return tirx.For(**{**fields, **changes})
 
 
-def without(loop: tirx.For, *keys: str, **changes: Any) -> tirx.For:
-    """Return a loop without some of its annotations, and with some of its fields changed."""
+def without(loop: tirx.For, *kinds: type[Directive], **changes: Any) -> tirx.For:
+    """Return a loop without some of its directives, and with some of its fields changed."""
+    keys = [kind.key for kind in kinds]
     kept = {key: note for key, note in loop.annotations.items() if key not in keys}
     return remade(loop, annotations=kept, **changes)
 

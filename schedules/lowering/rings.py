@@ -17,29 +17,15 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tvm_blislike.model import notes
-from tvm_blislike.schedules.lowering.rewrite import annotation, collect, without
-
-# On the loop over blocks: {"axis": of the rows in the buffer, "rows": of the buffer, "step": rows
-# that a block is below the one above}.
-RING = "blislike.ring"
-# On the loop over rows of the stage that fills the buffer: how many the block above has computed.
-RING_ROWS = "blislike.ring_rows"
+from tvm_blislike.model.directives import Named, Ring
+from tvm_blislike.schedules.lowering.rewrite import collect, is_named, without
 
 
-def insert(stmt: tirx.Stmt) -> tirx.Stmt:
-    """Turn the buffers of the stages inside `RING` loops into rings."""
-    return tvm_ffi.structural_map(stmt, [(tirx.For, _ring)])
-
-
-def _ring(blocks: tirx.For) -> tirx.Stmt:
-    spec = annotation(blocks, RING)
-    if spec is None:
-        return blocks
-    note = notes.read(spec)
-    axis, rows, step = (note[key] for key in ("axis", "rows", "step"))
-    buffer, known = _stored(blocks)
-    first = blocks.loop_var * step
+def in_ring(blocks: tirx.For, ring: Ring) -> tirx.Stmt:
+    """Turn the buffer of a stage inside a loop over blocks into a ring."""
+    rows_of_stage = next(loop for loop in collect(blocks, tirx.For) if is_named(loop, "ring"))
+    buffer = _stored(rows_of_stage, blocks)
+    first = blocks.loop_var * ring.step
     allocated: list[tirx.AllocBuffer] = []
 
     def moved(alloc: tirx.AllocBuffer) -> tirx.Stmt:
@@ -49,7 +35,7 @@ def _ring(blocks: tirx.For) -> tirx.Stmt:
         return tirx.Evaluate(0)
 
     def turned(indices: Any) -> list[Any]:
-        return [(first + i) % rows if n == axis else i for n, i in enumerate(indices)]
+        return [(first + i) % ring.rows if n == ring.axis else i for n, i in enumerate(indices)]
 
     def load(access: Any) -> Any:
         if not access.source.same_as(buffer):
@@ -62,10 +48,10 @@ def _ring(blocks: tirx.For) -> tirx.Stmt:
         return tirx.BufferStore(buffer, access.value, turned(access.indices))
 
     def only_new(loop: tirx.For) -> tirx.For:
-        if annotation(loop, RING_ROWS) is None:
+        if not loop.loop_var.same_as(rows_of_stage.loop_var):
             return loop
-        new = tirx.any(blocks.loop_var.equal(0), loop.loop_var >= known)
-        return without(loop, RING_ROWS, body=tirx.IfThenElse(new, loop.body, None))
+        new = tirx.any(blocks.loop_var.equal(0), loop.loop_var >= ring.rows - ring.step)
+        return without(loop, Named, body=tirx.IfThenElse(new, loop.body, None))
 
     changes = [
         (tirx.AllocBuffer, moved),
@@ -74,14 +60,11 @@ def _ring(blocks: tirx.For) -> tirx.Stmt:
         (tirx.For, only_new),
     ]
     body = tvm_ffi.structural_map(blocks.body, changes)
-    return tirx.SeqStmt([*allocated, without(blocks, RING, body=body)])
+    return tirx.SeqStmt([*allocated, without(blocks, Ring, body=body)])
 
 
-def _stored(blocks: tirx.For) -> tuple[tirx.Buffer, int]:
-    """Return the buffer that the `RING_ROWS` loop fills, and the rows known from above."""
+def _stored(rows: tirx.For, blocks: tirx.For) -> tirx.Buffer:
+    """Return the buffer, of those inside `blocks`, that a loop over its rows fills."""
     allocated = {alloc.buffer for alloc in collect(blocks.body, tirx.AllocBuffer)}
-    loops = collect(blocks.body, tirx.For)
-    rows = next(loop for loop in loops if annotation(loop, RING_ROWS) is not None)
     stored = (store.buffer for store in collect(rows, tirx.BufferStore))
-    buffer = next(buffer for buffer in stored if buffer in allocated)
-    return buffer, int(annotation(rows, RING_ROWS))
+    return next(buffer for buffer in stored if buffer in allocated)

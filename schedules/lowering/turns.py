@@ -16,35 +16,25 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvm_blislike.model.directives import Turn
 from tvm_blislike.schedules.default.transpose import transpose
 from tvm_blislike.schedules.lowering import pieces
-from tvm_blislike.schedules.lowering.rewrite import annotation, collect, over_lanes, substitute
+from tvm_blislike.schedules.lowering.rewrite import collect, over_lanes, substitute
 
-# Loop of an epilogue over the columns of a block of C, around the one over its rows: the lanes of
-# a vector.
-TURN = "blislike.turn"
 # Name of the block in the TE definitions.
 _BLOCK = "acc"
 
 
-def insert(body: tirx.Stmt) -> tirx.Stmt:
-    """Transpose the blocks of C that the epilogues of `TURN` loops read."""
-    return tvm_ffi.structural_map(body, [(tirx.For, _turned)])
-
-
-def _turned(loop: tirx.For) -> tirx.Stmt:
-    note = annotation(loop, TURN)
-    if note is None:
-        return loop
+def turned(loop: tirx.For, turn: Turn) -> tirx.Stmt:
+    """Transpose the block of C that the epilogue of a `Turn` loop reads."""
     rows = collect(loop.body, tirx.For)[0]
     load = _load_of_block(rows.body)
     if load is None:  # an epilogue such as x - x, of which nothing is left
         return loop
-    lanes = int(note)
     parts: list[tirx.Stmt] = []
-    for column in range(0, int(loop.extent), lanes):
-        for row, height in pieces.vectors(0, int(rows.extent), lanes):
-            parts += _square(loop, rows, load, (row, height), (column, lanes))
+    for column in range(0, int(loop.extent), turn.lanes):
+        for row, height in pieces.vectors(0, int(rows.extent), turn.lanes):
+            parts += _square(loop, rows, load, (row, height), (column, turn.lanes))
     return tirx.SeqStmt(parts)
 
 

@@ -18,9 +18,7 @@ import tvm
 from tvm import s_tir, te, tirx
 
 from tvm_blislike.microkernels import Microkernel, UpdateShape, update_intrin
-from tvm_blislike.model import notes
-from tvm_blislike.schedules.common import annotate_axis, annotate_vector
-from tvm_blislike.schedules.lowering import edges
+from tvm_blislike.model.directives import Edge, Named, Vector
 from tvm_blislike.schedules.lowering import lower as lowering
 
 
@@ -166,7 +164,7 @@ def _edges(product: Product) -> list[dict[str, int]]:
 def _annotate_edges(sch: s_tir.Schedule, product: Product, loops: list[Any]) -> None:
     for loop, edge in zip(loops, _edges(product), strict=True):
         if edge:
-            sch.annotate(loop, edges.EDGE, notes.write(edge))
+            Edge(edge).on(sch, loop)
 
 
 def _tile_output(sch: s_tir.Schedule, product: Product) -> list[Any]:
@@ -178,10 +176,10 @@ def _tile_output(sch: s_tir.Schedule, product: Product) -> list[Any]:
         inner.append(rest)
     sch.reorder(outer[2], *outer[:2], *inner)
     for loop, axis in zip(inner, ("mh", "mw", "lanes"), strict=True):
-        annotate_axis(sch, loop, axis)
+        Named(axis).on(sch, loop)
     for loop in inner[:2]:
         sch.unroll(loop)
-    annotate_vector(sch, inner[2], product.kernel.lanes)
+    Vector(product.kernel.lanes).on(sch, inner[2])
     _annotate_edges(sch, product, outer)
     return outer
 
@@ -223,5 +221,5 @@ def _zero(sch: s_tir.Schedule, init: Any, product: Product) -> None:
     columns, lane = sch.split(j, [None, product.kernel.lanes])
     for loop, axis in ((ih, "mh"), (iw, "mw"), (columns, "nr")):
         sch.unroll(loop)
-        annotate_axis(sch, loop, axis)
+        Named(axis).on(sch, loop)
     sch.vectorize(lane)

@@ -7,9 +7,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, te, tirx
 
-from tvm_blislike.microkernels import AXIS
-from tvm_blislike.model import notes
-from tvm_blislike.schedules.lowering.edges import EDGE
+from tvm_blislike.model.directives import Edge, Named
 from tvm_blislike.schedules.lowering.lower import REGISTER_BYTES, lower
 
 # A register file of 32 vectors of 512 bits.
@@ -63,7 +61,7 @@ def computes_affine(mod: tvm.IRModule, size: int) -> bool:
 def tiled(size: int, tile: int) -> s_tir.Schedule:
     sch = affine(size)
     tiles, inside = sch.split(only_loops(sch)[0], [None, tile])
-    sch.annotate(inside, AXIS, "mw")
+    Named("mw").on(sch, inside)
     if size % tile:
-        sch.annotate(tiles, EDGE, notes.write({"mw": size % tile}))
+        Edge({"mw": size % tile}).on(sch, tiles)
     return sch

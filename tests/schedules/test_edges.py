@@ -21,9 +21,7 @@ from made_loops import (
 )
 from tvm import s_tir, te, tirx
 
-from tvm_blislike.microkernels import AXIS
-from tvm_blislike.model import notes
-from tvm_blislike.schedules.lowering.edges import BORDER, EDGE, LAST_EDGE
+from tvm_blislike.model.directives import Border, Edge, LastEdge, Named
 
 
 def test_last_tile_is_split_off_and_cut() -> None:
@@ -45,14 +43,15 @@ def test_single_tile_leaves_no_loop_over_tiles() -> None:
     assert computes_affine(mod, 3)
 
 
-def test_annotation_of_another_axis_leaves_a_loop_alone() -> None:
-    sch = affine(12)
-    tiles, inside = sch.split(only_loops(sch)[0], [None, 4])
-    sch.annotate(inside, AXIS, "mh")
-    sch.annotate(tiles, EDGE, notes.write({"mw": 3}))
+def test_an_edge_leaves_a_loop_of_another_name_alone() -> None:
+    sch = affine(24)
+    tiles, other, inside = sch.split(only_loops(sch)[0], [None, 2, 4])
+    Named("mh").on(sch, other)
+    Named("mw").on(sch, inside)
+    Edge({"mw": 4}).on(sch, tiles)
     mod = lowered(sch)
-    assert loops(mod) == [("i_0", 0, 2), ("i_1", 0, 4), ("i_1", 0, 4)]
-    assert computes_affine(mod, 12)
+    assert loops(mod) == [("i_0", 0, 2), *[("i_1", 0, 2), ("i_2", 0, 4)] * 2]
+    assert computes_affine(mod, 24)
 
 
 def test_parallel_loop_with_an_edge_branches_inside() -> None:
@@ -75,8 +74,8 @@ def test_edges_of_two_axes_give_four_variants() -> None:
     jt, jw = sch.split(j, [None, 4])
     sch.reorder(it, jt, ih, jw)
     for tiles, inside, axis, cut in ((it, ih, "mh", 2), (jt, jw, "mw", 3)):
-        sch.annotate(inside, AXIS, axis)
-        sch.annotate(tiles, EDGE, notes.write({axis: cut}))
+        Named(axis).on(sch, inside)
+        Edge({axis: cut}).on(sch, tiles)
     mod = lowered(sch)
     blocks = [f for f in loops(mod) if f[0] in ("i_1", "j_1")]
     extents = [extent for _, _, extent in blocks]
@@ -93,11 +92,11 @@ def blocked(size: int, block: int, tile: int) -> s_tir.Schedule:
     count = -(-size // tile)
     last = count - (-(-count // block) - 1) * block
     if last < block or size % tile:
-        sch.annotate(blocks, EDGE, notes.write({"ir": last}))
-    sch.annotate(tiles, AXIS, "ir")
+        Edge({"ir": last}).on(sch, blocks)
+    Named("ir").on(sch, tiles)
     if size % tile:
-        sch.annotate(tiles, LAST_EDGE, notes.write({"mw": size % tile}))
-    sch.annotate(inside, AXIS, "mw")
+        LastEdge({"mw": size % tile}).on(sch, tiles)
+    Named("mw").on(sch, inside)
     return sch
 
 
@@ -146,7 +145,7 @@ def conditions(mod: tvm.IRModule) -> int:
 @pytest.mark.parametrize("before, after", [(1, 2), (0, 3), (2, 0), (3, 3)])
 def test_border_leaves_no_condition(before: int, after: int) -> None:
     sch = padded_copy(9, before, after)
-    sch.annotate(only_loops(sch)[0], BORDER, [before, after])
+    Border(before, after).on(sch, only_loops(sch)[0])
     mod = lowered(sch)
     assert loops(mod) == [("i", before, 9)]
     assert conditions(mod) == 0
@@ -157,7 +156,7 @@ def test_border_leaves_no_condition(before: int, after: int) -> None:
 
 def test_parallel_border_branches_inside() -> None:
     sch = padded_copy(9, 1, 2)
-    sch.annotate(only_loops(sch)[0], BORDER, [1, 2])
+    Border(1, 2).on(sch, only_loops(sch)[0])
     sch.parallel(only_loops(sch)[0])
     mod = lowered(sch)
     assert loops(mod) == [("i", 0, 12)]
@@ -171,7 +170,7 @@ def test_parallel_border_branches_inside() -> None:
 @pytest.mark.parametrize("parallel", [False, True])
 def test_border_wider_than_the_loop(parallel: bool) -> None:
     sch = padded_copy(1, 1, 1)
-    sch.annotate(only_loops(sch)[0], BORDER, [2, 5])
+    Border(2, 5).on(sch, only_loops(sch)[0])
     if parallel:
         sch.parallel(only_loops(sch)[0])
     mod = lowered(sch)
@@ -184,9 +183,9 @@ def test_border_and_edge_of_one_loop(parallel: bool) -> None:
     """The last tile is both cut and at the border."""
     sch = padded_copy(16, 2, 1)  # 19 elements: tiles of 4 and one of 3
     tiles, inside = sch.split(only_loops(sch)[0], [None, 4])
-    sch.annotate(inside, AXIS, "mw")
-    sch.annotate(tiles, BORDER, [1, 1])
-    sch.annotate(tiles, EDGE, notes.write({"mw": 3}))
+    Named("mw").on(sch, inside)
+    Border(1, 1).on(sch, tiles)
+    Edge({"mw": 3}).on(sch, tiles)
     if parallel:
         sch.parallel(tiles)
     mod = lowered(sch)

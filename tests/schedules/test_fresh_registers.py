@@ -11,8 +11,9 @@ from tvm import s_tir, te, tirx
 
 from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.inspect.assembly import innermost_loops
+from tvm_blislike.model.directives import FreshRegisters
 from tvm_blislike.schedules.lowering import fresh_registers
-from tvm_blislike.schedules.lowering.fresh_registers import FRESH
+from tvm_blislike.schedules.lowering.rewrite import at_directives
 
 CORES = {"avx512": "sapphirerapids", "avx2": "haswell", "neon": "cortex-a76"}
 ROWS, COLUMNS = 999, 64
@@ -27,10 +28,11 @@ def scaled(isa: str | None) -> tirx.PrimFunc:
     _, lane = sch.split(j, [None, 16])
     sch.vectorize(lane)
     if isa:
-        sch.annotate(i, FRESH, isa)
+        FreshRegisters(isa).on(sch, i)
     passes = [s_tir.transform.ConvertBlocksToOpaque(), s_tir.transform.LowerOpaqueBlock()]
     func = tvm.transform.Sequential(passes)(sch.mod)["main"]
-    return fresh_registers.with_sources(func.with_body(fresh_registers.insert(func.body)))
+    body = at_directives(func.body, FreshRegisters, fresh_registers.emptied)
+    return fresh_registers.with_sources(func.with_body(body))
 
 
 def compiled(isa: str | None, core: Core) -> tvm.runtime.Executable:

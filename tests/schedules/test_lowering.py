@@ -22,10 +22,8 @@ from made_loops import (
 )
 from tvm import s_tir, te, tirx
 
-from tvm_blislike.microkernels import AXIS
-from tvm_blislike.model import notes
-from tvm_blislike.schedules.lowering.edges import EDGE
-from tvm_blislike.schedules.lowering.lower import BY_INPUT, REGISTER_BYTES, VECTOR, lower
+from tvm_blislike.model.directives import ByInput, Edge, Named, Vector
+from tvm_blislike.schedules.lowering.lower import REGISTER_BYTES, lower
 
 # --- vectors -----------------------------------------------------
 
@@ -49,7 +47,7 @@ def widths(mod: tvm.IRModule) -> list[int]:
 )
 def test_vectors_and_their_tail(size: int, expected: list[int]) -> None:
     sch = affine(size)
-    sch.annotate(only_loops(sch)[0], VECTOR, 16)
+    Vector(16).on(sch, only_loops(sch)[0])
     mod = lowered(sch)
     assert widths(mod) == expected
     assert loops(mod) == []
@@ -58,7 +56,7 @@ def test_vectors_and_their_tail(size: int, expected: list[int]) -> None:
 
 def test_long_copies_stay_a_loop() -> None:
     sch = affine(33 * 16 + 5)
-    sch.annotate(only_loops(sch)[0], VECTOR, 16)
+    Vector(16).on(sch, only_loops(sch)[0])
     mod = lowered(sch)
     assert loops(mod) == [("jv", 0, 33)]
     assert widths(mod) == [16, 4, 1]
@@ -79,9 +77,9 @@ def test_cut_vectors_become_narrower_ones(
 ) -> None:
     sch = affine(width + cut)
     tiles, lane = sch.split(only_loops(sch)[0], [None, width])
-    sch.annotate(tiles, EDGE, notes.write({axis: cut}))
-    sch.annotate(lane, AXIS, axis)
-    sch.annotate(lane, VECTOR, 16)
+    Edge({axis: cut}).on(sch, tiles)
+    Named(axis).on(sch, lane)
+    Vector(16).on(sch, lane)
     mod = lowered(sch)
     assert widths(mod) == expected
     assert computes_affine(mod, width + cut)
@@ -108,9 +106,9 @@ def convolution(
     ih, iw, r, c = only_loops(sch)
     sch.reorder(r, c, ih, iw)
     for loop, axis in ((ih, "mh"), (iw, "mw"), (r, "ry"), (c, "rx")):
-        sch.annotate(loop, AXIS, axis)
+        Named(axis).on(sch, loop)
     sch.decompose_reduction(sch.get_sblock("y"), r)
-    sch.annotate(r, BY_INPUT, [sh, sw, dh, dw])
+    ByInput(sh, sw, dh, dw).on(sch, r)
     return sch, (height, width), (2, 3)
 
 
@@ -163,7 +161,7 @@ def accumulating(rows: int, unroll: bool = True) -> s_tir.Schedule:
     sch.decompose_reduction(sch.get_sblock("acc"), depth)
     for block in ("acc_init", "acc_update", "y"):
         row, lane = only_loops(sch, block)[-2:]
-        sch.annotate(lane, VECTOR, 16)
+        Vector(16).on(sch, lane)
         if unroll:
             sch.unroll(row)
     return sch

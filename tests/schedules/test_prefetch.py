@@ -19,7 +19,7 @@ from tvm_blislike.hardware import LINE_BYTES, Core
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.schedules import get_implementation
-from tvm_blislike.schedules.lowering.panels import parts
+from tvm_blislike.schedules.lowering.prefetch import parts
 from tvm_blislike.schedules.lowering.rewrite import substitute
 from tvm_blislike.tuning import kernels
 

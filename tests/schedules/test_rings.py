@@ -10,9 +10,8 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, sym, te, tirx
 
-from tvm_blislike.model import notes
+from tvm_blislike.model.directives import Named, Ring
 from tvm_blislike.schedules.lowering import lower as lowering
-from tvm_blislike.schedules.lowering.rings import RING, RING_ROWS
 
 COLUMNS = 8
 
@@ -30,8 +29,8 @@ def lowered(rows: int, step: int, reach: int) -> tvm.IRModule:
     blocks, _ = sch.split(sch.get_loops(sch.get_sblock("out"))[0], [None, step])
     sch.compute_at("three", blocks, preserve_unit_loops=True)
     row = sch.get_loops(sch.get_sblock("three"))[1]
-    sch.annotate(blocks, RING, notes.write({"axis": 0, "rows": step + reach - 1, "step": step}))
-    sch.annotate(row, RING_ROWS, reach - 1)
+    Ring(axis=0, rows=step + reach - 1, step=step).on(sch, blocks)
+    Named("ring").on(sch, row)
     func = sch.mod["main"].with_attr(lowering.REGISTER_BYTES, 64)
     return lowering.lower(tvm.IRModule({"main": func}))
 

@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, te, tirx
 
-from tvm_blislike.schedules.lowering.unswitch import hoist, unrolled
+from tvm_blislike.schedules.lowering.loop_code import hoist, unrolled
 
 ROWS, COLUMNS = 6, 8
 X = np.random.default_rng(3).standard_normal((ROWS, COLUMNS), dtype=np.float32)
