@@ -37,9 +37,10 @@ from tvm_blislike.choose.strategy import Override, Strategy
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import Workload
-from tvm_blislike.passes.legalize import CHOICE
+from tvm_blislike.passes.calls import CHOICE
 from tvm_blislike.passes.plain import product_of, sums_windows
-from tvm_blislike.passes.schedule import apply_template, chosen_of
+from tvm_blislike.passes.plan import read_note
+from tvm_blislike.passes.schedule import apply_template, note_in
 from tvm_blislike.pipeline import fused_kernels, strategy_for
 from tvm_blislike.plugin import DEFAULT, PLAIN
 from tvm_blislike.records.book import RecordBook
@@ -82,7 +83,7 @@ def prepare(
     target = tvm.target.Target(target)
     strategy = strategy_for(target, override=override, constraints=constraints, records=records)
     with target:
-        return fused_kernels(strategy, target)(mod)
+        return fused_kernels(mod, strategy, target)[0]
 
 
 def space(candidates: int = CANDIDATES) -> ms.space_generator.SpaceGenerator:
@@ -145,10 +146,11 @@ def schedules(mod: tvm.IRModule, strategy: Strategy) -> Iterator[s_tir.Schedule]
     """Yield the schedules of a module's only PrimFunc."""
     (func,) = (func for _, func in mod.functions_items())
     sch = s_tir.Schedule(mod)
-    chosen, product = chosen_of(sch), product_of(func)
-    if chosen is not None:
-        for config in alternatives(*chosen, strategy):
-            yield _scheduled(mod, chosen[0], config, strategy)
+    note, product = note_in(sch), product_of(func)
+    if note is not None:
+        workload, chosen = read_note(note)
+        for config in alternatives(workload, chosen, strategy):
+            yield _scheduled(mod, workload, config, strategy)
     elif product is not None and strategy.offers(product):
         for config, _ in sorted(strategy.offers(product), key=lambda offer: offer[1]):
             yield _annotated(mod, PLAIN, config.to_json())

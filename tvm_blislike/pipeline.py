@@ -17,9 +17,10 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.concat import concat_in_place
 from tvm_blislike.passes.indices import NarrowIndices
-from tvm_blislike.passes.layout import choose_layouts
 from tvm_blislike.passes.legalize import legalize
-from tvm_blislike.passes.reporting import Reporter
+from tvm_blislike.passes.lower import lower
+from tvm_blislike.passes.plan import Plan, plan_of
+from tvm_blislike.passes.reporting import Reporter, report_of
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.records.book import RecordBook
 from tvm_blislike.tvm_seams import calling
@@ -75,7 +76,7 @@ def blislike_pipeline(
         target = target or tvm.target.Target(core.target_config(threads))
         strategy = strategy_for(target, core, threads, override, constraints, records, predictor)
         with compiler_lock(), target:
-            return _passes(strategy, target, reporter, finalize)(mod)
+            return _lowered(mod, strategy, target, reporter, finalize)
 
     return run
 
@@ -95,46 +96,45 @@ def strategy_for(
     return Strategy(core or core_of(target), count, override, limits, book, predictor)
 
 
-def _passes(
-    strategy: Strategy, target: tvm.target.Target, reporter: Reporter | None, finalize: bool
-) -> tvm.transform.Pass:
+def _lowered(
+    mod: tvm.IRModule,
+    strategy: Strategy,
+    target: tvm.target.Target,
+    reporter: Reporter | None,
+    finalize: bool,
+) -> tvm.IRModule:
     # TVM's own CPU pipeline, with our passes where it would lower operators to naive loops.
     cpu = relax.backend.cpu_generic.pipeline
-    report = [reporter.collect(strategy)] if reporter is not None else []
-    return tvm.transform.Sequential(
-        [
-            fused_kernels(strategy, target),
-            # Before scheduling: afterwards a reshape is no longer recognized as one, and TVM's
-            # look at some functions fails.
-            _VIEWS,
-            *_tuned_by_meta_schedule(),
-            schedule(strategy),
-            *(p for p in cpu.dataflow_lower_passes(target) if p.info.name != _VIEWS.info.name),
-            concat_in_place,
-            *report,
-            *(cpu.finalize_passes(target) if finalize else []),
-        ]
-    )
+    mod, plan = fused_kernels(mod, strategy, target)
+    # Views before scheduling: afterwards a reshape is no longer recognized as one, and TVM's
+    # look at some functions fails.
+    mod = tvm.transform.Sequential([_VIEWS, *_tuned_by_meta_schedule()])(mod)
+    lowering = (p for p in cpu.dataflow_lower_passes(target) if p.info.name != _VIEWS.info.name)
+    mod = tvm.transform.Sequential([*lowering, concat_in_place])(schedule(mod, plan))
+    if reporter is not None:
+        reporter.report = report_of(mod, plan)
+    return tvm.transform.Sequential(cpu.finalize_passes(target))(mod) if finalize else mod
 
 
-def fused_kernels(strategy: Strategy, target: tvm.target.Target) -> tvm.transform.Pass:
-    """Return the passes up to fused PrimFuncs, each with the choice that is to schedule it."""
-    return tvm.transform.Sequential(
-        [
-            prepare(target, strategy.core),
-            choose_layouts(strategy),
-            legalize(strategy),
-            NarrowIndices(),
-            relax.transform.AnnotateTIROpPattern(),
-            relax.transform.FoldConstant(),
-            relax.transform.FuseOps(),
-            relax.transform.FuseTIR(),
-            relax.transform.DeadCodeElimination(),
-            # Once more: TVM's `compile_relax` does so before it looks functions up, attributes
-            # included.
-            relax.transform.AnnotateTIROpPattern(),
-        ]
-    )
+def fused_kernels(
+    mod: tvm.IRModule, strategy: Strategy, target: tvm.target.Target
+) -> tuple[tvm.IRModule, Plan]:
+    """Return a module of fused PrimFuncs, each with a note of its choice, and the plan of these."""
+    mod = prepare(target, strategy.core)(mod)
+    plan = plan_of(mod, strategy)
+    passes = [
+        legalize(),
+        NarrowIndices(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(),
+        # Once more: TVM's `compile_relax` does so before it looks functions up, attributes
+        # included.
+        relax.transform.AnnotateTIROpPattern(),
+    ]
+    return tvm.transform.Sequential(passes)(lower(mod, plan)), plan
 
 
 def _tuned_by_meta_schedule() -> list[tvm.transform.Pass]:
@@ -164,6 +164,6 @@ def compile_module(
     reporter = Reporter()
     target = tvm.target.Target(strategy.core.target_config(strategy.threads))
     with target:
-        lowered = _passes(strategy, target, reporter, finalize=True)(mod)
+        lowered = _lowered(mod, strategy, target, reporter, finalize=True)
     executable = tvm.compile(lowered, target, relax_pipeline=None)
     return executable, reporter.report, calling(lowered, executable)

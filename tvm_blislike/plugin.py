@@ -16,8 +16,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-# Annotations of the root block. What a template has scheduled: JSON of its choice and of the core's
-# register file.
+# Annotations of the root block. What a template has scheduled: the note of its choice.
 SCHEDULED = "blislike.scheduled"
 # A plain product: JSON of the configuration that is to take its place.
 PLAIN = "blislike.plain"

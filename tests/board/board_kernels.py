@@ -12,9 +12,9 @@ import tvm
 from emulated_board import Board, build
 from tvm import tirx
 
-from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.export.link import find_compiler, link
 from tvm_blislike.hardware import Core
+from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import schedule_chosen
 from tvm_blislike.schedules.lowering import lower as lowering
 
@@ -52,9 +52,9 @@ def errors(
         When a kernel crashes or writes outside of its result; it names the kernel.
     """
     functions = {f"k{i}": kernel.func for i, kernel in enumerate(kernels)}
-    strategy = Strategy(core, threads)
+    plan = Plan(core, threads)
     scheduled = {
-        name: schedule_chosen(func, strategy).with_attr("global_symbol", name)
+        name: schedule_chosen(func, plan).with_attr("global_symbol", name)
         for name, func in functions.items()
     }
     module = lowering.lower(tvm.IRModule(scheduled))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +19,8 @@ from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
-from tvm_blislike.passes.legalize import CHOICE
+from tvm_blislike.passes.calls import CHOICE
+from tvm_blislike.passes.plan import note_of
 from tvm_blislike.schedules.common import stages
 
 # Enough for tiles, slabs and panels to be whole, cut and alone; little for the emulator.
@@ -97,8 +97,7 @@ def gemm_kernel(
         value = _step(value, step, operand, f"step_{number}")
         wanted = _reference_step(wanted, step, operands[-1] if operand is not None else None)
     sch = s_tir.Schedule(te.create_prim_func([*params, value]))
-    note = json.dumps({"workload": w.to_json(), "config": config.to_json()})
-    sch.annotate(stages(sch)["unpack"], CHOICE, note)
+    sch.annotate(stages(sch)["unpack"], CHOICE, note_of(w, config))
     func = sch.mod["main"].with_attr("tirx.noalias", True)
     scale = max(np.abs(wanted).max(), 1.0)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import tvm
 from relax_graphs import calls
-from tvm import relax
+from tvm import relax, s_tir
 
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes.canonicalize import Canonicalize
-from tvm_blislike.passes.layout import choose_layouts
+from tvm_blislike.passes.lower import lower
+from tvm_blislike.passes.plan import plan_of, read_note
+from tvm_blislike.passes.schedule import note_in
 from tvm_blislike.tvm_seams import static_shape
 
 # Structure is checked for 16 lanes, whatever machine the tests run on.
@@ -23,13 +25,16 @@ MOVES = ("layout_transform", "permute_dims", "reshape")
 
 
 def laid_out(mod: tvm.IRModule) -> tvm.IRModule:
-    return choose_layouts(STRATEGY)(Canonicalize(STRATEGY.core)(mod))
+    mod = Canonicalize(STRATEGY.core)(mod)
+    return lower(mod, plan_of(mod, STRATEGY))
 
 
 def layouts(mod: tvm.IRModule) -> list[tuple[str, str]]:
     """Layouts of input and output of each convolution."""
-    convs = calls(mod, "nn.conv2d")
-    return [(str(c.attrs.data_layout), str(c.attrs.out_layout)) for c in convs]
+    functions = (mod[call.args[0]] for call in calls(mod, "call_tir"))
+    notes = (note_in(s_tir.Schedule(func)) for func in functions)
+    configs = (read_note(note)[1] for note in notes if note is not None)
+    return [(config.data_layout, config.out_layout) for config in configs]
 
 
 def moves(mod: tvm.IRModule) -> list[tuple[int, ...]]:

@@ -81,14 +81,6 @@ def test_the_first_option_is_the_choice_and_the_others_are_no_faster_in_their_la
         assert chosen is strategy.choose(workload)
         for other in others:
             assert other.seconds >= chosen.seconds
-            assert strategy.choose_in(workload, *other.layouts) is other
-            assert strategy.choice_of(workload, other.config) is other
-
-
-def test_layouts_that_nothing_has_give_the_choice() -> None:
-    strategy = Strategy(CORE, 1)
-    workload = CONVOLUTIONS["3x3"]
-    assert strategy.choose_in(workload, "NCHW3c", "NHWC") is strategy.choose(workload)
 
 
 def test_what_the_user_decides_has_no_other_options() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,12 +11,12 @@ import reference
 import tvm
 from tvm import s_tir, te, tirx
 
-from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import block_of, shape_in
 from tvm_blislike.model.workload import Conv2dWorkload
-from tvm_blislike.passes.legalize import CHOICE
+from tvm_blislike.passes.calls import CHOICE
+from tvm_blislike.passes.plan import Plan, note_of
 from tvm_blislike.passes.schedule import schedule_chosen
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.schedules.common import stages
@@ -97,8 +96,7 @@ def primfunc(
         params.append(te.placeholder(reader[0], name="read_with"))
         value = reader[1](value, params[-1])
     sch = s_tir.Schedule(te.create_prim_func([*params, value]))
-    note = json.dumps({"workload": w.to_json(), "config": config.to_json()})
-    sch.annotate(stages(sch)["unpack"], CHOICE, note)
+    sch.annotate(stages(sch)["unpack"], CHOICE, note_of(w, config))
     return sch.mod["main"].with_attr("tirx.noalias", True)
 
 
@@ -120,7 +118,7 @@ def _step(step: str, value: te.Tensor, operand: te.Tensor | None, name: str) -> 
 
 def lowered(func: tirx.PrimFunc, core: Core, threads: int = 1) -> tvm.IRModule:
     """Return the scheduled and lowered module with one function, `main`."""
-    func = schedule_chosen(func, Strategy(core, threads))
+    func = schedule_chosen(func, Plan(core, threads))
     return lowering.lower(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
 
 

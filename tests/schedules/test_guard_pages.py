@@ -131,10 +131,10 @@ def _compiled(implementation, workload, config, core):
     """Return the library, the values of data and packed operand, and the shape of the result."""
     import tvm
 
-    from tvm_blislike.choose.strategy import Strategy
     from tvm_blislike.model.choice import Choice
     from tvm_blislike.model.layouts import shape_in
-    from tvm_blislike.passes.legalize import primfunc
+    from tvm_blislike.passes.calls import primfunc
+    from tvm_blislike.passes.plan import Plan, note_of
     from tvm_blislike.passes.schedule import schedule_chosen
     from tvm_blislike.schedules.lowering import lower as lowering
 
@@ -148,9 +148,10 @@ def _compiled(implementation, workload, config, core):
         operand = rng.standard_normal((workload.k, workload.n)).astype("float32")
     constant = implementation.pack(workload, config, operand)
     choice = Choice(workload, implementation, config, None, "")
-    func = primfunc(choice, data_shape, constant.shape).with_attr("global_symbol", "main")
-    strategy = Strategy(core, 1)
-    mod = lowering.lower(tvm.IRModule({"main": schedule_chosen(func, strategy)}))
+    func = primfunc(choice, note_of(workload, config), data_shape, constant.shape).with_attr(
+        "global_symbol", "main"
+    )
+    mod = lowering.lower(tvm.IRModule({"main": schedule_chosen(func, Plan(core, 1))}))
     library = tvm.compile(mod, tvm.target.Target(core.target_config(1)))
     values = [rng.standard_normal(data_shape), constant]
     return library, values, tuple(int(extent) for extent in func.params[-1].shape)

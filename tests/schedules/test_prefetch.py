@@ -17,6 +17,7 @@ from tvm import sym, tirx
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import LINE_BYTES, Core
 from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.schedules.lowering.prefetch import parts
@@ -73,12 +74,11 @@ CASES = [
 
 @pytest.mark.parametrize("name, workload", CASES)
 def test_every_panel_but_the_first_is_asked_for(name: str, workload: Conv2dWorkload) -> None:
-    strategy = Strategy(CORE, 1)
-    offers = [o for o in strategy.offers(workload) if o[0].implementation == name]
+    offers = [o for o in Strategy(CORE, 1).offers(workload) if o[0].implementation == name]
     config, _ = min(offers, key=lambda offer: offer[1])
     bundle = kernels.Bundle(workload, (config,), CORE, 1)
     with tvm.target.Target(CORE.target_config(1)):
-        made = schedule(strategy)(tvm.IRModule(kernels.functions(bundle, 0, config)))
+        made = schedule(tvm.IRModule(kernels.functions(bundle, 0, config)), Plan(CORE, 1))
     asked = set(lines_asked_for(made["candidate_0"].body, {}))
     weights = np.zeros((workload.co, workload.ci, workload.kh, workload.kw), np.float32)
     lines = get_implementation(name).pack(workload, config, weights).size // LINE

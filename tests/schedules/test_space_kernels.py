@@ -13,12 +13,12 @@ from effort import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.agreement import max_rel_error
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.space import Space
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
+from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.tuning import operands
@@ -110,7 +110,7 @@ def _code(workload: Workload, config: Config, threads: int) -> tvm.IRModule:
     """Return the scheduled kernel."""
     found = functions(Bundle(workload, (config,), NATIVE, threads), 0, config)
     with tvm.target.Target(NATIVE.target_config(threads)):
-        return schedule(Strategy(NATIVE, threads))(tvm.IRModule(found))
+        return schedule(tvm.IRModule(found), Plan(NATIVE, threads))
 
 
 def _others(space: Space, config: Config) -> list[Config | None]:

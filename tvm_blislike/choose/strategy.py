@@ -57,7 +57,6 @@ class Strategy:
     predictor: Predictor | None = None
     _made: dict[Workload, Choice] = field(default_factory=dict)
     _options: dict[Workload, tuple[Choice, ...]] = field(default_factory=dict)
-    _left: dict[str, str] = field(default_factory=dict)
     _offers: Offers = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,7 +71,7 @@ class Strategy:
         return self._changed(override=override)
 
     def _changed(self, **fields: Any) -> Strategy:
-        other = replace(self, _made={}, _options={}, _left={}, **fields)
+        other = replace(self, _made={}, _options={}, **fields)
         other._offers = self._offers
         return other
 
@@ -108,28 +107,6 @@ class Strategy:
         if workload not in self._options:
             self._options[workload] = tuple(self._ways(workload))
         return self._options[workload]
-
-    def leave(self, layer: str, reason: str) -> None:
-        """Note a layer that has no workload, for `left_out`."""
-        self._left[layer] = reason
-
-    def left_out(self) -> dict[str, tuple[str, ...]]:
-        """Return the layers that the default rule computes, by reason."""
-        reasons: dict[str, tuple[str, ...]] = {}
-        refused = {str(w): c.reason for w, c in self._made.items() if c.config is None}
-        for layer, reason in {**refused, **self._left}.items():
-            reasons[reason] = (*reasons.get(reason, ()), layer)
-        return reasons
-
-    def choice_of(self, workload: Workload, config: Config) -> Choice:
-        """Return the choice that has this configuration, by `choose` or `options`."""
-        known = [c for c in self.options(workload) if c.config == config]
-        return known[0] if known else self.choose(workload)
-
-    def choose_in(self, workload: Workload, data_layout: str, out_layout: str) -> Choice:
-        """Return the choice for given layouts; `choose`'s where nothing has them."""
-        fitting = [c for c in self.options(workload) if c.layouts == (data_layout, out_layout)]
-        return fitting[0] if fitting else self.choose(workload)
 
     def _ways(self, workload: Workload) -> Iterable[Choice]:
         """Yield the choice itself, then what is faster than all others of its layouts."""

@@ -16,6 +16,8 @@ class Workload:
 
     kind: ClassVar[str]
     types: Types
+    # (n, c, h, w) of the input and of the result where these are images, which have layouts.
+    images: ClassVar[tuple[tuple[int, int, int, int], ...]] = ()
 
     def to_json(self) -> str:
         """Return this workload as one line of JSON with sorted keys."""
@@ -125,6 +127,11 @@ class Conv2dWorkload(Workload):
     def macs(self) -> int:
         """Multiply-accumulate operations, those on padding included."""
         return self.n * self.co * self.oh * self.ow * self.kh * self.kw * self.ci // self.groups
+
+    @property
+    def images(self) -> tuple[tuple[int, int, int, int], ...]:
+        """Sizes (n, c, h, w) of the input and of the result."""
+        return (self.n, self.ci, self.h, self.w), (self.n, self.co, self.oh, self.ow)
 
     @property
     def is_depthwise(self) -> bool:

@@ -9,36 +9,32 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.roofline import clock_hz
 from tvm_blislike.microkernels import kernel_name
 from tvm_blislike.model.choice import Candidate, Choice
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.report import CandidateReport, Footprint, LayerReport, Report
-from tvm_blislike.passes.legalize import CHOICE, read_choice
+from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import CHOSEN
 from tvm_blislike.schedules.default.rule import ATTRIBUTE
 from tvm_blislike.tvm_seams import bindings, functions
 
 
 class Reporter:
-    """Holds the report of the last module that went through `collect`."""
+    """Holds the report of the last module that a pipeline compiled."""
 
     def __init__(self) -> None:
         self.report = Report(layers=())
 
-    def collect(self, strategy: Strategy) -> tvm.transform.Pass:
-        """Return a pass that reads the module after `CallTIRRewrite` and leaves it as it is."""
 
-        @tvm.transform.module_pass(opt_level=0, name="blislike.Report")
-        def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-            layers = tuple(_layer(gvar, mod, strategy) for gvar in _calls(mod))
-            refused = [_left_out(reason, found) for reason, found in strategy.left_out().items()]
-            notes = (*strategy.core.notes, *refused)
-            self.report = Report(layers, strategy.core.name, strategy.threads, notes)
-            return mod
-
-        return run
+def report_of(mod: tvm.IRModule, plan: Plan) -> Report:
+    """Return the report of a module behind `CallTIRRewrite` and of its plan."""
+    layers = tuple(_layer(gvar, mod, plan) for gvar in _calls(mod))
+    left: dict[str, list[str]] = {}
+    for layer, reason in plan.left.items():
+        left.setdefault(reason, []).append(layer)
+    notes = (*plan.core.notes, *(_left_out(reason, found) for reason, found in left.items()))
+    return Report(layers, plan.core.name, plan.threads, notes)
 
 
 def _left_out(reason: str, layers: Sequence[str]) -> str:
@@ -57,31 +53,32 @@ def _is_kernel(func: tvm.ir.BaseFunc) -> bool:
     return isinstance(func, tirx.PrimFunc)
 
 
-def _layer(gvar: tvm.ir.GlobalVar, mod: tvm.IRModule, strategy: Strategy) -> LayerReport:
+def _layer(gvar: tvm.ir.GlobalVar, mod: tvm.IRModule, plan: Plan) -> LayerReport:
     func = mod[gvar]
     if CHOSEN in func.attrs:
-        return _chosen(gvar.name_hint, func, strategy)
+        return _chosen(gvar.name_hint, plan.noted(str(func.attrs[CHOSEN])), plan)
     rule = str(func.attrs.get(ATTRIBUTE, "unscheduled"))
     return LayerReport(gvar.name_hint, rule, _shapes(func), "default rule", reason=rule)
 
 
-def _chosen(name: str, func: tirx.PrimFunc, strategy: Strategy) -> LayerReport:
-    workload, config = read_choice({CHOICE: func.attrs[CHOSEN]})
-    choice: Choice = strategy.choice_of(workload, config)
+def _chosen(name: str, choice: Choice, plan: Plan) -> LayerReport:
+    workload, config, core = choice.workload, choice.config, plan.core
     estimate = choice.estimate
+    if estimate is None:
+        estimate = choice.implementation.estimate(workload, config, core, plan.threads)
     return LayerReport(
         name,
         workload.kind,
         str(workload),
         config.implementation,
-        kernel_name(strategy.core.isa, config.mr, config.nr, workload.types),
+        kernel_name(core.isa, config.mr, config.nr, workload.types),
         shown_fields(config),
         tuple(_footprint(entry) for entry in estimate.footprint),
         estimate.seconds * 1e3,
         estimate.peak_fraction,
         choice.reason,
         workload.macs,
-        {cause: 1e3 * c / clock_hz(strategy.core) for cause, c in estimate.cycles.items()},
+        {cause: 1e3 * c / clock_hz(core) for cause, c in estimate.cycles.items()},
         tuple(_candidate(candidate) for candidate in choice.candidates),
         None if choice.measured_seconds is None else choice.measured_seconds * 1e3,
     )

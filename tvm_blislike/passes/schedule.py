@@ -6,18 +6,16 @@ schedules that MetaSchedule replays from a database are finished like those made
 
 from __future__ import annotations
 
-import json
-
 import tvm
 from tvm import s_tir, tirx
 
-from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.choose.targets import core_of
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import Workload
-from tvm_blislike.passes.legalize import CHOICE, note_of, read_choice
+from tvm_blislike.passes.calls import CHOICE
 from tvm_blislike.passes.plain import product_of, replaced
+from tvm_blislike.passes.plan import Plan, note_of
 from tvm_blislike.plugin import DEFAULT, PLAIN, SCHEDULED, is_ours, marked, root_annotations
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.schedules.common import root_block, stages
@@ -25,49 +23,45 @@ from tvm_blislike.schedules.default.rule import DefaultCPU
 from tvm_blislike.schedules.lowering import lower as lowering
 from tvm_blislike.schedules.lowering.not_a_number import keep_nan
 
-# PrimFunc attribute: the choice (as on the "unpack" block), for reports.
+# PrimFunc attribute: the note of the choice, for reports.
 CHOSEN = "blislike.chosen"
 
 
-def schedule(strategy: Strategy) -> tvm.transform.Pass:
-    """Return the pass that leaves no PrimFunc of a module unscheduled."""
-
-    @tvm.transform.module_pass(opt_level=0, name="blislike.Schedule")
-    def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        result = mod.clone()
-        for gvar, func in mod.functions_items():
-            if isinstance(func, tirx.PrimFunc) and not is_ours(func):
-                scheduled = _by_template(func, strategy)
-                if scheduled is not None:
-                    result.update_func(gvar, scheduled)
-        target = tvm.target.Target.current()
-        result = s_tir.dlight.ApplyDefaultSchedule(DefaultCPU())(finish(result, target))
-        return marked(keep_nan(result, strategy.core))
-
-    return run
+def schedule(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
+    """Return a module of which no PrimFunc is left unscheduled."""
+    result = mod.clone()
+    for gvar, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc) and not is_ours(func):
+            scheduled = _by_template(func, plan)
+            if scheduled is not None:
+                result.update_func(gvar, scheduled)
+    target = tvm.target.Target.current()
+    result = s_tir.dlight.ApplyDefaultSchedule(DefaultCPU())(finish(result, target))
+    return marked(keep_nan(result, plan.core))
 
 
-def schedule_chosen(func: tirx.PrimFunc, strategy: Strategy) -> tirx.PrimFunc | None:
+def schedule_chosen(func: tirx.PrimFunc, plan: Plan) -> tirx.PrimFunc | None:
     """Schedule a PrimFunc by the template of its choice, for `lowering.lower`; None without one."""
-    scheduled = _by_template(func, strategy)
+    scheduled = _by_template(func, plan)
     return None if scheduled is None else _attributed(scheduled)
 
 
-def _by_template(func: tirx.PrimFunc, strategy: Strategy) -> tirx.PrimFunc | None:
+def _by_template(func: tirx.PrimFunc, plan: Plan) -> tirx.PrimFunc | None:
     """Schedule a PrimFunc by the template of its choice, for `finish`; None without a choice."""
     sch = s_tir.Schedule(func)
-    chosen = chosen_of(sch)
-    if chosen is None:
+    note = note_in(sch)
+    if note is None:
         return None
-    apply_template(sch, *chosen, strategy.core, strategy.threads)
+    choice = plan.noted(note)
+    apply_template(sch, choice.workload, choice.config, plan.core, plan.threads)
     return sch.mod["main"]
 
 
-def chosen_of(sch: s_tir.Schedule) -> tuple[Workload, Config] | None:
-    """Return what a PrimFunc computes and how, None for one without an implementation."""
+def note_in(sch: s_tir.Schedule) -> str | None:
+    """Return the note of a PrimFunc's choice, None for one without an implementation."""
     unpack = stages(sch).get("unpack")
     annotations = sch.get(unpack).annotations if unpack is not None else {}
-    return read_choice(annotations) if CHOICE in annotations else None
+    return str(annotations[CHOICE]) if CHOICE in annotations else None
 
 
 def apply_template(
@@ -75,9 +69,10 @@ def apply_template(
 ) -> None:
     """Schedule a PrimFunc by the template of a configuration, for `finish` to lower."""
     get_implementation(config.implementation).schedule(sch, workload, config, core, threads)
+    root = sch.get_sblock("root")
+    sch.annotate(root, SCHEDULED, note_of(workload, config))
     registers = core.vector_registers * core.vector_bits // 8
-    note = {"choice": note_of(workload, config), "register_bytes": registers}
-    sch.annotate(sch.get_sblock("root"), SCHEDULED, json.dumps(note))
+    sch.annotate(root, lowering.REGISTER_BYTES, registers)
 
 
 def finish(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
@@ -96,11 +91,11 @@ def finish(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
 
 def _attributed(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a scheduled PrimFunc with what its root block says as attributes."""
-    note = json.loads(str(root_annotations(func)[SCHEDULED]))
+    found = root_annotations(func)
     return func.with_attr(
         {
-            CHOSEN: note["choice"],
-            lowering.REGISTER_BYTES: note["register_bytes"],
+            CHOSEN: found[SCHEDULED],
+            lowering.REGISTER_BYTES: found[lowering.REGISTER_BYTES],
             "tirx.is_scheduled": True,
         }
     )

@@ -8,7 +8,7 @@ from tvm import relax
 
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.types import Types
-from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
+from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.tvm_seams import dtype_name, is_constant, op_name, static_shape
 
 CONVOLUTIONS = frozenset(
@@ -16,6 +16,11 @@ CONVOLUTIONS = frozenset(
 )
 # What sums products, in the data type of its result.
 SUMS = CONVOLUTIONS | {"relax.matmul"}
+
+
+def workload_of(call: relax.Call) -> Workload | None:
+    """Return what a call computes, None for what is no layer or has no workload (`why_not`)."""
+    return conv2d_workload(call) or gemm_workload(call)
 
 
 def conv2d_workload(call: relax.Call) -> Conv2dWorkload | None:

@@ -127,7 +127,7 @@ def build(core: Core, threads: int, mod: Any, target: Any, _params: Any) -> Any:
     """Schedule and compile the candidates of `as_module` (a builder's `f_build`)."""
     import tvm
 
-    from tvm_blislike.choose.strategy import Strategy
+    from tvm_blislike.passes.plan import Plan
     from tvm_blislike.passes.schedule import schedule
 
     names = json.loads(mod.attrs[_BUNDLE])
@@ -137,7 +137,7 @@ def build(core: Core, threads: int, mod: Any, target: Any, _params: Any) -> Any:
     for number, config in enumerate(bundle.configs):
         found |= functions(bundle, number, config)
     with target:
-        scheduled = schedule(Strategy(bundle.core, bundle.threads))(tvm.IRModule(found))
+        scheduled = schedule(tvm.IRModule(found), Plan(core, threads))
         return tvm.compile(scheduled, target)
 
 
@@ -146,7 +146,8 @@ def functions(bundle: Bundle, number: int, config: Config) -> dict[str, Any]:
     from tvm import te
 
     from tvm_blislike.model.choice import Choice
-    from tvm_blislike.passes.legalize import primfunc
+    from tvm_blislike.passes.calls import primfunc
+    from tvm_blislike.passes.plan import note_of
     from tvm_blislike.schedules import get_implementation
 
     workload, implementation = bundle.workload, get_implementation(config.implementation)
@@ -155,7 +156,7 @@ def functions(bundle: Bundle, number: int, config: Config) -> dict[str, Any]:
     packed = implementation.pack_te(workload, config, operand)
     choice = Choice(workload, implementation, config, None, "")
     shape = tuple(int(extent) for extent in packed.shape)
-    found = {f"candidate_{number}": primfunc(choice, data, shape)}
+    found = {f"candidate_{number}": primfunc(choice, note_of(workload, config), data, shape)}
     if bundle.packs:
         found[f"pack_{number}"] = te.create_prim_func([operand, packed])
     return {name: func.with_attr("global_symbol", name) for name, func in found.items()}

@@ -11,7 +11,7 @@ from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.workload import Workload
-from tvm_blislike.passes.workloads import conv2d_workload, gemm_workload
+from tvm_blislike.passes.workloads import workload_of
 from tvm_blislike.pipeline import prepare
 from tvm_blislike.tvm_seams import bindings, functions
 
@@ -63,5 +63,5 @@ def tasks_of(mod: tvm.IRModule, strategy: Strategy) -> list[Task]:
 def _count(mod: tvm.IRModule) -> Counter[Workload]:
     values = [binding.value for _, func in functions(mod) for binding in bindings(func)]
     calls = [value for value in values if isinstance(value, tvm.relax.Call)]
-    found = [conv2d_workload(call) or gemm_workload(call) for call in calls]
+    found = [workload_of(call) for call in calls]
     return Counter(workload for workload in found if workload is not None)

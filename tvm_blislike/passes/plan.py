@@ -4,157 +4,147 @@ A convolution reads and writes the layouts of its configuration. Elementwise ope
 spatial means, concatenation, padding and slicing are computed in any layout, the same for input
 and result; any other operator reads and writes NCHW. `layout_choice` finds the options that take
 least time together, transforms between them included.
+
+What is decided here is carried: `lower` emits the calls, `schedule` takes their templates, and
+`reporting` describes them. A PrimFunc says by a note which choice is its own.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
+import tvm
 from tvm import relax
 
 from tvm_blislike.choose.layout_choice import Node, Option, choose_options
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.transforms import RESHAPE_SECONDS, transform_seconds
+from tvm_blislike.hardware import Core
 from tvm_blislike.model.choice import Choice
+from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import NCHW, NHWC, Layout
-from tvm_blislike.passes.workloads import conv2d_workload
-from tvm_blislike.tvm_seams import (
-    constant_array,
-    dtype_name,
-    is_constant,
-    op_name,
-    static_shape,
-)
-
-UNARY = {
-    f"relax.{name}"
-    for name in (
-        "nn.relu nn.silu nn.gelu nn.leakyrelu nn.softplus sigmoid tanh exp log sqrt rsqrt abs "
-        "negative clip square floor ceil round erf"
-    ).split()
-}
-BINARY = {f"relax.{name}" for name in "add subtract multiply divide maximum minimum power".split()}
-POOLS = {"relax.nn.max_pool2d", "relax.nn.avg_pool2d"}
-REDUCTIONS = {"relax.mean", "relax.sum", "relax.max", "relax.min"}
-_MOVES = {"relax.strided_slice", "relax.nn.pad", "relax.layout_transform", "relax.reshape"}
-_FLATTENINGS = {"relax.reshape", "relax.squeeze", "relax.flatten"}
+from tvm_blislike.model.workload import Workload
+from tvm_blislike.passes.followers import POOLS, image_inputs, is_flattening, is_image
+from tvm_blislike.passes.workloads import SUMS, described, why_not, workload_of
+from tvm_blislike.schedules import get_implementation
+from tvm_blislike.tvm_seams import dtype_name, functions, op_name, static_shape
 
 
 @dataclass
 class Plan:
-    """What was decided for one function.
+    """What was decided for a module.
 
     Parameters
     ----------
+    core : Core
+        For which core.
+    threads : int
+        For how many threads.
     choices : dict
-        Result of each convolution to its choice.
+        Result of each convolution and matrix product to its choice.
     layouts : dict
         Result of every other operator on images to the layout in which it is computed.
+    left : dict
+        Each layer that is left to the default rule, with the reason.
     """
 
+    core: Core
+    threads: int
     choices: dict[relax.Var, Choice] = field(default_factory=dict)
     layouts: dict[relax.Var, Layout] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    _noted: dict[str, Choice] = field(default_factory=dict)
+
+    def note(self, choice: Choice) -> str:
+        """Return the text by which a PrimFunc names its choice, for `noted`."""
+        text = note_of(choice.workload, choice.config)
+        self._noted.setdefault(text, choice)
+        return text
+
+    def noted(self, text: str) -> Choice:
+        """Return the choice of a note; that of another plan, as in a database, is read."""
+        if text not in self._noted:
+            workload, config = read_note(text)
+            implementation = get_implementation(config.implementation)
+            self._noted[text] = Choice(workload, implementation, config, None, "scheduled before")
+        return self._noted[text]
 
 
-def plan_layouts(func: relax.Function, strategy: Strategy) -> Plan:
-    """Return the plan of smallest predicted time for a function.
+def note_of(workload: Workload, config: Config) -> str:
+    """Return what `read_note` reads: it outlives a plan in the databases of MetaSchedule."""
+    return json.dumps({"workload": workload.to_json(), "config": config.to_json()})
+
+
+def read_note(text: str) -> tuple[Workload, Config]:
+    """Return the workload and configuration of a note."""
+    note = json.loads(text)
+    return Workload.from_json(note["workload"]), Config.from_json(note["config"])
+
+
+def plan_of(mod: tvm.IRModule, strategy: Strategy) -> Plan:
+    """Return the plan of smallest predicted time for the functions of a module.
 
     Parameters
     ----------
-    func : relax.Function
+    mod : IRModule
         Images in NCHW.
     strategy : Strategy
-        Knows the options of each convolution.
+        Knows the options of each layer.
 
     Returns
     -------
     Plan
-        Only what lies in dataflow blocks is planned.
+        Layouts are planned in dataflow blocks only: elsewhere layers keep those that they have.
     """
-    graph = _Graph(strategy)
-    for block in func.body.blocks if isinstance(func.body, relax.SeqExpr) else []:
-        if isinstance(block, relax.DataflowBlock):
-            for binding in block.bindings:
-                graph.add(binding)
-    return graph.planned()
+    plan = Plan(strategy.core, strategy.threads)
+    for _, func in functions(mod):
+        graph = _Graph(strategy, plan)
+        for block in func.body.blocks if isinstance(func.body, relax.SeqExpr) else []:
+            if isinstance(block, relax.DataflowBlock):
+                for binding in block.bindings:
+                    graph.add(binding)
+        graph.decide()
+        relax.analysis.post_order_visit(func, lambda expr: _plan_others(expr, strategy, plan))
+    return plan
 
 
-def image_inputs(call: relax.Call) -> list[relax.Expr] | None:
-    """Return the operands that must have the layout of the result; None where NCHW is the only one.
-
-    Parameters
-    ----------
-    call : relax.Call
-        An operator other than a convolution, on NCHW.
-    """
-    name = op_name(call)
-    if not _is_image(call):
-        return None
-    if name in BINARY:
-        return _operands(call)
-    if name == "relax.concat":
-        parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
-        usable = all(map(_is_image, parts)) and int(call.attrs.axis or 0) % 4 in (0, 1)
-        return parts if parts and usable else None
-    if not call.args or not _is_image(call.args[0]) or is_constant(call.args[0]):
-        return None
-    if name in UNARY or name in POOLS:
-        return [call.args[0]]
-    if name in REDUCTIONS:
-        axes = sorted(int(axis) % 4 for axis in call.attrs.axis) if call.attrs.axis else []
-        return [call.args[0]] if axes == [2, 3] and call.attrs.keepdims else None
-    return [call.args[0]] if name in _MOVES and _moves_within_channels(call) else None
+def _plan_others(expr: relax.Expr, strategy: Strategy, plan: Plan) -> None:
+    """Plan the layers of a sequence of blocks that are by themselves."""
+    for block in expr.blocks if isinstance(expr, relax.SeqExpr) else []:
+        for binding in block.bindings:
+            var, call = binding.var, binding.value
+            if var in plan.choices or op_name(call) not in SUMS:
+                continue
+            workload = workload_of(call)
+            if workload is None:
+                plan.left[described(call)] = why_not(call)
+                continue
+            choice = _by_itself(call, workload, strategy)
+            if choice.config is None:
+                plan.left[str(workload)] = choice.reason
+            else:
+                plan.choices[var] = choice
 
 
-def is_flattening(call: relax.Expr) -> bool:
-    """Whether a call makes a vector of a 1x1 image, whatever the image's layout."""
-    if op_name(call) not in _FLATTENINGS or static_shape(call) is None:
-        return False
-    shape = static_shape(call.args[0])
-    return shape is not None and len(shape) == 4 and shape[2:] == (1, 1)
-
-
-def _is_image(expr: relax.Expr) -> bool:
-    shape = static_shape(expr)
-    return shape is not None and len(shape) == 4
-
-
-def _operands(call: relax.Call) -> list[relax.Expr] | None:
-    """Return the images of an elementwise operator: all of its channels or a constant."""
-    channels = static_shape(call)[1]
-    images = []
-    for arg in call.args:
-        if is_constant(arg):
-            shape = constant_array(arg).shape
-            if len(shape) > 4 or (len(shape) > 2 and shape[-3] not in (1, channels)):
-                return None
-        elif not _is_image(arg) or static_shape(arg)[1] != channels:
-            return None
-        else:
-            images.append(arg)
-    return images or None
-
-
-def _moves_within_channels(call: relax.Call) -> bool:
-    """Whether a call leaves each pixel's channels together: `passes.moves` has it in any layout."""
-    name, before, after = op_name(call), static_shape(call.args[0]), static_shape(call)
-    if name == "relax.reshape":
-        return before[:2] == after[:2]
-    if name == "relax.strided_slice":
-        return all(int(axis) % 4 != 1 for axis in call.args[1].fields)
-    if name == "relax.nn.pad":
-        width = [int(w) for w in call.attrs.pad_width]
-        return width[2:4] == [0, 0]
-    return True
+def _by_itself(call: relax.Call, workload: Workload, strategy: Strategy) -> Choice:
+    """Return the choice in the layouts that a call has, or what is fastest by itself."""
+    choice = strategy.choose(workload)
+    if not workload.images or choice.config is None:
+        return choice
+    present = (call.attrs.data_layout, call.attrs.out_layout)
+    fitting = (c for c in strategy.options(workload) if c.layouts == present)
+    return next(fitting, choice)
 
 
 class _Graph:
     """The operators of a function as nodes of `layout_choice`."""
 
-    def __init__(self, strategy: Strategy) -> None:
+    def __init__(self, strategy: Strategy, plan: Plan) -> None:
         self.strategy = strategy
+        self.plan = plan
         self.nodes: list[Node] = []
         self.options: dict[relax.Var, tuple[Choice, ...]] = {}
         self.known: set[Hashable] = set()
@@ -163,7 +153,7 @@ class _Graph:
         """Add the node of one binding, and one for whoever reads its result elsewhere."""
         var, value = binding.var, binding.value
         for argument in _variables(value):
-            if argument not in self.known and _is_image(argument):
+            if argument not in self.known and is_image(argument):
                 self._node(argument, (), (Option("", NCHW),))
         if not self._conv2d(var, value) and not self._follower(var, value):
             images = tuple(v for v in _variables(value) if v in self.known)
@@ -171,24 +161,24 @@ class _Graph:
         if not isinstance(var, relax.DataflowVar):
             self._node(("reader", var), (var,), (Option(NCHW, NCHW),))
 
-    def planned(self) -> Plan:
-        """Return the options that take least time."""
+    def decide(self) -> None:
+        """Note the options that take least time."""
         taken = choose_options(self.nodes)
-        plan = Plan()
         for node in self.nodes:
             option = taken[node.result]
             if node.result in self.options:
-                plan.choices[node.result] = self.options[node.result][option]
+                self.plan.choices[node.result] = self.options[node.result][option]
             elif len(node.options) > 1:
-                plan.layouts[node.result] = node.options[option].writes
-        return plan
+                self.plan.layouts[node.result] = node.options[option].writes
 
     def _conv2d(self, var: relax.Var, value: relax.Expr) -> bool:
-        workload = conv2d_workload(value) if op_name(value) == "relax.nn.conv2d" else None
-        if workload is None or value.attrs.data_layout != NCHW:
+        if op_name(value) != "relax.nn.conv2d":
+            return False
+        workload, attrs = workload_of(value), value.attrs
+        if workload is None or (attrs.data_layout, attrs.out_layout) != (NCHW, NCHW):
             return False
         choices = self.strategy.options(workload)
-        if not choices or value.attrs.out_layout != NCHW:
+        if not choices:
             return False
         options = tuple(
             Option(c.config.data_layout, c.config.out_layout, c.seconds) for c in choices
@@ -248,7 +238,7 @@ class _Graph:
 
 
 def _is_image_var(value: Hashable) -> bool:
-    return isinstance(value, relax.Var) and _is_image(value)
+    return isinstance(value, relax.Var) and is_image(value)
 
 
 def _variables(value: relax.Expr) -> list[relax.Var]:

@@ -1,4 +1,4 @@
-"""Convert a module to the layouts that were planned for it (`layout_plan`).
+"""Emit a module as it was planned (`plan`): implementations' calls, and images in their layouts.
 
 Where a reader wants another layout than the writer left, one transform is put, and shared by all
 who want the same.
@@ -15,20 +15,19 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.model.config import Config
+from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.layouts import NCHW, Layout, with_rank
-from tvm_blislike.passes.layout_plan import (
+from tvm_blislike.passes.calls import emit_call, reshaped
+from tvm_blislike.passes.followers import (
     BINARY,
     POOLS,
     REDUCTIONS,
     UNARY,
-    Plan,
     image_inputs,
     is_flattening,
-    plan_layouts,
 )
 from tvm_blislike.passes.moves import moved
+from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.tidy import TIDY
 from tvm_blislike.tvm_seams import (
     constant,
@@ -41,18 +40,12 @@ from tvm_blislike.tvm_seams import (
 )
 
 
-def choose_layouts(strategy: Strategy) -> tvm.transform.Pass:
-    """Return the pass that converts a module to the layouts of the strategy's choices."""
-
-    @tvm.transform.module_pass(opt_level=0, name="blislike.ChooseLayouts")
-    def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        result = mod.clone()
-        for gvar, func in functions(mod):
-            plan = plan_layouts(func, strategy)
-            result.update_func(gvar, _Layouts(mod, plan).visit_expr(func))
-        return TIDY(result)
-
-    return run
+def lower(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
+    """Return the module whose planned layers are calls of PrimFuncs, in the planned layouts."""
+    lowering = _Lowering(mod, plan)
+    for gvar, func in functions(mod):
+        lowering.builder_.update_func(gvar, lowering.visit_expr(func))
+    return TIDY(lowering.builder_.get())
 
 
 @dataclass(frozen=True)
@@ -75,8 +68,8 @@ class Image:
 
 
 @mutator
-class _Layouts(PyExprMutator):
-    """Re-emit each binding in its planned layout."""
+class _Lowering(PyExprMutator):
+    """Re-emit each binding as it was planned."""
 
     def __init__(self, mod: tvm.IRModule, plan: Plan) -> None:
         super().__init__(mod)
@@ -90,7 +83,7 @@ class _Layouts(PyExprMutator):
         return super().visit_dataflow_block_(block)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        emitted = self._emit(binding) if self.builder_.current_block_is_dataflow() else None
+        emitted = self._emit(binding)
         if emitted is None:
             super().visit_var_binding_(binding)
             return
@@ -100,7 +93,8 @@ class _Layouts(PyExprMutator):
         if not isinstance(var, relax.DataflowVar):
             # Outside the block nobody knows of layouts.
             value = self._converted(var, NCHW) if is_image else emitted
-            self.set_var_remap(var, self.builder_.emit_output(value))
+            dataflow = self.builder_.current_block_is_dataflow()
+            self.set_var_remap(var, self.builder_.emit_output(value) if dataflow else value)
         elif not is_image:
             self.set_var_remap(var, emitted)
 
@@ -113,7 +107,12 @@ class _Layouts(PyExprMutator):
     def _emit(self, binding: relax.VarBinding) -> Image | relax.Var | None:
         call, layout = binding.value, self.plan.layouts.get(binding.var)
         if binding.var in self.plan.choices:
-            return self._conv2d(call, self.plan.choices[binding.var].config)
+            choice = self.plan.choices[binding.var]
+            return (
+                self._on_images(call, choice)
+                if choice.workload.images
+                else self._plain(call, choice)
+            )
         if layout is None or layout == NCHW:
             return self._flattened(call) if is_flattening(call) else None
         images = image_inputs(call)
@@ -122,21 +121,36 @@ class _Layouts(PyExprMutator):
         sizes = static_shape(call)
         return None if result is None else Image(self.builder_.emit(result), layout, sizes)
 
-    def _conv2d(self, call: relax.Call, config: Config) -> Image:
-        attrs = call.attrs
-        result = relax.op.nn.conv2d(
-            self._converted(call.args[0], Layout(config.data_layout)),
-            self.visit_expr(call.args[1]),
-            strides=attrs.strides,
-            padding=attrs.padding,
-            dilation=attrs.dilation,
-            groups=attrs.groups,
-            data_layout=config.data_layout,
-            kernel_layout=attrs.kernel_layout,
-            out_layout=config.out_layout,
-            out_dtype=attrs.out_dtype,
+    def _on_images(self, call: relax.Call, choice: Choice) -> Image | relax.Var:
+        """Emit a layer that reads an image and makes one."""
+        reads, writes = map(Layout, choice.layouts)
+        given, wanted = Layout(call.attrs.data_layout), Layout(call.attrs.out_layout)
+        source, operand = call.args
+        sizes, result_sizes = choice.workload.images
+        if given == NCHW:
+            data = self._converted(source, reads)
+        else:
+            data = self._moved(Image(self.visit_expr(source), given, sizes), reads)
+        result = emit_call(
+            self.builder_, choice, self.plan.note(choice), data, self.visit_expr(operand), call
         )
-        return Image(self.builder_.emit(result), Layout(config.out_layout), static_shape(call))
+        image = Image(self.builder_.emit(result), writes, result_sizes)
+        return image if wanted == NCHW else self._moved(image, wanted)
+
+    def _plain(self, call: relax.Call, choice: Choice) -> relax.Var:
+        """Emit a layer whose operands have no layouts."""
+        builder, (data, operand) = self.builder_, map(self.visit_expr, call.args)
+        w = choice.workload
+        batch = (w.batch,) if w.batch > 1 else ()
+        data = reshaped(builder, data, (*batch, w.m, w.k))
+        operand = reshaped(builder, operand, (*batch, w.k, w.n))
+        result = emit_call(builder, choice, self.plan.note(choice), data, operand, call)
+        return builder.emit(reshaped(builder, builder.normalize(result), static_shape(call)))
+
+    def _moved(self, image: Image, layout: Layout) -> relax.Var:
+        if image.layout == layout:
+            return image.var
+        return self.builder_.emit(transformed(image, layout))
 
     def _flattened(self, call: relax.Call) -> relax.Var | None:
         """A 1x1 image becomes a vector: all layouts have the same order in memory."""
