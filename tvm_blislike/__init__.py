@@ -1,8 +1,8 @@
 """BLIS-style CPU kernels for Apache TVM.
 
 `tvm_blislike.compile(model)` compiles an ONNX model. Importing this package registers the Relax
-pipeline "blislike" for ordinary `tvm.compile` calls, and lets TVM finish the schedules that
-MetaSchedule replays (`plugin`); see README.md for these and for the command line.
+pipeline "blislike" for ordinary `tvm.compile` calls; see README.md for these, for `meta_schedule`
+and for the command line.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tvm import relax
-
-from tvm_blislike import plugin
 
 if TYPE_CHECKING:
     import tvm
@@ -93,4 +91,3 @@ def _pipeline(**options: Any) -> tvm.transform.Pass:
 
 with contextlib.suppress(ValueError):  # registered before: this module is being reloaded
     relax.register_pipeline("blislike")(_pipeline)
-plugin.register()

@@ -15,7 +15,8 @@
 `prepare` decides what is fixed once weights are packed: algorithm, register block and layouts.
 The space of a layer is then what its configurations may still differ in, such as cache blocking and
 loop order; each is one schedule with the micro-kernel tensorized. A schedule's trace replays from a
-database; what follows it, `schedules.lowering`, runs in front of TVM's own pipeline (`plugin`).
+database; what follows it, `schedules.lowering`, runs in front of TVM's own pipeline for PrimFuncs:
+importing this module puts it there (`plugin.take_over`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import s_tir
-from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
 from tvm_blislike import plugin
@@ -47,8 +47,11 @@ from tvm_blislike.records.book import RecordBook
 from tvm_blislike.schedules.common import root_block, stages
 from tvm_blislike.tuning import kernels
 from tvm_blislike.tuning.traces import register_intrinsics
+from tvm_blislike.tvm_seams import measuring
 
 __all__ = ["builder", "prepare", "register_intrinsics", "space"]
+
+plugin.take_over()
 
 # Schedules of a layer, unless asked for otherwise.
 CANDIDATES = 16
@@ -100,7 +103,11 @@ def space(candidates: int = CANDIDATES) -> ms.space_generator.SpaceGenerator:
     candidates : int
         Schedules of a PrimFunc at most.
     """
-    return TemplateSpace(candidates)
+
+    def generate(mod: tvm.IRModule, target: tvm.target.Target) -> list[s_tir.Schedule]:
+        return list(islice(schedules(mod, strategy_for(target)), candidates))
+
+    return measuring.space(generate)
 
 
 def builder(**options: Any) -> ms.builder.LocalBuilder:
@@ -115,31 +122,6 @@ def builder(**options: Any) -> ms.builder.LocalBuilder:
         As for `ms.builder.LocalBuilder`, such as `max_workers` and `timeout_sec`.
     """
     return ms.builder.LocalBuilder(f_build=plugin.build, **options)
-
-
-@derived_object
-class TemplateSpace(ms.space_generator.PySpaceGenerator):
-    """The space of `space`."""
-
-    def __init__(self, candidates: int) -> None:
-        super().__init__()
-        self.candidates = candidates
-        self.sch_rules: list[Any] = []
-        self.postprocs: list[Any] = []
-        self.mutator_probs: dict[Any, float] = {}
-        self.target: tvm.target.Target | None = None
-
-    def _initialize_with_tune_context(self, context: ms.TuneContext) -> None:
-        self.target = context.target
-
-    def generate_design_space(self, mod: tvm.IRModule) -> list[s_tir.Schedule]:
-        """Return the schedules of a module's only PrimFunc."""
-        strategy = strategy_for(self.target)
-        return list(islice(schedules(mod, strategy), self.candidates))
-
-    def clone(self) -> ms.space_generator.SpaceGenerator:
-        """Return a space like this one."""
-        return TemplateSpace(self.candidates)
 
 
 def schedules(mod: tvm.IRModule, strategy: Strategy) -> Iterator[s_tir.Schedule]:

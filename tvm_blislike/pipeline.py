@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
+from tvm_blislike import plugin
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.offers import Predictor
 from tvm_blislike.choose.strategy import Override, Strategy
@@ -23,13 +24,16 @@ from tvm_blislike.passes.plan import Plan, plan_of
 from tvm_blislike.passes.reporting import Reporter, report_of
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.records.book import RecordBook
-from tvm_blislike.tvm_seams import calling
+from tvm_blislike.tvm_seams.executables import calling
+from tvm_blislike.tvm_seams.pipelines import (
+    VIEWS,
+    dispatch_passes,
+    lowering_passes,
+    machine_passes,
+)
 
 if TYPE_CHECKING:
     from tvm_blislike.model.report import Report
-
-# Reshapes become views instead of copies.
-_VIEWS = relax.transform.RewriteDataflowReshape()
 
 
 def blislike_pipeline(
@@ -69,6 +73,9 @@ def blislike_pipeline(
     tvm.transform.Pass
         To be used as `tvm.compile(mod, target, relax_pipeline=...)`.
     """
+    # Whoever runs it goes on with TVM's own pipeline for PrimFuncs.
+    if finalize:
+        plugin.take_over()
 
     @tvm.transform.module_pass(opt_level=0, name="blislike.Pipeline")
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -104,16 +111,15 @@ def _lowered(
     finalize: bool,
 ) -> tvm.IRModule:
     # TVM's own CPU pipeline, with our passes where it would lower operators to naive loops.
-    cpu = relax.backend.cpu_generic.pipeline
     mod, plan = fused_kernels(mod, strategy, target)
     # Views before scheduling: afterwards a reshape is no longer recognized as one, and TVM's
     # look at some functions fails.
-    mod = tvm.transform.Sequential([_VIEWS, *_tuned_by_meta_schedule()])(mod)
-    lowering = (p for p in cpu.dataflow_lower_passes(target) if p.info.name != _VIEWS.info.name)
-    mod = tvm.transform.Sequential([*lowering, concat_in_place])(schedule(mod, plan))
+    mod = tvm.transform.Sequential([VIEWS, *_tuned_by_meta_schedule()])(mod)
+    lowering = [*lowering_passes(target), concat_in_place]
+    mod = tvm.transform.Sequential(lowering)(schedule(mod, plan))
     if reporter is not None:
         reporter.report = report_of(mod, plan)
-    return tvm.transform.Sequential(cpu.finalize_passes(target))(mod) if finalize else mod
+    return tvm.transform.Sequential(machine_passes(target))(mod) if finalize else mod
 
 
 def fused_kernels(
@@ -145,8 +151,7 @@ def _tuned_by_meta_schedule() -> list[tvm.transform.Pass]:
 
 def prepare(target: tvm.target.Target, core: Core) -> tvm.transform.Pass:
     """Return the passes before any choice: what they leave are the workloads of a model."""
-    dispatch = relax.backend.cpu_generic.pipeline.library_dispatch_passes(target)
-    return tvm.transform.Sequential([*dispatch, Canonicalize(core)])
+    return tvm.transform.Sequential([*dispatch_passes(target), Canonicalize(core)])
 
 
 @compiler_lock()
@@ -159,11 +164,11 @@ def compile_module(
     -------
     tuple
         The executable to export, the report of what was chosen for each layer, and the executable
-        to run, see `adapter.calling`.
+        to run, see `executables.calling`.
     """
     reporter = Reporter()
     target = tvm.target.Target(strategy.core.target_config(strategy.threads))
     with target:
         lowered = _lowered(mod, strategy, target, reporter, finalize=True)
-    executable = tvm.compile(lowered, target, relax_pipeline=None)
+    executable = plugin.compiled(lowered, target)
     return executable, reporter.report, calling(lowered, executable)

@@ -1,10 +1,11 @@
-"""What makes TVM's own build functions finish the schedules of this package.
+"""The pipeline for PrimFuncs: TVM's own, between what finishes the schedules of this package.
 
-Templates leave loops that `schedules.lowering` turns into code with exact edges. Where TVM builds
-a PrimFunc that a trace has scheduled, in a builder's worker process for instance, that must happen
-too. TVM imports the plugins of the entry point group "tvm.backends" wherever it is imported
-itself, and lets them register pipelines: this one puts a pass in front of TVM's, which leaves
-alone what has no annotation of ours.
+Templates leave loops that `schedules.lowering` turns into code with exact edges, and remainders
+that LLVM must not see. This package compiles with a pipeline of its own name, and TVM's stays as it
+is. Where TVM names the pipeline itself, ours takes its place (`take_over`): with MetaSchedule, with
+the Relax pipeline "blislike", and in TVM's worker processes, which build what a trace has
+scheduled. These import no more than TVM and, with it, the plugins of the entry point group
+"tvm.backends". What has no annotation of ours is left alone.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ PLAIN = "blislike.plain"
 DEFAULT = "blislike.default"
 # Attribute of every PrimFunc that has gone through this package.
 OURS = "blislike.ours"
-# The name that TVM resolves "default" to.
-_PIPELINE = "s_tir"
+_PIPELINE = "blislike"
 
 
 def root_annotations(func: Any) -> Mapping[str, Any]:
@@ -40,16 +40,34 @@ def is_ours(func: Any) -> bool:
     return not root_annotations(func).keys().isdisjoint({SCHEDULED, PLAIN, DEFAULT})
 
 
-@functools.cache
 def register() -> None:
-    """Have TVM's pipeline for PrimFuncs begin with `finish` and end with `hide_remainders`."""
-    pipeline, host, *others = tirx.get_tir_pipeline(_PIPELINE)
-    ours = tvm.transform.Sequential([finish, pipeline], name="blislike.TIR")
+    """Take over where this process is one of TVM's workers (an entry point of TVM's plugins)."""
+    from tvm_blislike.tvm_seams import pipelines
 
-    def last() -> tvm.transform.Pass:
-        return tvm.transform.Sequential([hide_remainders, host()], name="blislike.Host")
+    if pipelines.is_worker():
+        take_over()
 
-    tirx.register_tir_pipeline(_PIPELINE, lambda: (ours, last, *others))
+
+@functools.cache
+def pipeline() -> str:
+    """Return the name of the pipeline, for `tvm.compile(..., tir_pipeline=...)`."""
+    from tvm_blislike.tvm_seams import pipelines
+
+    pipelines.register_around(_PIPELINE, finish, hide_remainders)
+    return _PIPELINE
+
+
+@functools.cache
+def take_over() -> None:
+    """Have TVM take this pipeline wherever it names its own, until the process ends."""
+    from tvm_blislike.tvm_seams import pipelines
+
+    pipelines.replace_default(pipeline())
+
+
+def compiled(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Executable:
+    """Compile a lowered Relax module, or scheduled PrimFuncs."""
+    return tvm.compile(mod, target, relax_pipeline=None, tir_pipeline=pipeline())
 
 
 @tvm.transform.module_pass(opt_level=0, name="blislike.Finish")
@@ -88,4 +106,4 @@ def hide_remainders(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.I
 
 def build(mod: tvm.IRModule, target: tvm.target.Target, _params: Any) -> tvm.runtime.Module:
     """Compile PrimFuncs, as TVM's builder does (a builder's `f_build`)."""
-    return tirx.build(mod, target)
+    return tirx.build(mod, target, pipeline())

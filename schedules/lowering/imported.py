@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from tvm import ir, tirx
 
 from tvm_blislike.schedules.lowering.rewrite import collect
+from tvm_blislike.tvm_seams.attributes import with_sources
+
+__all__ = ["names_called", "with_sources"]
 
 
 def names_called(func: tirx.PrimFunc) -> list[str]:
@@ -17,12 +18,3 @@ def names_called(func: tirx.PrimFunc) -> list[str]:
         if call.args and isinstance(call.args[0], ir.StringImm)
     )
     return sorted({str(name) for name in by_name})
-
-
-def with_sources(func: tirx.PrimFunc, sources: Iterable[str]) -> tirx.PrimFunc:
-    """Return `func` with LLVM functions beside it, which LLVM may inline."""
-    body = func.body
-    for source in sources:
-        zero, text = tirx.IntImm("int32", 0), ir.StringImm(source)
-        body = tirx.AttrStmt(zero, "pragma_import_llvm", text, body)
-    return func if body.same_as(func.body) else func.with_body(body)

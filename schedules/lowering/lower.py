@@ -33,6 +33,7 @@ from tvm_blislike.schedules.lowering.accumulators import split_rows
 from tvm_blislike.schedules.lowering.gathers import shuffle_gathers
 from tvm_blislike.schedules.lowering.rewrite import at_directives
 from tvm_blislike.schedules.lowering.vector_math import vectorize_math
+from tvm_blislike.tvm_seams.attributes import on_stack
 
 # PrimFunc attribute: bytes of the register file; present on functions that `lower` must finish.
 REGISTER_BYTES = "blislike.register_bytes"
@@ -212,4 +213,4 @@ def _on_stack(alloc: tirx.AllocBuffer, limit: int) -> tirx.AllocBuffer:
         elements *= int(extent)
     if elements * tvm.DataType(alloc.buffer.dtype).itemsize > limit:
         return alloc
-    return tirx.AllocBuffer(alloc.buffer, {"disable_lower_builtin": tirx.IntImm("int32", 1)})
+    return on_stack(alloc.buffer)

@@ -22,6 +22,7 @@ from tvm_blislike.cli.app import app
 from tvm_blislike.errors import OutputError, UnsupportedOperatorError
 from tvm_blislike.export import bundle, checksum, runtime_wheel
 from tvm_blislike.hardware import native_core
+from tvm_blislike.tvm_seams import wheels
 
 ROOT = Path(__file__).parents[2]
 
@@ -125,7 +126,7 @@ def test_licenses_name_what_is_shipped() -> None:
 
 
 def test_headers_and_libraries_are_those_installed() -> None:
-    for name, path in runtime_wheel.headers().items():
+    for name, path in wheels.headers().items():
         assert path.as_posix().endswith(name)
         assert path.is_file()
     machine = native_core().mtriple.partition("-")[0]

@@ -10,7 +10,7 @@ import tvm
 from tvm import te, tirx
 
 from tvm_blislike.api import resolve_core
-from tvm_blislike.plugin import marked
+from tvm_blislike.plugin import compiled, marked
 from tvm_blislike.schedules.lowering import remainders
 
 # Elements of the axis whose index is a remainder, its divisor, and elements of the axes inside.
@@ -31,7 +31,7 @@ def test_repeated_rows(core: str) -> None:
     target = tvm.target.Target(resolve_core(core).target_config(1))
     functions = [te.create_prim_func(list(repeated_rows(*shape))) for shape in SHAPES]
     named = {f"f{i}": f.with_attr("global_symbol", f"f{i}") for i, f in enumerate(functions)}
-    library = tvm.compile(marked(tvm.IRModule(named)), target)
+    library = compiled(marked(tvm.IRModule(named)), target)
     for i, (count, divisor, width, inner) in enumerate(SHAPES):
         x = np.arange(3 * divisor * width, dtype="float32")
         y = tvm.runtime.empty((9, count, inner))
@@ -54,7 +54,7 @@ def test_values(dtype: str, divisor: int, first: int, count: int) -> None:
     loop = tirx.For(i, zero, extent, tirx.ForKind.SERIAL, store)
     assert not remainders.collect(remainders.hide(loop), tirx.FloorMod)
     func = tirx.PrimFunc([buffer], loop).with_attr("global_symbol", "main")
-    library = tvm.compile(marked(tvm.IRModule({"main": func})), tvm.target.Target("llvm"))
+    library = compiled(marked(tvm.IRModule({"main": func})), tvm.target.Target("llvm"))
     y = tvm.runtime.empty((count,), "int64")
     library["main"](y)
     np.testing.assert_array_equal(y.numpy(), (first + np.arange(count)) % divisor)

@@ -21,6 +21,7 @@ from tvm_blislike.errors import (
 from tvm_blislike.export import manifest, runtime_wheel
 from tvm_blislike.export.link import find_builder, is_darwin, machine_of, run_tool
 from tvm_blislike.files import scratch_beside, space_hint
+from tvm_blislike.tvm_seams import wheels
 
 if TYPE_CHECKING:
     from tvm_blislike.model.report import Report
@@ -188,7 +189,7 @@ def _copy(files: list[Path], folder: Path) -> None:
 
 def _copy_sources(folder: Path) -> None:
     files = {path.relative_to(SOURCES): path for path in SOURCES.rglob("*") if path.is_file()}
-    headers = {Path("include", name): path for name, path in runtime_wheel.headers().items()}
+    headers = {Path("include", name): path for name, path in wheels.headers().items()}
     for name, path in {**files, **headers}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, folder / name)

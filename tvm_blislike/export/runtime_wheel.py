@@ -17,14 +17,8 @@ import platformdirs
 from tvm_blislike.errors import OutputError, ToolchainError
 from tvm_blislike.files import atomic_path
 from tvm_blislike.hardware.machine import architecture
+from tvm_blislike.tvm_seams import wheels
 
-# What only some models call: sorting (TopK, ArgSort, NonMaxSuppression) and random numbers.
-EXTRAS = "libtvm_runtime_extra.so"
-# By distribution: the files in its wheel, without the compiler and GPUs.
-LIBRARIES = {
-    "apache-tvm": ("tvm/lib/libtvm_runtime.so", f"tvm/lib/{EXTRAS}"),
-    "apache-tvm-ffi": ("tvm_ffi/lib/libtvm_ffi.so",),
-}
 # Tags of the wheels' platforms; pip takes the one that exists.
 _PLATFORMS = ("manylinux_2_28", "manylinux_2_24", "manylinux2014")
 
@@ -40,7 +34,7 @@ def runtime_libraries(machine: str, extras: bool = True) -> list[Path]:
     machine : str
         Architecture, such as aarch64.
     extras : bool
-        Whether the model calls what lies in `EXTRAS`, a quarter of the runtime's size.
+        Whether the model calls what lies in `wheels.EXTRAS`, a quarter of the runtime's size.
 
     Raises
     ------
@@ -50,13 +44,15 @@ def runtime_libraries(machine: str, extras: bool = True) -> list[Path]:
         When the cache cannot be written.
     """
     if sys.platform.startswith("linux") and machine == architecture(platform.machine()):
-        paths = [_installed(name, file) for name, files in LIBRARIES.items() for file in files]
+        paths = [
+            _installed(name, file) for name, files in wheels.LIBRARIES.items() for file in files
+        ]
     else:
         cache = _cache(machine)
         paths = [cache / PurePosixPath(file).name for file in _files()]
         if not all(path.is_file() for path in paths):
             _fill(cache, machine)
-    return [path for path in paths if extras or path.name != EXTRAS]
+    return [path for path in paths if extras or path.name != wheels.EXTRAS]
 
 
 def licenses() -> str:
@@ -71,26 +67,16 @@ def licenses() -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of the distributions that the libraries come from."""
-    return {name: importlib.metadata.version(name) for name in LIBRARIES}
-
-
-def headers() -> dict[str, Path]:
-    """Return the headers that programs for a board include, by the name they include them with."""
-    import tvm_ffi
-
-    folders = (tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path())
-    names = ("tvm/ffi/c_api.h", "dlpack/dlpack.h")
-    return {n: next(Path(f) / n for f in folders if (Path(f) / n).is_file()) for n in names}
+    return {name: importlib.metadata.version(name) for name in wheels.LIBRARIES}
 
 
 def _files() -> list[str]:
-    return [file for files in LIBRARIES.values() for file in files]
+    return [file for files in wheels.LIBRARIES.values() for file in files]
 
 
 def _installed(name: str, file: str) -> Path:
-    spec = importlib.util.find_spec(file.partition("/")[0])
-    path = Path(spec.origin).parents[1] / file if spec and spec.origin else None
-    if path is None or not path.is_file():
+    path = wheels.installed(file)
+    if path is None:
         raise ToolchainError(f"the installed {name} has no {file}", f"install {name} from PyPI")
     return path
 

@@ -8,6 +8,7 @@ from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.hardware import Core
 from tvm_blislike.inspect.assembly import Instruction, functions, innermost_loops
 from tvm_blislike.microkernels import Microkernel, UpdateShape, standalone
+from tvm_blislike.tvm_seams import llvm_text
 
 # Steps of k in one call: LLVM must not unroll the loop completely.
 STEPS = 256
@@ -33,6 +34,8 @@ def k_loops(
     import tvm
 
     from tvm_blislike.schedules.lowering import lower as lowering
+    from tvm_blislike.tvm_seams import attributes
+    from tvm_blislike.tvm_seams.executables import code_of
 
     found = {}
     register_bytes = core.vector_registers * core.vector_bits // 8
@@ -40,17 +43,17 @@ def k_loops(
         shape = UpdateShape(1, kernel.mr, STEPS, UNROLL, view=view, in_order=core.in_order)
         func = standalone(kernel, shape).with_attr("global_symbol", kernel.name)
         found[kernel.name] = func.with_attr(
-            {lowering.REGISTER_BYTES: register_bytes, "tirx.noalias": True}
+            {lowering.REGISTER_BYTES: register_bytes, **attributes.NO_ALIAS}
         )
     module = lowering.lower(tvm.IRModule(found))
     library = tvm.compile(module, tvm.target.Target(core.target_config(1)))
-    bodies = functions(library.mod.inspect_source("asm"))
+    bodies = functions(code_of(library, "asm"))
     return {name: _k_loop(name, bodies) for name in found}
 
 
 def _k_loop(name: str, bodies: dict[str, str]) -> list[Instruction]:
     """The one innermost loop with multiply-adds in what TVM made of a PrimFunc."""
-    texts = [bodies[part] for part in (f"__tvm_ffi_{name}", f"{name}_compute_") if part in bodies]
+    texts = [bodies[part] for part in llvm_text.parts_of(name, bodies)]
     loops = [
         loop for text in texts for loop in innermost_loops(text) if any(i.is_fma for i in loop)
     ]

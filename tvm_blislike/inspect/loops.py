@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.inspect.assembly import Instruction, functions, innermost_loops
 from tvm_blislike.inspect.mca import LoopSpeed, speed
 from tvm_blislike.model.report import Report
+from tvm_blislike.tvm_seams.llvm_text import parts_of
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ def layer_loops(assembly: str, report: Report, core: Core) -> list[LayerLoop]:
     bodies = functions(assembly)
     found = []
     for layer in report.layers:
-        loops = [loop for text in _texts(layer.name, bodies) for loop in innermost_loops(text)]
+        loops = [
+            loop for part in parts_of(layer.name, bodies) for loop in innermost_loops(bodies[part])
+        ]
         loop = max(loops, key=_fmas, default=[])
         if layer.microkernel and _fmas(loop):
             found.append(
@@ -67,13 +69,3 @@ def layer_loops(assembly: str, report: Report, core: Core) -> list[LayerLoop]:
 
 def _fmas(loop: list[Instruction]) -> int:
     return sum(instruction.is_fma for instruction in loop)
-
-
-def _texts(layer: str, bodies: dict[str, str]) -> list[str]:
-    """Functions of a layer: its own, and the bodies of parallel loops that these start."""
-    own = [name for name in (f"__tvm_ffi_{layer}", f"{layer}_compute_") if name in bodies]
-    for name in own:
-        for used in re.findall(r"__tvm_parallel_lambda[\w.]*", bodies[name]):
-            if used in bodies and used not in own:
-                own.append(used)
-    return [bodies[name] for name in own]

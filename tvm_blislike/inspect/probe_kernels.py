@@ -18,6 +18,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from tvm_blislike.compiler_lock import compiler_lock
+from tvm_blislike.tvm_seams.attributes import NO_ALIAS
 
 if TYPE_CHECKING:
     from tvm_blislike.hardware import Core
@@ -155,7 +156,7 @@ def _function() -> Iterator[IRBuilder]:
     with IRBuilder() as builder:
         with T.prim_func(s_tir=True):
             T.func_name("main")
-            T.func_attr({"tirx.noalias": True})
+            T.func_attr(dict(NO_ALIAS))
             yield builder
 
 

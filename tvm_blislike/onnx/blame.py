@@ -114,7 +114,7 @@ def _form(model: onnx.ModelProto) -> bytes:
 def _error_of(model: onnx.ModelProto, target: tvm.target.Target) -> Exception | None:
     import tvm
 
-    from tvm_blislike.tvm_seams import import_graph
+    from tvm_blislike.tvm_seams.importer import import_graph
 
     try:
         tvm.compile(import_graph(model.graph, opset(model), {}), target)

@@ -22,7 +22,6 @@ from tvm_blislike.onnx.unsupported import (
     check_operators,
     check_readings,
     describe,
-    failing_node,
     why_unknown,
 )
 
@@ -150,7 +149,7 @@ def _import(
     """
     import onnx
 
-    from tvm_blislike.tvm_seams import import_graph
+    from tvm_blislike.tvm_seams.importer import failing_node, import_graph
 
     shapes = {spec.name: list(spec.shape) for spec in inputs}
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-# Handled by the importer itself, outside its table of converters.
-_CONTROL_FLOW = {"If", "Constant"}
 # It takes a node by its name alone; these of ONNX Runtime's own it reads as they are meant.
 _OF_MICROSOFT = frozenset(
     """
@@ -30,9 +27,9 @@ _NOT_OF_ONNX = frozenset(["Attention"])
 
 def check_operators(proto: onnx.ModelProto) -> None:
     """Raise UnsupportedOperatorError naming every node that TVM's importer cannot take."""
-    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
+    from tvm_blislike.tvm_seams import importer
 
-    converters = set(_get_convert_map()) | _CONTROL_FLOW
+    converters = importer.operators()
     standard = converters - _NOT_OF_ONNX
     known = {**dict.fromkeys(STANDARD, standard), MICROSOFT: converters & _OF_MICROSOFT}
     nodes = all_nodes(proto.graph)
@@ -80,19 +77,6 @@ def constants_everywhere(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     """Return the constants of the graph and of the branches inside it, by name."""
     graphs = all_graphs(proto.graph)
     return {name: value for graph in graphs for name, value in constants_in(graph).items()}
-
-
-def failing_node(error: Exception) -> onnx.NodeProto | None:
-    """Return the node the importer was at: only the frames of its traceback still know.
-
-    They are in that of the error's cause where a converter raised it, see `adapter.import_graph`.
-    """
-    import onnx
-
-    tracebacks = [e.__traceback__ for e in (error, error.__cause__) if e is not None]
-    frames = [frame for trace in tracebacks for frame, _ in traceback.walk_tb(trace)]
-    nodes = [frame.f_locals.get("node") for frame in reversed(frames)]
-    return next((node for node in nodes if isinstance(node, onnx.NodeProto)), None)
 
 
 def describe(node: onnx.NodeProto) -> str:

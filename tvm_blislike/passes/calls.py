@@ -15,11 +15,10 @@ from tvm_blislike.tvm_seams import (
     op_name,
     static_shape,
 )
+from tvm_blislike.tvm_seams.attributes import FUSES_WHAT_FOLLOWS, NO_ALIAS
 
 # Annotation of the "unpack" block: the note of the choice (`Plan.note`). It survives fusion.
 CHOICE = "blislike.choice"
-# Relax pattern kind: elementwise operators and broadcasts behind it are fused into it.
-_OUT_ELEMENTWISE_FUSABLE = 4
 
 
 def reshaped(builder: relax.BlockBuilder, value: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
@@ -88,7 +87,5 @@ def primfunc(
         sch.annotate(output, STAGE, "unpack")
     sch.annotate(output, CHOICE, note)
     return (
-        sch.mod["main"]
-        .without_attr("global_symbol")
-        .with_attr({"op_pattern": _OUT_ELEMENTWISE_FUSABLE, "tirx.noalias": True})
+        sch.mod["main"].without_attr("global_symbol").with_attr({**FUSES_WHAT_FOLLOWS, **NO_ALIAS})
     )

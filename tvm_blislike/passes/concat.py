@@ -16,15 +16,20 @@ import tvm
 from tvm import relax, s_tir, te, tirx, topi
 
 from tvm_blislike.schedules.default.rule import DefaultCPU
-from tvm_blislike.tvm_seams import bindings, dtype_name, functions, op_name, static_shape
+from tvm_blislike.tvm_seams import (
+    attributes,
+    bindings,
+    dtype_name,
+    functions,
+    op_name,
+    static_shape,
+)
 
 # PrimFunc attribute: this kernel does nothing but concatenate its inputs along the given axis.
 CONCAT = "blislike.concat"
 # Tensors of the runtime begin at multiples of this (`TVM_KALLOC_ALIGNMENT`); a piece that does
 # not would be copied by `ensure_zero_offset`.
 _ALIGNMENT_BYTES = 64
-# Relax pattern kind: not fused with anything.
-_OPAQUE = 8
 
 
 def lower_concat(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
@@ -49,7 +54,7 @@ def lower_concat(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | 
     axis = int(call.attrs.axis or 0) % len(shapes[0])
     if not _are_pieces(shapes, axis, dtype_name(call)):
         return None
-    note = {CONCAT: axis, "op_pattern": _OPAQUE}
+    note = {CONCAT: axis, **attributes.NEVER_FUSED}
     return builder.call_te(
         lambda *tensors: topi.concatenate(tensors, axis),
         *parts,
@@ -205,7 +210,7 @@ class _Function:
     def _copy_kernel(self, part: relax.Expr) -> tvm.ir.GlobalVar:
         source = te.placeholder(static_shape(part), dtype_name(part), name="part")
         target = te.compute(source.shape, lambda *i: source(*i), name="piece")
-        func = te.create_prim_func([source, target]).with_attr("tirx.noalias", True)
+        func = te.create_prim_func([source, target]).with_attr(attributes.NO_ALIAS)
         scheduled = s_tir.dlight.ApplyDefaultSchedule(DefaultCPU())(tvm.IRModule({"copy": func}))
         gvar = self.builder.add_func(scheduled["copy"], "copy")
         self.copies[gvar] = self.builder.get()[gvar]

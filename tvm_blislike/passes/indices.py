@@ -12,9 +12,8 @@ import tvm
 from tvm import s_tir, tirx
 
 from tvm_blislike.schedules.lowering.rewrite import collect
+from tvm_blislike.tvm_seams.attributes import NEVER_FUSED
 
-# TVM's pattern kind "opaque": never fused with anything.
-_OPAQUE = 8
 _MOST_ELEMENTS = 2**31 - 1
 
 
@@ -35,7 +34,7 @@ class NarrowIndices:
             if not is_broken and all(map(_is_narrow, buffers)):
                 wide[gvar] = func
             else:
-                result.update_func(gvar, func.with_attr("op_pattern", _OPAQUE))
+                result.update_func(gvar, func.with_attr(NEVER_FUSED))
         narrowed = tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule(wide))
         for gvar in wide:
             result.update_func(gvar, narrowed[gvar])

@@ -24,12 +24,11 @@ from tvm_blislike.tvm_seams import (
     op_name,
     static_shape,
 )
+from tvm_blislike.tvm_seams.attributes import NEVER_FUSED
 
 # Channels whose squares are written out as one sum; a pool is better for wider windows.
 _MOST_CHANNELS = 16
 _POOLS = ("relax.nn.avg_pool2d", "relax.nn.avg_pool3d")
-# Relax pattern kind: not fused. A pool behind it would compute it once per window.
-_OPAQUE = 8
 
 
 @tvm.transform.module_pass(opt_level=0, name="blislike.LocalResponse")
@@ -69,7 +68,7 @@ class _Rewriter(PyExprMutator):
             lambda data: _normalized(data, window),
             window.data,
             primfunc_name_hint="local_response",
-            primfunc_attrs={"op_pattern": _OPAQUE},
+            primfunc_attrs=dict(NEVER_FUSED),
         )
 
     def _window(self, call: relax.Call) -> _Window | None:

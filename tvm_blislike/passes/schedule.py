@@ -22,6 +22,7 @@ from tvm_blislike.schedules.common import root_block, stages
 from tvm_blislike.schedules.default.rule import DefaultCPU
 from tvm_blislike.schedules.lowering import lower as lowering
 from tvm_blislike.schedules.lowering.not_a_number import keep_nan
+from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED
 
 # PrimFunc attribute: the note of the choice, for reports.
 CHOSEN = "blislike.chosen"
@@ -96,7 +97,7 @@ def _attributed(func: tirx.PrimFunc) -> tirx.PrimFunc:
         {
             CHOSEN: found[SCHEDULED],
             lowering.REGISTER_BYTES: found[lowering.REGISTER_BYTES],
-            "tirx.is_scheduled": True,
+            **IS_SCHEDULED,
         }
     )
 
@@ -113,7 +114,7 @@ def _replaced(func: tirx.PrimFunc, config: Config, target: tvm.target.Target) ->
 def _by_default(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
     plain = _without_note(func, DEFAULT)
     sch = DefaultCPU().apply(plain, target, False)
-    return plain if sch is None else sch.mod["main"].with_attr("tirx.is_scheduled", True)
+    return plain if sch is None else sch.mod["main"].with_attr(IS_SCHEDULED)
 
 
 def _without_note(func: tirx.PrimFunc, key: str) -> tirx.PrimFunc:

@@ -107,16 +107,16 @@ class CompiledModel:
     @property
     def functions_of_python(self) -> list[str]:
         """What it calls that TVM has in Python only, such as `nonzero`; no bundle can run that."""
-        from tvm_blislike.tvm_seams import functions_of_python
+        from tvm_blislike.tvm_seams import executables
 
-        return functions_of_python(self._executable)
+        return executables.functions_of_python(self._executable)
 
     @property
     def needs_extras(self) -> bool:
         """Whether it sorts or draws random numbers, which is in TVM's second runtime library."""
-        from tvm_blislike.tvm_seams import calls_of_extras
+        from tvm_blislike.tvm_seams import executables, llvm_text
 
-        return bool(calls_of_extras(self._executable))
+        return bool(llvm_text.calls_of_extras(executables.code_of(self._executable) or ""))
 
     def run(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """Run the model once.
@@ -203,13 +203,14 @@ class CompiledModel:
         UsageError
             When the model was loaded from a library, which holds no text.
         """
-        module = getattr(self._executable, "mod", self._executable)
-        found = [part for part in module.imports if part.kind == "llvm"]
-        if not found:
+        from tvm_blislike.tvm_seams import executables
+
+        found = executables.code_of(self._executable, "asm")
+        if found is None:
             raise UsageError(
                 "a compiled library holds no assembly text", "explain the ONNX model it was made of"
             )
-        return found[0].inspect_source("asm")
+        return found
 
     def export(self, path: str | os.PathLike[str], cc: str | None = None) -> None:
         """Write the model as one shared library that `load` and TVM can open.

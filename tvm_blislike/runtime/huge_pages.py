@@ -20,14 +20,13 @@ import ctypes
 import functools
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tvm_blislike.runtime import workspaces
-from tvm_blislike.runtime.instruments import attached, is_kernel
+from tvm_blislike.runtime.instruments import attached
 
 _SIZE_FILE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 # 32 MiB and more where pages are larger than 4 KiB.
@@ -52,11 +51,13 @@ def moved(machine: Any) -> Iterator[None]:
     if not is_wanted():
         yield
         return
-    before, tensors = filled_blocks(), _TensorBlocks()
+    from tvm_blislike.tvm_seams import runtime
+
+    before, tensors = filled_blocks(), _TensorBlocks(runtime.is_kernel)
     with attached(machine, tensors):
         yield
     after = filled_blocks()
-    used = tensors.blocks.union(*(_blocks_of(*piece) for piece in workspaces.of_this_thread()))
+    used = tensors.blocks.union(*(_blocks_of(*piece) for piece in runtime.workspaces()))
     collapse(block for block in after if block in used or block not in before)
 
 
@@ -99,11 +100,12 @@ def _runs(blocks: Iterable[int]) -> Iterator[tuple[int, int]]:
 class _TensorBlocks:
     """Instrument of TVM's virtual machine that collects the blocks of its kernels' arguments."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_kernel: Callable[[str], bool]) -> None:
         self.blocks: set[int] = set()
+        self._is_kernel = is_kernel
 
     def __call__(self, func: Any, name: str, before: bool, result: Any, *args: Any) -> int:
-        if before and is_kernel(name):
+        if before and self._is_kernel(name):
             for arg in args:
                 if hasattr(arg, "data_ptr"):
                     self.blocks.update(_blocks_of(arg.data_ptr(), bytes_of(arg)))

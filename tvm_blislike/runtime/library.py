@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.errors import ModelError, OutputError, TargetError
 from tvm_blislike.export import checksum
@@ -105,12 +103,14 @@ def write(
     ToolchainError
         When there is no C compiler to link with, or it fails.
     """
-    module = getattr(executable, "mod", executable)
-    if module.kind != "relax.VMExecutable":
+    from tvm_blislike.tvm_seams import executables
+
+    module = executables.module_of(executable)
+    if not executables.is_exportable(module):
         raise OutputError(f"cannot write {path}: the model is itself a loaded library", "copy it")
     compiler = find_compiler(about.target, cc)
     with compiler_lock(), atomic_path(path) as fresh:
-        _describe(module, about)
+        executables.add_text(module, _ABOUT, about.to_json().encode())
         try:
             module.export_library(str(fresh), fcompile=partial(link, compiler))
         except (OSError, RuntimeError) as error:
@@ -138,48 +138,27 @@ def read(path: str | os.PathLike[str], verify: bool = True) -> tuple[Module, Abo
     TargetError
         When it is for another architecture.
     """
-    from tvm import relax
-    from tvm.runtime import cpu
-    from tvm_ffi import load_module
+    from tvm_blislike.tvm_seams import executables
 
     path = Path(path)
     _require_loadable(path, verify)
     try:
-        # The dynamic loader returns an old library again for a name it knows: use a fresh one
-        # (and not tvm.runtime.load_module, which resolves it to the old name).
+        # The dynamic loader returns an old library again for a name it knows: use a fresh one.
         with tempfile.TemporaryDirectory() as folder:
             alias = Path(folder) / path.name
             alias.symlink_to(path.resolve())
-            # TVM's default would keep it, weights and all, until the process ends.
-            module = load_module(str(alias), keep_module_alive=False)
+            module = executables.open_library(alias)
     except Exception as error:
         raise ModelError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
-    for part in module.imports:
-        if part.kind == module.kind and part["has_function"](_ABOUT):
-            text = relax.VirtualMachine(part, cpu())[_ABOUT]().numpy().tobytes()
-            return module, _parse_about(path, text)
-    raise ModelError(f"{path} was not written by tvm-blislike compile")
+    text = executables.text_in(module, _ABOUT)
+    if text is None:
+        raise ModelError(f"{path} was not written by tvm-blislike compile")
+    return module, _parse_about(path, text)
 
 
 def is_library(path: str | os.PathLike[str]) -> bool:
     """Return whether `path` is to be opened as a library rather than as an ONNX model."""
     return Path(path).suffix in {".so", ".dylib"}
-
-
-def _describe(module: Module, about: About) -> None:
-    """Import a second, tiny executable whose only function returns `about` as bytes."""
-    import tvm
-    from tvm import relax
-
-    if any(part.kind == module.kind for part in module.imports):
-        return
-    builder = relax.BlockBuilder()
-    with builder.function(_ABOUT, params=[]):
-        text = np.frombuffer(about.to_json().encode(), dtype="uint8")
-        builder.emit_func_output(relax.const(text))
-    described = tvm.compile(builder.get(), tvm.target.Target({"kind": "llvm"})).mod
-    described.clear_imports()
-    module.import_module(described)
 
 
 def _parse_about(path: Path, text: bytes) -> About:

@@ -20,8 +20,6 @@ from collections.abc import Iterator
 
 import psutil
 
-# tvm's AffinityMode "one core per thread": worker i runs on the i-th CPU of the list only.
-_ONE_CPU_PER_WORKER = -2
 # Spins of an idle worker before it sleeps: TVM's default lasts for 0.1 s.
 _SPINS, _FEW_SPINS = "TVM_THREAD_POOL_SPIN_COUNT", 100_000
 _state = threading.local()
@@ -106,13 +104,10 @@ def _alone(threads: int) -> int:
 
 def _configure(threads: int) -> int:
     """Configure the pool (starting it at need) and return the workers it now uses."""
-    import tvm
+    from tvm_blislike.tvm_seams import runtime
 
-    configure = tvm.get_global_func("runtime.config_threadpool")
     with _same_affinity():
-        # The list has a CPU for every worker: with a shorter one TVM would let the workers roam.
-        configure(_ONE_CPU_PER_WORKER, threads, [str(cpu) for cpu in _state.cpus])
-    return int(tvm.get_global_func("runtime.NumThreads")())
+        return runtime.configure_pool(threads, _state.cpus)
 
 
 @contextlib.contextmanager
@@ -130,10 +125,10 @@ def _before_fork() -> None:
     """Wake the calling thread's workers: none then waits for what only TVM's destructors end."""
     _state.replaces = False
     if hasattr(_state, "cpus") and _can_replace_workers():
-        from tvm_blislike import tvm_seams as adapter
+        from tvm_blislike.tvm_seams import runtime
 
         _configure(len(_state.cpus))
-        adapter.use_workers()
+        runtime.use_workers()
         _state.replaces = True
 
 
@@ -147,10 +142,10 @@ def _after_fork_in_child() -> None:
     if not hasattr(_state, "cpus"):
         return
     if _state.replaces:
-        from tvm_blislike import tvm_seams as adapter
+        from tvm_blislike.tvm_seams import runtime
 
         with _same_affinity():
-            adapter.replace_workers()
+            runtime.replace_workers()
     else:
         _state.is_alone = True
         _configure(1)

@@ -8,7 +8,6 @@ the caller provides.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import numpy as np
 import tvm
 from tvm import tirx
 
+from tvm_blislike import plugin
 from tvm_blislike.api import resolve_core, resolve_predictor
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.errors import OutputError
@@ -31,6 +31,7 @@ from tvm_blislike.runtime.threads import use_threads
 from tvm_blislike.standalone import c_tables
 from tvm_blislike.standalone.call_plan import CallPlan, plan_calls
 from tvm_blislike.standalone.model import StandaloneModel
+from tvm_blislike.tvm_seams import executables, llvm_text
 
 if TYPE_CHECKING:
     import onnx
@@ -91,7 +92,7 @@ def compile(
         for gvar, func in lowered.functions_items()
         if isinstance(func, tirx.PrimFunc)
     }
-    built = tvm.compile(tvm.IRModule(kernels), tvm.target.Target(core.target_config(1)))
+    built = plugin.compiled(tvm.IRModule(kernels), tvm.target.Target(core.target_config(1)))
     return StandaloneModel(
         plan_calls(lowered), built, loaded.inputs, loaded.outputs, core, reporter.report, prefix
     )
@@ -191,9 +192,8 @@ def needs(model: StandaloneModel, path: Path) -> list[str]:
     content = path.read_bytes()
     if content.startswith(b"\x7fELF"):
         return sorted(set(_undefined(content)))
-    declared = re.findall(r"^declare .*?@([\w.]+)\(", model.kernels.mod.inspect_source("ll"), re.M)
-    kept = {name for name in declared if not name.startswith(("llvm.", "TVM"))}
-    return sorted(kept | {"memcpy", "memset"})
+    declared = llvm_text.declared(executables.code_of(model.kernels))
+    return sorted(declared | {"memcpy", "memset"})
 
 
 def _undefined(content: bytes) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tvm_blislike.standalone.call_plan import ALIGNMENT, CallPlan
+from tvm_blislike.tvm_seams.llvm_text import symbol_of
 
 if TYPE_CHECKING:
     from tvm_blislike.model.tensor_spec import TensorSpec
@@ -48,7 +49,7 @@ def tables(model: StandaloneModel) -> str:
     """Return tables.h of a model."""
     plan = model.plan
     functions = list(dict.fromkeys(name for name, _ in plan.calls))
-    symbols = {name: f"__tvm_ffi_{model.name}_{name}" for name in functions}
+    symbols = {name: symbol_of(f"{model.name}_{name}") for name in functions}
     arguments = [number for _, numbers in plan.calls for number in numbers]
     lines = [
         f"#define NAME(x) {model.name}_##x",

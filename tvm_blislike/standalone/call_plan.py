@@ -99,7 +99,7 @@ class CallPlan:
     @property
     def workspace_bytes(self) -> int:
         """Memory of all tensors between the calls."""
-        return -(-self.total("workspace") // ALIGNMENT) * ALIGNMENT
+        return rounded(self.total("workspace"))
 
 
 def plan_calls(mod: tvm.IRModule) -> CallPlan:
@@ -203,7 +203,7 @@ def _placed(plan: CallPlan) -> CallPlan:
         storage = storages[number]
         if storage.kind == "weight":
             storages[number] = replace(storage, offset=weights)
-            weights += _rounded(storage.bytes)
+            weights += rounded(storage.bytes)
         elif storage.kind == "workspace":
             alive = [storages[n] for n in placed if _meet(lives[n], lives[number])]
             storages[number] = replace(storage, offset=_gap(alive, storage.bytes))
@@ -233,9 +233,10 @@ def _gap(alive: list[Storage], size: int) -> int:
     for storage in sorted(alive, key=lambda s: s.offset):
         if storage.offset - offset >= size:
             break
-        offset = max(offset, _rounded(storage.offset + storage.bytes))
+        offset = max(offset, rounded(storage.offset + storage.bytes))
     return offset
 
 
-def _rounded(size: int) -> int:
+def rounded(size: int) -> int:
+    """Return the bytes that something takes up before the next aligned address."""
     return -(-size // ALIGNMENT) * ALIGNMENT

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tvm_blislike.standalone.call_plan import ALIGNMENT, CallPlan
+from tvm_blislike.standalone.call_plan import ALIGNMENT, CallPlan, rounded
+from tvm_blislike.tvm_seams import executables, llvm_text
 
 if TYPE_CHECKING:
     import tvm
@@ -15,9 +14,6 @@ if TYPE_CHECKING:
     from tvm_blislike.hardware import Core
     from tvm_blislike.model.report import Report
     from tvm_blislike.model.tensor_spec import TensorSpec
-
-# Calls of TVM's allocator in LLVM's text: device, number, bytes, type.
-_ALLOCATION = re.compile(r"call ptr %\S+\(i32 \S+, i32 \S+, i64 (\S+), i32 \d+, i32 \d+\)")
 
 
 @dataclass(frozen=True)
@@ -56,13 +52,6 @@ class StandaloneModel:
     @property
     def scratch_bytes(self) -> int:
         """Most memory that one kernel asks for while it runs."""
-        text = self.kernels.mod.inspect_source("ll")
-        functions = re.split(r"^define ", text, flags=re.M)
-        return max(sum(_allocations(function)) for function in functions)
-
-
-def _allocations(function: str) -> Iterator[int]:
-    """Yield the bytes of each allocation in a function, as the C program counts them."""
-    for size in _ALLOCATION.findall(function):
-        # A size that is no constant would be that of a dynamic shape; there are none.
-        yield (int(size) + 63) // 64 * 64 + 64
+        # As the C program counts: each is aligned, and has a note in front.
+        asked = llvm_text.allocations(executables.code_of(self.kernels))
+        return max(sum(rounded(size) + ALIGNMENT for size in sizes) for sizes in asked)

@@ -10,16 +10,14 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from tvm_blislike.export import runtime_wheel
 from tvm_blislike.export.link import find_builder, run_tool
 from tvm_blislike.tuning import kernels
 from tvm_blislike.tuning.farm import Farm
 from tvm_blislike.tuning.kernels import Bundle, Plan
-from tvm_blislike.tuning.worker import Worker
+from tvm_blislike.tvm_seams import runtime, wheels
+from tvm_blislike.tvm_seams.measuring import Worker
 
 _SOURCE = Path(__file__).with_name("board_side.c")
-# TVM's AffinityMode that takes the fastest cores first.
-_BIG_CORES = 1
 # Time to reach a board that the tracker says is free.
 _CONNECT_SECONDS = 10.0
 # Time that a board may take longer than its session, which it should end by itself.
@@ -35,7 +33,7 @@ def build_board_side(target: Mapping[str, Any], folder: str) -> str:
         When there is no C compiler for that architecture, or it fails.
     """
     result = str(Path(folder) / "board_side.o")
-    headers = runtime_wheel.headers()
+    headers = wheels.headers()
     folders = {path.parents[name.count("/")] for name, path in headers.items()}
     includes = [f"-I{folder}" for folder in sorted(folders)]
     command = [*find_builder(target), "-O1", "-fPIC", *includes, "-c", str(_SOURCE), "-o", result]
@@ -148,7 +146,7 @@ def _serve(run_seconds: float, library: str, *bundle_and_plan: Any) -> Reply:
 
 
 def _run(module: Any, bundle: Bundle, plan: Plan) -> list[float]:
-    _session.get_function("runtime.config_threadpool")(_BIG_CORES, bundle.threads)
+    runtime.use_fastest_cores(_session, bundle.threads)
     device = _session.cpu()
     return kernels.run(bundle, plan, module, device, kernels.allocate(bundle, device))
 
@@ -156,7 +154,7 @@ def _run(module: Any, bundle: Bundle, plan: Plan) -> list[float]:
 def _answers() -> bool:
     """Whether the session is still there: then what went wrong is not the board's business."""
     try:
-        _session.get_function("runtime.config_threadpool")
+        runtime.pool_of(_session)
     except Exception:
         return False
     return True

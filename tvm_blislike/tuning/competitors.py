@@ -25,7 +25,7 @@ from tvm_blislike.onnx.inputs import random_inputs
 from tvm_blislike.tuning import kernels
 from tvm_blislike.tuning.interrupt import uninterrupted
 from tvm_blislike.tuning.measure import GivenUpError
-from tvm_blislike.tuning.worker import Worker
+from tvm_blislike.tvm_seams.measuring import Worker
 
 if TYPE_CHECKING:
     from tvm_blislike.runtime.compiled import CompiledModel

@@ -50,9 +50,10 @@ def evictor(core: Core, cpu_info: Path = _CPU_INFO) -> Callable[[Any], None]:
     """
     import tvm
 
+    from tvm_blislike.tvm_seams import runtime
+
     if not cpu_info.is_file() or _FEATURE not in cpu_info.read_text().split():
-        every_but_first = tvm.get_global_func("cache_flush_cpu_non_first_arg")
-        return lambda tensor: every_but_first(None, tensor)
+        return runtime.evictor()
     compiled = tvm.compile(flush(), target(core))["main"]
 
     def evict(tensor: Any) -> None:

@@ -243,27 +243,23 @@ class LocalRunner(BundleRunner):
         return 1
 
     def _start(self) -> None:
-        from tvm.s_tir import meta_schedule as ms
+        from tvm_blislike.tvm_seams import measuring
 
-        start = self._worker_start()
-        self._runner = ms.runner.LocalRunner(self._run_seconds, initializer=start)
+        self._runner = measuring.Runner(self._run_seconds, self._worker_start())
 
     def _stop(self) -> None:
-        self._runner.pool.shutdown()
+        self._runner.close()
 
     def _run(self, built: Sequence[tuple[Bundle, str]], wait: Wait) -> Measured:
-        from tvm.s_tir.meta_schedule.runner import RunnerInput
-
         for bundle, library in built:
-            # A runner's functions are its attributes, read at each run; ours depend on the bundle.
-            self._runner.f_alloc_argument = partial(kernels.allocate, bundle)
-            self._runner.f_run_evaluator = partial(kernels.run_here, bundle, self.plan)
-            (future,) = self._runner.run([RunnerInput(library, "cpu", [])])
-            result = future.result()
-            if result.error_msg is not None:
-                yield bundle, failures(bundle, "cannot be run", str(result.error_msg))
+            allocate = partial(kernels.allocate, bundle)
+            evaluate = partial(kernels.run_here, bundle, self.plan)
+            try:
+                numbers = self._runner.run(library, allocate, evaluate)
+            except RuntimeError as error:
+                yield bundle, failures(bundle, "cannot be run", str(error))
             else:
-                yield bundle, measured(bundle, [float(x) for x in result.run_secs])
+                yield bundle, measured(bundle, numbers)
 
 
 def measured(bundle: Bundle, numbers: Sequence[float], emulated: bool = False) -> list[Outcome]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import tvm
 
-from tvm_blislike.runtime import workspaces
+from tvm_blislike.tvm_seams import runtime
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
@@ -50,7 +50,7 @@ def test_all_pieces_are_found_in_every_search() -> None:
         pieces = filled_pool()
         verdicts = []
         for _ in range(3):
-            found = dict(workspaces.of_this_thread())
+            found = dict(runtime.workspaces())
             verdicts += [found.get(address, 0) >= size for address, size in pieces.items()]
         return verdicts
 
@@ -60,7 +60,7 @@ def test_all_pieces_are_found_in_every_search() -> None:
 def test_the_pool_is_as_before() -> None:
     def work() -> tuple[set[int], list[int], int]:
         pieces = filled_pool()
-        counts = [len(workspaces.of_this_thread()) for _ in range(3)]
+        counts = [len(runtime.workspaces()) for _ in range(3)]
         return {take(size) for size in pieces.values()} ^ set(pieces), counts, len(pieces)
 
     changed, counts, pieces = in_a_thread(work)
@@ -73,7 +73,7 @@ def test_held_pieces_are_not_given_away() -> None:
     def work() -> bool:
         pieces = filled_pool()
         held = take(SIZES[-1])
-        found = dict(workspaces.of_this_thread())
+        found = dict(runtime.workspaces())
         give_back(held)
         return held in pieces and held not in found
 
@@ -82,4 +82,4 @@ def test_held_pieces_are_not_given_away() -> None:
 
 def test_nothing_is_found_where_sizes_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
-    assert workspaces.of_this_thread() == []
+    assert runtime.workspaces() == []

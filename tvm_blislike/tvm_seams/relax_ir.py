@@ -1,25 +1,10 @@
-"""The one place that depends on how TVM 0.27 spells its IR, and on what is private in it."""
+"""How TVM 0.27 spells its Relax IR."""
 
 from __future__ import annotations
-
-import ctypes
-import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
 from tvm import relax
-
-from tvm_blislike.errors import ChoiceError, all_errors
-
-if TYPE_CHECKING:
-    import onnx
-
-# What is raised in a pass goes through C++, which knows these by name; all else would come out as
-# a RuntimeError, Ctrl-C and all.
-for _error in (KeyboardInterrupt, ChoiceError, *all_errors()):
-    tvm.error.register_error(f"tvm_blislike.{_error.__name__}", _error)
 
 # Copied at a time where rows of one array are columns of another: each needs a cache line.
 _COLUMNS = 64
@@ -124,96 +109,3 @@ def use_counts(func: relax.Function) -> dict[relax.Var, int]:
     if isinstance(func.body, relax.SeqExpr):
         relax.analysis.post_order_visit(func.body.body, count)
     return counts
-
-
-def calling(lowered: tvm.IRModule, executable: tvm.runtime.Executable) -> tvm.runtime.Executable:
-    """Return a second executable of the same code and constants, for a virtual machine.
-
-    A machine leaves a note about each constant in its executable, a fault of TVM. Exported then, it
-    logs a warning for each, and so does whoever loads the library.
-
-    Parameters
-    ----------
-    lowered : IRModule
-        What `executable` was made of.
-    """
-    calls = {gvar: func for gvar, func in functions(lowered)}
-    target = tvm.target.Target({"kind": "llvm"})
-    second = tvm.compile(tvm.IRModule(calls, attrs=lowered.attrs), target, relax_pipeline=None)
-    second.mod.clear_imports()
-    for part in executable.mod.imports:
-        second.mod.import_module(part)
-    return second
-
-
-def use_workers() -> None:
-    """Have every worker that the calling thread uses do something, which is nothing."""
-    program = ctypes.CDLL(None)
-    # Any function that returns 0 and reads none of its arguments.
-    program.TVMBackendParallelLaunch(program.sched_yield, None, 0)
-
-
-def replace_workers() -> None:
-    """End the workers of the calling thread's pool and start others: TVM's `ResetThreadPool`."""
-    ctypes.CDLL(None)._ZN3tvm7runtime9threading15ResetThreadPoolEv()
-
-
-class _NotConverted(BaseException):
-    """No Exception, of which TVM's importer would print the node's inputs to stdout."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
-
-
-def import_graph(
-    graph: onnx.GraphProto, opset: int, shapes: Mapping[str, list[int]]
-) -> tvm.IRModule:
-    """Import an ONNX graph with its weights as constants, silently.
-
-    TVM's `from_onnx` would have ONNX's checker copy the whole model, two seconds for one of 500 MB,
-    and warn of what it finds.
-
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        The graph.
-    opset : int
-        Version of the standard operators.
-    shapes : mapping of str to list of int
-        Shapes of the inputs.
-
-    Raises
-    ------
-    Exception
-        Whatever a converter raises. The traceback of its cause, if it has one, leads to the node.
-    """
-    from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
-
-    class Importer(ONNXGraphImporter):
-        def _convert_operator(self, *arguments: Any) -> Any:
-            try:
-                return super()._convert_operator(*arguments)
-            except Exception as error:
-                raise _NotConverted(error) from None
-
-    try:
-        return Importer(shapes, "float32", sanitize=False).from_onnx(graph, opset)
-    except _NotConverted as failure:
-        raise failure.error from failure
-
-
-def functions_of_python(executable: tvm.runtime.Executable | tvm.runtime.Module) -> list[str]:
-    """Return what a compiled model calls that TVM has in Python only, such as `nonzero`."""
-    text = getattr(executable, "mod", executable)["as_text"]()
-    return re.findall(r"^@relax\.run\.(\S+) packed_func;$", text, re.M)
-
-
-def calls_of_extras(executable: tvm.runtime.Executable | tvm.runtime.Module) -> list[str]:
-    """Return what a compiled model calls in `libtvm_runtime_extra`, such as `sort.topk`.
-
-    Machine code asks for a function by its name, which therefore stands in it as a string.
-    """
-    code = getattr(executable, "mod", executable).imports
-    text = "".join(module.inspect_source("ll") for module in code if module.kind == "llvm")
-    return sorted(set(re.findall(r'c"tvm\.contrib\.([\w.]+)\\00"', text)))

@@ -1,0 +1,72 @@
+"""TVM's pipelines: what they are made of, and how one is put around another."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import tvm
+from small_kernels import TARGET
+from tvm import relax
+
+from tvm_blislike.tvm_seams import measuring, pipelines
+
+
+def names(passes: list[tvm.transform.Pass]) -> list[str]:
+    return [str(found.info.name) for found in passes]
+
+
+def test_parts_of_the_cpu_pipeline_are_all_of_it() -> None:
+    views = str(pipelines.VIEWS.info.name)
+    lowering = names(pipelines.lowering_passes(TARGET))
+    whole = names(relax.backend.cpu_generic.pipeline.dataflow_lower_passes(TARGET))
+    assert sorted([views, *lowering]) == sorted(whole), "TVM's pass for views has another name"
+    assert "StaticPlanBlockMemory" in names(pipelines.machine_passes(TARGET))
+    assert all(isinstance(p, tvm.transform.Pass) for p in pipelines.dispatch_passes(TARGET))
+
+
+# A pipeline that notes what its two passes see; prints the modules' texts.
+AROUND = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import tvm
+from small_kernels import TARGET, doubled
+from tvm_blislike.tvm_seams import measuring, pipelines
+seen = {"first": [], "last": []}
+def noting(where):
+    @tvm.transform.module_pass(opt_level=0, name=where)
+    def note(mod, _ctx):
+        seen[where].append(mod.script())
+        return mod
+    return note
+pipelines.register_around("seams", noting("first"), noting("last"))
+steps = []
+for replace, chosen in ((False, "default"), (False, "seams"), (True, "default"), (True, "seams")):
+    if replace:
+        pipelines.replace_default("seams")
+    tvm.compile(doubled(), TARGET, tir_pipeline=chosen)
+    steps.append([len(texts) for texts in seen.values()])
+print(json.dumps([steps, seen["first"][0], seen["last"][0]]))
+"""
+
+
+def test_a_pipeline_lies_around_tvms_own() -> None:
+    here = __file__.rpartition("/")[0]
+    done = subprocess.run(
+        [sys.executable, "-c", AROUND, here], capture_output=True, text=True, check=True
+    )
+    steps, first, last = json.loads(done.stdout)
+    # TVM's own pipeline stays as it is until it is replaced; then each pass runs once.
+    assert steps == [[0, 0], [1, 1], [2, 2], [3, 3]]
+    assert "T.sblock" in first, "a pass in front sees blocks no more"
+    assert "T.sblock" not in last, "a pass behind TVM's sees blocks"
+
+
+def test_a_process_knows_that_it_is_a_worker() -> None:
+    worker = measuring.Worker(lambda: None)
+    try:
+        assert worker.ask(pipelines.is_worker), "TVM starts its workers in another way"
+        assert not pipelines.is_worker()
+    finally:
+        worker.close()

@@ -1,0 +1,67 @@
+"""How TVM spells its Relax IR."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from small_kernels import graph
+from tvm import relax, tirx
+
+from tvm_blislike import tvm_seams
+
+
+def test_calls_and_constants_are_told_apart() -> None:
+    value = np.arange(6, dtype="float32").reshape(2, 3)
+    constant = tvm_seams.constant(value.T, "float32")
+    call = relax.op.nn.relu(constant)
+    assert (tvm_seams.op_name(call), tvm_seams.op_name(constant)) == ("relax.nn.relu", "")
+    assert tvm_seams.is_constant(constant) and not tvm_seams.is_constant(call)
+    np.testing.assert_array_equal(tvm_seams.constant_array(constant), value.T)
+    assert tvm_seams.static_shape(constant) == (3, 2)
+    assert tvm_seams.dtype_name(constant) == "float32"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "bool"])
+def test_constants_of_any_type_keep_their_values(dtype: str) -> None:
+    found = tvm_seams.constant(np.array([0, 1, 1]), dtype)
+    assert tvm_seams.dtype_name(found) == dtype
+    assert tvm_seams.constant_array(found).astype("int32").tolist() == [0, 1, 1]
+
+
+def test_a_constant_is_no_copy_and_cannot_be_written_to() -> None:
+    found = tvm_seams.constant(np.zeros(4), "float32")
+    one, other = (tvm_seams.constant_array(found) for _ in range(2))
+    assert np.shares_memory(one, other) and not one.flags.writeable
+
+
+def test_unknown_sizes_are_seen() -> None:
+    n = tirx.Var("n", "int64")
+    known, partly = (relax.TensorType(shape, "float32") for shape in ((2, 3), (2, n)))
+    assert tvm_seams.static_shape(relax.Var("x", known)) == (2, 3)
+    assert tvm_seams.static_shape(relax.Var("x", partly)) is None
+    assert tvm_seams.has_known_sizes(relax.Var("x", known))
+    assert not tvm_seams.has_known_sizes(relax.Var("x", partly))
+    assert not tvm_seams.has_known_sizes(relax.Var("x", relax.ShapeType(ndim=2)))
+
+
+def test_functions_bindings_and_uses_are_found() -> None:
+    mod = graph()
+    ((gvar, func),) = tvm_seams.functions(mod)
+    assert gvar.name_hint == "main"
+    first, second, *_ = tvm_seams.bindings(func)
+    counts = tvm_seams.use_counts(func)
+    assert (counts[func.params[0]], counts[first.var]) == (1, 1)
+    assert second.var in counts
+
+
+def test_errors_of_passes_keep_their_type() -> None:
+    from tvm_blislike.errors import UnsupportedOperatorError
+
+    @tvm.transform.module_pass(opt_level=0, name="seams.Raise")
+    def fail(_mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        raise kind("said by a pass")
+
+    for kind in (UnsupportedOperatorError, KeyboardInterrupt):
+        with pytest.raises(kind, match="said by a pass"):
+            tvm.transform.Sequential([fail])(graph())

@@ -1,0 +1,55 @@
+"""Every use of a private or undocumented side of TVM 0.27, each behind one function.
+
+| module | of TVM |
+|---|---|
+| `attributes` | attributes and annotations that its passes read |
+| `executables` | what an executable is made of, how a library is opened |
+| `importer` | its importer of ONNX graphs |
+| `llvm_text` | names and calls in the LLVM text and machine code it generates |
+| `measuring` | MetaSchedule's spaces, builders and runners, and its worker processes |
+| `pipelines` | its pipelines for Relax functions and PrimFuncs |
+| `relax_ir` | how it spells its Relax IR |
+| `runtime` | threads, workspaces and caches of its C runtime |
+| `wheels` | the files in its wheels |
+
+`tests/seams` states what is relied upon, a file for each of these; `tests/structure/test_seams.py`
+keeps the rest of the library away from it.
+"""
+
+from __future__ import annotations
+
+import tvm
+
+from tvm_blislike.errors import ChoiceError, all_errors
+from tvm_blislike.tvm_seams.relax_ir import (
+    bindings,
+    constant,
+    constant_array,
+    copy_into,
+    dtype_name,
+    functions,
+    has_known_sizes,
+    is_constant,
+    op_name,
+    static_shape,
+    use_counts,
+)
+
+__all__ = [
+    "bindings",
+    "constant",
+    "constant_array",
+    "copy_into",
+    "dtype_name",
+    "functions",
+    "has_known_sizes",
+    "is_constant",
+    "op_name",
+    "static_shape",
+    "use_counts",
+]
+
+# What is raised in a pass goes through C++, which knows these by name; all else would come out as
+# a RuntimeError, Ctrl-C and all.
+for _error in (KeyboardInterrupt, ChoiceError, *all_errors()):
+    tvm.error.register_error(f"tvm_blislike.{_error.__name__}", _error)

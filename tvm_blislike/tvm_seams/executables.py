@@ -1,0 +1,104 @@
+"""What TVM's executables are made of, and how libraries of them are opened."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tvm_blislike.tvm_seams.relax_ir import functions
+
+# Of the part that a virtual machine runs.
+_MACHINE = "relax.VMExecutable"
+# Of code that was loaded.
+_LOADED = "library"
+_ANY = {"kind": "llvm"}
+
+
+def module_of(executable: tvm.runtime.Executable | tvm.runtime.Module) -> tvm.runtime.Module:
+    """Return the module of what `tvm.compile` returned, or of a loaded library: itself."""
+    return getattr(executable, "mod", executable)
+
+
+def calling(lowered: tvm.IRModule, executable: tvm.runtime.Executable) -> tvm.runtime.Executable:
+    """Return a second executable of the same code and constants, for a virtual machine.
+
+    A machine leaves a note about each constant in its executable, a fault of TVM. Exported then, it
+    logs a warning for each, and so does whoever loads the library.
+
+    Parameters
+    ----------
+    lowered : IRModule
+        What `executable` was made of.
+    """
+    calls = {gvar: func for gvar, func in functions(lowered)}
+    second = _without_kernels(tvm.IRModule(calls, attrs=lowered.attrs))
+    for part in executable.mod.imports:
+        second.mod.import_module(part)
+    return second
+
+
+def _without_kernels(mod: tvm.IRModule) -> tvm.runtime.Executable:
+    """Compile Relax functions alone, and drop the empty module of kernels."""
+    executable = tvm.compile(mod, tvm.target.Target(_ANY), relax_pipeline=None)
+    executable.mod.clear_imports()
+    return executable
+
+
+def is_exportable(module: tvm.runtime.Module) -> bool:
+    """Whether a module is what `tvm.compile` returned, and no loaded library."""
+    return module.kind == _MACHINE and all(part.kind != _LOADED for part in module.imports)
+
+
+def add_text(module: tvm.runtime.Module, name: str, text: bytes) -> None:
+    """Put a text into an exportable module that `text_in` finds again, once."""
+    if any(part.kind == module.kind for part in module.imports):
+        return
+    builder = relax.BlockBuilder()
+    with builder.function(name, params=[]):
+        builder.emit_func_output(relax.const(np.frombuffer(text, dtype="uint8")))
+    module.import_module(_without_kernels(builder.get()).mod)
+
+
+def text_in(module: tvm.runtime.Module, name: str) -> bytes | None:
+    """Return the text that `add_text` put into a loaded library; None where there is none."""
+    for part in module.imports:
+        if part.kind == module.kind and part["has_function"](name):
+            return relax.VirtualMachine(part, tvm.cpu())[name]().numpy().tobytes()
+    return None
+
+
+def open_library(path: Path) -> tvm.runtime.Module:
+    """Load a library that goes, weights and all, when nothing refers to it any more.
+
+    By TVM's default it would stay until the process ends, and `tvm.runtime.load_module` resolves
+    symbolic links: the dynamic loader returns an old library again for a name it knows.
+    """
+    from tvm_ffi import load_module
+
+    return load_module(str(path), keep_module_alive=False)
+
+
+def code_of(
+    executable: tvm.runtime.Executable | tvm.runtime.Module, form: str = "ll"
+) -> str | None:
+    """Return the code of all kernels as text; None for a loaded library, which has none.
+
+    Parameters
+    ----------
+    form : str
+        "ll" for LLVM's text, "asm" for machine code.
+    """
+    module = module_of(executable)
+    parts = [part for part in (module, *module.imports) if part.kind == "llvm"]
+    return "".join(part.inspect_source(form) for part in parts) if parts else None
+
+
+def functions_of_python(executable: tvm.runtime.Executable | tvm.runtime.Module) -> list[str]:
+    """Return what a compiled model calls that TVM has in Python only, such as `nonzero`."""
+    text: Any = module_of(executable)["as_text"]()
+    return re.findall(r"^@relax\.run\.(\S+) packed_func;$", text, re.M)
