@@ -10,7 +10,7 @@ more on the heap).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import tvm
 import tvm_ffi
@@ -39,98 +39,40 @@ from tvm_blislike.tvm_seams.attributes import on_stack
 REGISTER_BYTES = "blislike.register_bytes"
 
 
-class Step(NamedTuple):
-    """What is done about some directives, and why in this place.
-
-    Attributes
-    ----------
-    reads : tuple of type
-        The directives; a function with none of them is left alone.
-    run : callable
-        Takes the body of a function and its parameters, and returns the body.
-    before : tuple of type
-        Directives that must still stand when it runs: their step comes later.
-    why : str
-        Why it must.
-    """
-
-    reads: tuple[type[Directive], ...]
-    run: Callable[[tirx.Stmt, Any], tirx.Stmt]
-    before: tuple[type[Directive], ...]
-    why: str
+_Change = Callable[[tirx.For, Any], tirx.Stmt]
+_Step = tuple[tuple[type[Directive], ...], Callable[[tirx.Stmt, Any], tirx.Stmt]]
 
 
-def _each(
-    kind: type[Directive],
-    change: Callable[[tirx.For, Any], tirx.Stmt],
-    before: tuple[type[Directive], ...],
-    why: str,
-) -> Step:
-    """Return a step that changes each loop with a directive."""
-    return Step((kind,), lambda body, _params: at_directives(body, kind, change), before, why)
+def _each(kind: type[Directive], change: _Change) -> _Step:
+    """Return the step that changes each loop with a directive."""
+    return (kind,), lambda body, _params: at_directives(body, kind, change)
 
 
-STEPS = (
-    Step(
-        (d.Image,),
-        pieces.address_by_pixel,
-        (d.InPlace, d.Edge, d.Pieces, d.Vector),
-        "copies, tiles and vectors are contiguous only where pixels have one index",
-    ),
-    Step(
-        (d.InPlace,),
-        lambda body, _params: in_place.read(body),
-        (d.Edge, d.Panels, d.Vector),
-        "cut tiles and calls must read the source, too",
-    ),
-    _each(
-        d.NextWeights,
-        prefetch.next_weights,
-        (d.Edge, d.Border),
-        "blocks are counted by loops, which edges take out of their last iteration",
-    ),
-    _each(d.NextPanel, prefetch.next_panel, (d.Edge,), "calls are counted by their loop"),
-    _each(d.Ahead, prefetch.ahead, (d.Edge,), "cut tiles prefetch as whole ones do"),
-    _each(
-        d.Ring,
-        rings.in_ring,
-        (d.Edge, d.Border, d.WriteOut, d.Vector),
-        "the first block is known by the variable of its loop, and the rows by theirs",
-    ),
-    _each(
-        d.FreshRegisters,
-        fresh_registers.emptied,
-        (d.Edge,),
-        "iterations that are split off start with empty registers, too",
-    ),
-    Step(
-        (d.Edge, d.LastEdge, d.Border, d.Apart),
-        lambda body, _params: edges.split(body),
-        (d.Panels, d.Turn, d.ByInput, d.Pieces, d.WriteOut, d.AskOnce, d.Vector),
-        "extents change: of blocks that a call computes, of vectors, of what is written out",
-    ),
-    _each(d.Panels, panel_loops.chosen, (), "only the size of the block has to be known"),
-    _each(d.Turn, turns.turned, (d.Vector,), "it makes the vectors of its epilogue itself"),
-    _each(
-        d.ByInput,
-        loop_code.by_input,
-        (d.WriteOut, d.Vector),
-        "a nest is written out around loops that are still whole",
-    ),
-    _each(d.Pieces, pieces.split, (d.AskOnce,), "conditions vanish that hold for a whole piece"),
-    _each(
-        d.WriteOut,
-        lambda loop, _directive: loop_code.unrolled(loop),
-        (d.AskOnce, d.Vector),
-        "what is asked once is what all copies ask; a vector must find its select resolved",
-    ),
-    _each(
-        d.AskOnce,
-        lambda loop, _directive: loop_code.hoist(loop),
-        (d.Vector,),
-        "a condition inside of a vector loop would make it a scalar one",
-    ),
-    _each(d.Vector, loop_code.vectorized, (), "the loops are final"),
+# The directives that a step reads, and what it makes of a body and the function's parameters. A
+# step is left out where none of them stands.
+STEPS: tuple[_Step, ...] = (
+    # First, or what reads the source of a copy that is left out would not be contiguous.
+    ((d.Image,), pieces.address_by_pixel),
+    # `Edge` and `Border` take iterations out of their loop, where its other directives are gone
+    # and its variable is a number. So before them comes what concerns all iterations of a loop,
+    # or counts by its variable:
+    ((d.InPlace,), lambda body, _params: in_place.read(body)),
+    _each(d.NextWeights, prefetch.next_weights),
+    _each(d.NextPanel, prefetch.next_panel),
+    _each(d.Ahead, prefetch.ahead),
+    _each(d.Ring, rings.in_ring),
+    _each(d.FreshRegisters, fresh_registers.emptied),
+    ((d.Edge, d.LastEdge, d.Border, d.Apart), lambda body, _params: edges.split(body)),
+    # Behind them, what makes something else of a loop that they may have cut:
+    _each(d.Panels, panel_loops.chosen),
+    _each(d.Turn, turns.turned),
+    _each(d.ByInput, loop_code.by_input),
+    _each(d.Pieces, pieces.split),
+    # Before `AskOnce`: conditions on the index of a loop that is written out depend on nothing
+    # inside the body any more.
+    _each(d.WriteOut, lambda loop, _directive: loop_code.unrolled(loop)),
+    _each(d.AskOnce, lambda loop, _directive: loop_code.hoist(loop)),
+    _each(d.Vector, loop_code.vectorized),
 )
 
 
@@ -200,9 +142,9 @@ def _is_ours(func: Any) -> bool:
 def _finish(func: tirx.PrimFunc) -> tirx.Stmt:
     body, params = func.body, func.params
     present = check(body)
-    for step in STEPS:
-        if not present.isdisjoint(step.reads):
-            body = step.run(body, params)
+    for reads, run in STEPS:
+        if not present.isdisjoint(reads):
+            body = run(body, params)
     limit = int(func.attrs[REGISTER_BYTES])
     return tvm_ffi.structural_map(body, [(tirx.AllocBuffer, lambda a: _on_stack(a, limit))])
 

@@ -145,7 +145,7 @@ def address_by_pixel(body: tirx.Stmt, params: Iterable[Any]) -> tirx.Stmt:
     body = tvm_ffi.structural_map(body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
     body = tvm_ffi.structural_map(body, [(tirx.AllocBuffer, allocate)])
     declared = [tirx.DeclBuffer(views[p], data=p.data) for p in params if p in views]
-    return tirx.SeqStmt([*declared, body])
+    return sequence([*declared, body])
 
 
 def _sizes(body: tirx.Stmt) -> set[tuple[int, ...]]:
