@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tvm_blislike.cost_models.roofline import (
     FORK_JOIN_CYCLES,
     bytes_per_cycle,
@@ -10,7 +12,7 @@ from tvm_blislike.cost_models.roofline import (
 )
 from tvm_blislike.hardware import Core, dtype_bits
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.workload import Conv2dWorkload, Workload
+from tvm_blislike.model.workload import Workload
 
 # Cycles per vector while source and result are in L2: 16x16 blocks are transposed in registers
 # (Golden Cove: 0.13 ns per element at 3.2 GHz, 16 lanes).
@@ -64,12 +66,12 @@ def moving_seconds(
     usual : Config
         What its neighbours expect.
     """
-    if not isinstance(workload, Conv2dWorkload):
+    if not workload.images:
         return 0.0
-    w = workload
+    data, result = map(math.prod, workload.images)
     images = (
-        (config.data_layout, usual.data_layout, w.n * w.ci * w.h * w.w),
-        (config.out_layout, usual.out_layout, w.n * w.co * w.oh * w.ow),
+        (config.data_layout, usual.data_layout, data),
+        (config.out_layout, usual.out_layout, result),
     )
     moved = [elements for layout, wanted, elements in images if layout != wanted]
-    return sum(transform_seconds(elements, core, threads, w.types.a) for elements in moved)
+    return sum(transform_seconds(elements, core, threads, workload.types.a) for elements in moved)

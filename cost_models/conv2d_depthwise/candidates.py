@@ -22,7 +22,7 @@ OFFERED = 8
 
 def applies(workload: Workload, core: Core) -> str:
     """Return "" for depthwise convolutions, else the reason why not."""
-    if not isinstance(workload, Conv2dWorkload):
+    if not workload.images:
         return f"{workload.kind} is not a convolution"
     if not workload.is_depthwise:
         return "not depthwise: more than one input channel per group"
@@ -37,7 +37,7 @@ def applies(workload: Workload, core: Core) -> str:
 
 def applies_grouped(workload: Workload, core: Core) -> str:
     """Return "" where whole groups fill vectors of inputs and outputs, else why not."""
-    if not isinstance(workload, Conv2dWorkload):
+    if not workload.images:
         return f"{workload.kind} is not a convolution"
     if workload.groups == 1 or workload.is_depthwise:
         return "not several groups of several channels"

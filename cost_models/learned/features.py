@@ -19,10 +19,10 @@ from tvm_blislike.cost_models.roofline import clock_hz, kernel_seconds
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.estimate import Estimate
-from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
+from tvm_blislike.model.workload import Workload
 
 # To be raised when a name below gets another meaning: models of other numbers are refused.
-FEATURES = 1
+FEATURES = 2
 # Fields of a configuration that are names.
 _NAMES = (
     *("implementation", "loop_order", "parallel", "packing", "columns", "transform"),
@@ -100,35 +100,15 @@ def _parts(estimate: Estimate) -> dict[str, float]:
 
 
 def _bytes(workload: Workload) -> dict[str, int]:
-    """Return the sizes of the operands and of the result, none for an unknown kind."""
-    w = workload
-    if isinstance(w, GemmWorkload):
-        elements = (w.batch * w.m * w.k, w.k * w.n, w.batch * w.m * w.n)
-    elif isinstance(w, Conv2dWorkload):
-        filters = w.co * w.ci // w.groups * w.kh * w.kw
-        elements = (w.n * w.ci * w.h * w.w, filters, w.n * w.co * w.oh * w.ow)
-    else:
-        return {}
-    sizes = {"input": w.types.a_bytes, "weights": w.types.b_bytes, "output": w.types.out_bytes}
-    return {name: size * n for (name, size), n in zip(sizes.items(), elements, strict=True)}
+    """Return the sizes of the operands and of the result."""
+    data, *others, result = workload.bytes_moved
+    return {"input": data, "weights": sum(others), "output": result}
 
 
 def _shape(workload: Workload) -> dict[str, float]:
     """Return the extents of the result and of a sum; a product is a convolution of one tap."""
-    w = workload
-    if isinstance(w, GemmWorkload):
-        pixels, channels, depth = w.batch * w.m, w.n, w.k
-        return _logarithms(pixels, channels, depth, row=w.m)
-    if isinstance(w, Conv2dWorkload):
-        pixels, channels, depth = w.n * w.oh * w.ow, w.co, w.ci // w.groups * w.kh * w.kw
-        taps = {"kh": float(w.kh), "kw": float(w.kw), "stride": float(w.stride[1])}
-        return {**_logarithms(pixels, channels, depth, row=w.ow), **taps}
-    return {}
-
-
-def _logarithms(pixels: int, channels: int, depth: int, row: int) -> dict[str, float]:
-    sizes = {"pixels": pixels, "channels": channels, "depth": depth, "row": row}
-    return {f"log2 {name}": _log2(size) for name, size in sizes.items()}
+    logarithms = {f"log2 {name}": _log2(size) for name, size in workload.extents.items()}
+    return {**logarithms, **{name: float(size) for name, size in workload.taps.items()}}
 
 
 def _blocks(config: Config, lanes: int) -> dict[str, float]:

@@ -12,7 +12,7 @@ from made import CORE, STRATEGY, WORKLOADS
 from tvm_blislike.errors import InputError
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
-from tvm_blislike.pictures.collect import described_roofs, findings, moved_bytes, steps
+from tvm_blislike.pictures.collect import described_roofs, findings, steps
 from tvm_blislike.pictures.findings import Findings, Layer
 from tvm_blislike.records.record import Record
 from tvm_blislike.tuning.tasks import Task
@@ -71,8 +71,10 @@ def test_what_is_wrong_or_dropped_is_left_out() -> None:
 
 def test_a_bytes_count_of_a_convolution_by_hand() -> None:
     w = Conv2dWorkload(1, 4, 6, 6, co=8, kh=3, kw=3, stride=(2, 2), padding=(1, 1, 1, 1), groups=2)
-    assert moved_bytes(w) == 4 * (4 * 36 + 8 * 2 * 9 + 8 * 3 * 3)
-    assert moved_bytes(GemmWorkload(2, 3, 5, batch=7, constant_b=False)) == 4 * 7 * (10 + 15 + 6)
+    assert sum(w.bytes_moved) == 4 * (4 * 36 + 8 * 2 * 9 + 8 * 3 * 3)
+    assert sum(GemmWorkload(2, 3, 5, batch=7, constant_b=False).bytes_moved) == 4 * 7 * (
+        10 + 15 + 6
+    )
 
 
 def test_steps_fall_with_each_better_measurement() -> None:

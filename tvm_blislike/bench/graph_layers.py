@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
-from onnx import helper
+from onnx.helper import tensor_dtype_to_np_dtype
 
-from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
-from tvm_blislike.onnx.shapes import constants_of, shapes_of
+from tvm_blislike.model.workload import Workload
+from tvm_blislike.onnx.shapes import constants_of, inferred, shapes_in
+from tvm_blislike.operators import Graph, workload_of_node
 
 # What engines fuse into the kernel of the layer before, which then may get the name of the last.
 _FUSED = {
@@ -46,37 +47,24 @@ def layers_of(model: onnx.ModelProto, inputs: Shapes) -> list[GraphLayer]:
     inputs : mapping of str to sequence of int
         Shapes of its inputs.
     """
-    constants = constants_of(model)
-    shapes = shapes_of(model, inputs, constants)
+    graph = typed_graph(model, inputs)
     readers = defaultdict(list)
     for node in model.graph.node:
         for name in node.input:
             readers[name].append(node)
-    found = ((node, workload_of(node, shapes, constants)) for node in model.graph.node)
+    found = ((node, workload_of_node(node, graph)) for node in model.graph.node)
     return [GraphLayer(w, tuple(_names(node, readers))) for node, w in found if w is not None]
 
 
-def workload_of(
-    node: onnx.NodeProto, shapes: Shapes, constants: Iterable[str] = ()
-) -> Workload | None:
-    """Return what a node computes, None for all but 2-D convolutions and plain products.
-
-    Parameters
-    ----------
-    node : onnx.NodeProto
-        The node.
-    shapes : mapping
-        Of the tensors, by name.
-    constants : iterable of str
-        Names of tensors known at compile time.
-    """
-    notes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    operands = [shapes.get(name, ()) for name in node.input[:2]]
-    if node.op_type == "Conv" and all(len(shape) == 4 for shape in operands):
-        return None if notes.get("auto_pad", b"NOTSET") != b"NOTSET" else _conv(notes, *operands)
-    if node.op_type in ("Gemm", "MatMul") and node.input[1] in constants:
-        return _product(notes, *operands)
-    return None
+def typed_graph(model: onnx.ModelProto, inputs: Shapes) -> Graph:
+    """Return what ONNX infers of the tensors of a model from the shapes of its inputs."""
+    constants = constants_of(model)
+    graph = inferred(model, inputs, constants)
+    values = (*graph.value_info, *graph.input, *graph.output)
+    codes = {value.name: value.type.tensor_type.elem_type for value in values}
+    codes.update((name, tensor.data_type) for name, tensor in constants.items())
+    dtypes = {name: str(tensor_dtype_to_np_dtype(code)) for name, code in codes.items() if code}
+    return Graph(shapes_in(graph, constants), dtypes, constants)
 
 
 def matched(
@@ -127,23 +115,3 @@ def _names(node: onnx.NodeProto, readers: Mapping[str, list[onnx.NodeProto]]) ->
     after = readers.get(node.output[0], [])
     if len(after) == 1 and after[0].op_type in _FUSED:
         yield from _names(after[0], readers)
-
-
-def _conv(notes: Mapping[str, object], data: Sequence[int], kernel: Sequence[int]) -> Workload:
-    return Conv2dWorkload(
-        *data,
-        co=kernel[0],
-        kh=kernel[2],
-        kw=kernel[3],
-        stride=tuple(notes.get("strides", (1, 1))),
-        padding=tuple(notes.get("pads", (0, 0, 0, 0))),
-        dilation=tuple(notes.get("dilations", (1, 1))),
-        groups=notes.get("group", 1),
-    )
-
-
-def _product(notes: Mapping[str, object], a: Sequence[int], b: Sequence[int]) -> Workload | None:
-    """Return the product of matrices; other ranks and a transposed A are left out."""
-    if (len(a), len(b)) != (2, 2) or notes.get("transA"):
-        return None
-    return GemmWorkload(a[0], b[0] if notes.get("transB") else b[1], a[1])

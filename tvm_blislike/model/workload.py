@@ -5,19 +5,76 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
+from tvm_blislike.hardware import dtype_bits
 from tvm_blislike.model.types import FLOAT32, Types
 
+_KINDS: dict[str, type[Workload]] = {}
 
-class Workload:
-    """Base of all workloads: hashable, printable, and JSON in one line."""
+
+class Workload(ABC):
+    """Base of all workloads: hashable, printable, and JSON in one line.
+
+    A subclass is a frozen dataclass of numbers, texts and tuples of them; `from_json` knows it by
+    its kind.
+    """
 
     kind: ClassVar[str]
     types: Types
     # (n, c, h, w) of the input and of the result where these are images, which have layouts.
-    images: ClassVar[tuple[tuple[int, int, int, int], ...]] = ()
+    images: tuple[tuple[int, int, int, int], ...] = ()
+    # Sizes of the window that slides over an image.
+    taps: Mapping[str, int] = MappingProxyType({})
+    is_depthwise = False
+
+    def __init_subclass__(cls) -> None:
+        _KINDS[cls.kind] = cls
+
+    @property
+    @abstractmethod
+    def operands(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the operands by name, images in NCHW: the data first, then what is packed."""
+
+    @property
+    @abstractmethod
+    def result_shape(self) -> tuple[int, ...]:
+        """Shape of the result, an image in NCHW."""
+
+    @property
+    @abstractmethod
+    def macs(self) -> int:
+        """Multiply-accumulate operations."""
+
+    @property
+    @abstractmethod
+    def extents(self) -> dict[str, int]:
+        """Extents of the result ("pixels", "channels", "row") and of a sum ("depth")."""
+
+    @property
+    def packs_once(self) -> bool:
+        """Whether what is packed is known at compile time."""
+        return True
+
+    @property
+    def operand_types(self) -> tuple[str, ...]:
+        """Data types of the operands: all but the first have that of B."""
+        return (self.types.a, *[self.types.b] * (len(self.operands) - 1))
+
+    @property
+    def bytes_moved(self) -> tuple[int, ...]:
+        """Bytes of each operand and of the result."""
+        shapes = (*self.operands.values(), self.result_shape)
+        dtypes = (*self.operand_types, self.types.out)
+        return tuple(
+            math.prod(shape) * dtype_bits(dtype) // 8
+            for shape, dtype in zip(shapes, dtypes, strict=True)
+        )
 
     def to_json(self) -> str:
         """Return this workload as one line of JSON with sorted keys."""
@@ -37,10 +94,9 @@ class Workload:
         # Records of before operands had types of their own.
         uniform = fields.pop("dtype", None)
         types = Types(**fields.pop("types", {})) if uniform is None else Types.of(uniform)
-        classes = {c.kind: c for c in (GemmWorkload, Conv2dWorkload)}
-        if kind not in classes:
-            raise ValueError(f"unknown workload kind {kind!r}; known: {', '.join(sorted(classes))}")
-        return classes[kind](
+        if kind not in _KINDS:
+            raise ValueError(f"unknown workload kind {kind!r}; known: {', '.join(sorted(_KINDS))}")
+        return _KINDS[kind](
             **{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}, types=types
         )
 
@@ -70,9 +126,32 @@ class GemmWorkload(Workload):
     constant_b: bool = True
 
     @property
+    def operands(self) -> dict[str, tuple[int, ...]]:
+        """A and B: matrices, or batches of them."""
+        batch = (self.batch,) if self.batch > 1 else ()
+        of_b = () if self.constant_b else batch
+        return {"a": (*batch, self.m, self.k), "b": (*of_b, self.k, self.n)}
+
+    @property
+    def result_shape(self) -> tuple[int, ...]:
+        """(m, n), of a batch (batch, m, n)."""
+        return (self.batch, self.m, self.n) if self.batch > 1 else (self.m, self.n)
+
+    @property
     def macs(self) -> int:
         """Multiply-accumulate operations."""
         return self.batch * self.m * self.n * self.k
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """As of a convolution of one tap."""
+        pixels = self.batch * self.m
+        return {"pixels": pixels, "channels": self.n, "depth": self.k, "row": self.m}
+
+    @property
+    def packs_once(self) -> bool:
+        """Whether B is known at compile time."""
+        return self.constant_b
 
     def __str__(self) -> str:
         batch = f"{self.batch}x" if self.batch > 1 else ""
@@ -132,6 +211,29 @@ class Conv2dWorkload(Workload):
     def images(self) -> tuple[tuple[int, int, int, int], ...]:
         """Sizes (n, c, h, w) of the input and of the result."""
         return (self.n, self.ci, self.h, self.w), (self.n, self.co, self.oh, self.ow)
+
+    @property
+    def operands(self) -> dict[str, tuple[int, ...]]:
+        """The image NCHW and the weights OIHW."""
+        weights = (self.co, self.ci // self.groups, self.kh, self.kw)
+        return {"data": self.images[0], "weights": weights}
+
+    @property
+    def result_shape(self) -> tuple[int, ...]:
+        """The image NCHW."""
+        return self.images[1]
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """See `Workload.extents`."""
+        depth = self.ci // self.groups * self.kh * self.kw
+        pixels = self.n * self.oh * self.ow
+        return {"pixels": pixels, "channels": self.co, "depth": depth, "row": self.ow}
+
+    @property
+    def taps(self) -> dict[str, int]:
+        """Sizes of the window, and its step along a row."""
+        return {"kh": self.kh, "kw": self.kw, "stride": self.stride[1]}
 
     @property
     def is_depthwise(self) -> bool:

@@ -55,7 +55,13 @@ def shapes_of(
     onnx.shape_inference.InferenceError
         Or another error of ONNX, when the model is inconsistent.
     """
-    graph = inferred(model, inputs, constants)
+    return shapes_in(inferred(model, inputs, constants), constants)
+
+
+def shapes_in(
+    graph: onnx.GraphProto, constants: Mapping[str, onnx.TensorProto]
+) -> dict[str, tuple[int, ...]]:
+    """Return the completely known shapes of a graph of `inferred`, and those of the constants."""
     values = (*graph.value_info, *graph.input, *graph.output)
     found = {value.name: complete(value.type.tensor_type) for value in values}
     found.update((name, tuple(tensor.dims)) for name, tensor in constants.items())

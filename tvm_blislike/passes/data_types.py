@@ -14,14 +14,13 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_blislike.cost_models.data_types import missing_types
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.types import Types
-from tvm_blislike.passes.workloads import SUMS
+from tvm_blislike.operators import operator_in
 from tvm_blislike.tvm_seams import (
     constant,
     constant_array,
     dtype_name,
     functions,
     is_constant,
-    op_name,
 )
 
 
@@ -48,7 +47,7 @@ class _ConvertOperands(PyExprMutator):
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        if op_name(call) not in SUMS:
+        if operator_in(call) is None:
             return call
         dtype = dtype_name(call)
         if all(dtype_name(arg) == dtype for arg in call.args):

@@ -10,6 +10,7 @@ other (NHWC of 24 channels beside NCHW16c) and cannot mix blocks in one graph.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import tvm
 from tvm import relax
@@ -17,6 +18,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.layouts import NCHW, Layout, with_rank
+from tvm_blislike.operators import operator_of
 from tvm_blislike.passes.calls import emit_call, reshaped
 from tvm_blislike.passes.followers import (
     BINARY,
@@ -140,10 +142,8 @@ class _Lowering(PyExprMutator):
     def _plain(self, call: relax.Call, choice: Choice) -> relax.Var:
         """Emit a layer whose operands have no layouts."""
         builder, (data, operand) = self.builder_, map(self.visit_expr, call.args)
-        w = choice.workload
-        batch = (w.batch,) if w.batch > 1 else ()
-        data = reshaped(builder, data, (*batch, w.m, w.k))
-        operand = reshaped(builder, operand, (*batch, w.k, w.n))
+        shapes = operator_of(choice.workload).call_shapes(choice.workload)
+        data, operand = map(partial(reshaped, builder), (data, operand), shapes)
         result = emit_call(builder, choice, self.plan.note(choice), data, operand, call)
         return builder.emit(reshaped(builder, builder.normalize(result), static_shape(call)))
 

@@ -27,8 +27,8 @@ from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import NCHW, NHWC, Layout
 from tvm_blislike.model.workload import Workload
+from tvm_blislike.operators import described, operator_in, workload_of
 from tvm_blislike.passes.followers import POOLS, image_inputs, is_flattening, is_image
-from tvm_blislike.passes.workloads import SUMS, described, why_not, workload_of
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.tvm_seams import dtype_name, functions, op_name, static_shape
 
@@ -116,12 +116,13 @@ def _plan_others(expr: relax.Expr, strategy: Strategy, plan: Plan) -> None:
     for block in expr.blocks if isinstance(expr, relax.SeqExpr) else []:
         for binding in block.bindings:
             var, call = binding.var, binding.value
-            if var in plan.choices or op_name(call) not in SUMS:
+            operator = operator_in(call)
+            if operator is None or var in plan.choices:
                 continue
-            workload = workload_of(call)
-            if workload is None:
-                plan.left[described(call)] = why_not(call)
+            if reason := operator.why_not(call):
+                plan.left[described(call)] = reason
                 continue
+            workload = operator.of_call(call)
             choice = _by_itself(call, workload, strategy)
             if choice.config is None:
                 plan.left[str(workload)] = choice.reason
@@ -155,7 +156,7 @@ class _Graph:
         for argument in _variables(value):
             if argument not in self.known and is_image(argument):
                 self._node(argument, (), (Option("", NCHW),))
-        if not self._conv2d(var, value) and not self._follower(var, value):
+        if not self._layer(var, value) and not self._follower(var, value):
             images = tuple(v for v in _variables(value) if v in self.known)
             self._node(var, images, (Option(NCHW, NCHW),))
         if not isinstance(var, relax.DataflowVar):
@@ -171,11 +172,11 @@ class _Graph:
             elif len(node.options) > 1:
                 self.plan.layouts[node.result] = node.options[option].writes
 
-    def _conv2d(self, var: relax.Var, value: relax.Expr) -> bool:
-        if op_name(value) != "relax.nn.conv2d":
+    def _layer(self, var: relax.Var, value: relax.Expr) -> bool:
+        workload = workload_of(value)
+        if workload is None or not workload.images:
             return False
-        workload, attrs = workload_of(value), value.attrs
-        if workload is None or (attrs.data_layout, attrs.out_layout) != (NCHW, NCHW):
+        if (value.attrs.data_layout, value.attrs.out_layout) != (NCHW, NCHW):
             return False
         choices = self.strategy.options(workload)
         if not choices:

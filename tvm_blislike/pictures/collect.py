@@ -11,20 +11,17 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.roofline import bytes_per_cycle, clock_hz
 from tvm_blislike.errors import InputError
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.workload import Conv2dWorkload, Workload
+from tvm_blislike.model.workload import Workload
 from tvm_blislike.onnx import frontend
 from tvm_blislike.pictures.findings import Attempt, Findings, Layer, Roofs, TuningStep
 from tvm_blislike.records import files
 from tvm_blislike.records.book import RecordBook, fastest, warn_of
 from tvm_blislike.records.record import EMULATED, Record, is_compatible, now
 from tvm_blislike.records.validity import core_facts, versions
-from tvm_blislike.tuning.operands import operand_shapes
 from tvm_blislike.tuning.tasks import Task, tasks_of
 
 # A longer time without a measurement is a pause between two sweeps.
@@ -166,15 +163,6 @@ def described_roofs(core: Core, threads: int) -> Roofs:
     )
 
 
-def moved_bytes(workload: Workload) -> int:
-    """Return the bytes of both operands and of the result."""
-    w = workload
-    conv = isinstance(w, Conv2dWorkload)
-    result = w.n * w.co * w.oh * w.ow if conv else w.batch * w.m * w.n
-    a, b = (int(np.prod(shape)) for shape in operand_shapes(w))
-    return a * w.types.a_bytes + b * w.types.b_bytes + result * w.types.out_bytes
-
-
 def _layer(number: int, task: Task, strategy: Strategy, book: RecordBook) -> Layer:
     workload = task.workload
     usable = book.usable(workload, strategy.core, strategy.threads)
@@ -186,7 +174,7 @@ def _layer(number: int, task: Task, strategy: Strategy, book: RecordBook) -> Lay
         count=task.count,
         share=task.share,
         gflop=2e-9 * workload.macs,
-        megabytes=1e-6 * moved_bytes(workload),
+        megabytes=1e-6 * sum(workload.bytes_moved),
         attempts=tuple(_attempt(record, choice) for record in usable),
         followed=_attempt(fastest(usable, predicted), choice) if usable else None,
     )

@@ -26,7 +26,7 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.model.agreement import max_rel_error
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import Implementation
-from tvm_blislike.model.workload import Conv2dWorkload, Workload
+from tvm_blislike.model.workload import Workload
 from tvm_blislike.schedules import register_implementation, user_implementations
 from tvm_blislike.tuning import eviction, operands
 
@@ -57,7 +57,7 @@ class Bundle:
     @property
     def packs(self) -> bool:
         """Whether packing the second operand is a part of each run."""
-        return not getattr(self.workload, "constant_b", True)
+        return not self.workload.packs_once
 
     def only(self, config: Config) -> Bundle:
         """Return the bundle of one of the candidates."""
@@ -152,7 +152,7 @@ def functions(bundle: Bundle, number: int, config: Config) -> dict[str, Any]:
     from tvm_blislike.schedules import get_implementation
 
     workload, implementation = bundle.workload, get_implementation(config.implementation)
-    data, weights = _shapes(workload, config)
+    data, (_, weights) = operands.data_shape(workload, config), workload.operands.values()
     operand = te.placeholder(weights, workload.types.b, name="operand")
     packed = implementation.pack_te(workload, config, operand)
     choice = Choice(workload, implementation, config, None, "")
@@ -161,15 +161,6 @@ def functions(bundle: Bundle, number: int, config: Config) -> dict[str, Any]:
     if bundle.packs:
         found[f"pack_{number}"] = te.create_prim_func([operand, packed])
     return {name: func.with_attr("global_symbol", name) for name, func in found.items()}
-
-
-def _shapes(workload: Workload, config: Config) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shapes of the data operand in its layout and of the other one unpacked."""
-    from tvm_blislike.model.layouts import Layout
-
-    data, weights = operands.operand_shapes(workload)
-    is_image = workload.kind == "conv2d"
-    return Layout(config.data_layout).shape(*data) if is_image else data, weights
 
 
 def export(folder: str, compiler: list[str], others: Sequence[str], library: Any) -> str:
@@ -327,9 +318,7 @@ def _timers(
     """Return functions that run the parts of one candidate once and return the seconds."""
     # The layer before has just written the image, which is most of what a depthwise one reads:
     # 192 channels of 28x28 take 0.021 ms in their model, 0.041 where L2 has been emptied.
-    w = bundle.workload
-    is_depthwise = isinstance(w, Conv2dWorkload) and w.is_depthwise
-    cold_bytes = 0 if is_depthwise else plan.cold_bytes
+    cold_bytes = 0 if bundle.workload.is_depthwise else plan.cold_bytes
 
     def timer(name: str, *args: Any, evict: str = "") -> Any:
         evaluate = module.time_evaluator(

@@ -11,7 +11,7 @@ from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.workload import Workload
-from tvm_blislike.passes.workloads import workload_of
+from tvm_blislike.operators import workload_of
 from tvm_blislike.pipeline import prepare
 from tvm_blislike.tvm_seams import bindings, functions
 
