@@ -72,7 +72,7 @@ def _print_core(core: Core, most: int | None) -> None:
         f"{core.name}: {order}, {core.fma_per_cycle:g} FMA and {core.loads_per_cycle:g} vector "
         f"loads a cycle\n{HEADER}"
     )
-    for dtype in ("float32", "float16") if core.fp16 else ("float32",):
+    for dtype in ("float32", "float16") if core.computes("float16") else ("float32",):
         for view in VIEWS:
             rows = sorted(_rows(core, dtype, view), key=lambda row: -row.speed.utilisation)
             print(*rows[:most], sep="\n")

@@ -6,6 +6,8 @@ fp16 sums of fp16 products lose digits with every addition. So micro-kernels add
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernels_for
 from tvm_blislike.model.types import Types
@@ -24,11 +26,11 @@ def missing(workload: Workload, core: Core) -> str:
 
 def missing_types(types: Types, core: Core) -> str:
     """Return "" when a core has micro-kernels for the types of a product, else why not."""
-    if not kernels_for(core, types):
-        return f"no {types} micro-kernels for {core.isa}"
-    if not core.computes(types.acc):
+    if kernels_for(core, types):
+        return ""
+    if kernels_for(replace(core, features=tuple(f.name for f in core.isa.features)), types):
         return f"{core.name} has no {types} arithmetic"
-    return ""
+    return f"no {types} micro-kernels for {core.isa.name}"
 
 
 def sum_dtype(types: Types) -> str:

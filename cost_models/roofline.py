@@ -118,7 +118,7 @@ def step_cycles(
         busy = _in_order_cycles(core, rows, vectors, a_loads)
         return max(busy / FMA_EFFICIENCY, latency)
     fma, loads = rows * vectors / core.fma_per_cycle, (a_loads + vectors) / core.loads_per_cycle
-    if core.isa == "neon":
+    if core.isa.lane_operand:
         if a_loads >= rows and core.fma_per_cycle > 1:
             # Single elements: LLVM broadcasts some of them (ld1r), on the FMAs' unit as well.
             fma += rows / vectors / core.fma_per_cycle

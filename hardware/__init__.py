@@ -1,15 +1,18 @@
 """Facts about processor cores: one TOML per core, and the present machine."""
 
 from .core import LINE_BYTES, Cache, Core, UnknownCoreError, dtype_bits, names
-from .corefile import CoreFileError, HardwareError
+from .corefile import ISAS, CoreFileError, HardwareError
+from .isa import Isa
 from .native import native_core
 
 __all__ = [
+    "ISAS",
     "LINE_BYTES",
     "Cache",
     "Core",
     "CoreFileError",
     "HardwareError",
+    "Isa",
     "UnknownCoreError",
     "dtype_bits",
     "names",

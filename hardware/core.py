@@ -15,6 +15,7 @@ from typing import Any
 
 from . import corefile
 from .corefile import HardwareError
+from .isa import Isa
 
 # Size of a cache line of nearly all cores: for code that does not know its core, and for cores
 # without a described cache.
@@ -71,8 +72,8 @@ class Core:
         Name of the TOML without its suffix, or `native-NAME` for the present machine.
     source : tuple of str
         Documents the facts were taken from.
-    isa : str
-        Instruction set of the micro-kernels it runs: `avx512`, `avx2` or `neon`.
+    isa : Isa
+        Instruction set of the micro-kernels it runs.
     vector_bits : int
         Width of one vector register.
     vector_registers : int
@@ -102,13 +103,14 @@ class Core:
         Instructions that start (in order) or are dispatched (out of order) per cycle.
     in_order : bool
         Whether an instruction waits for those before it to start.
-    fp16 : bool
-        Whether vector instructions compute in half precision, with as many FMAs per cycle.
+    features : tuple of str
+        Extensions of the instruction set (`Isa.features`) that micro-kernels may require. "fp16":
+        vectors compute in half precision, with as many FMAs per cycle.
     """
 
     name: str
     source: tuple[str, ...]
-    isa: str
+    isa: Isa
     vector_bits: int
     vector_registers: int
     fma_per_cycle: float
@@ -125,11 +127,11 @@ class Core:
     notes: tuple[str, ...] = ()
     issue_per_cycle: int | None = None
     in_order: bool = False
-    fp16: bool = False
+    features: tuple[str, ...] = ()
 
     def computes(self, dtype: str) -> bool:
         """Return whether its vector instructions multiply and add floats of type `dtype`."""
-        return dtype == "float32" or (dtype == "float16" and self.fp16)
+        return dtype == "float32" or (dtype == "float16" and "fp16" in self.features)
 
     def lanes(self, dtype: str = "float32") -> int:
         """Return the elements of `dtype` in one vector register."""

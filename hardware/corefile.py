@@ -9,13 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from . import avx2, avx512, neon
+from .isa import Isa
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
 CACHE_POLICIES = ("inclusive", "non-inclusive", "exclusive", "victim")
-ISAS = ("avx512", "avx2", "neon")
+# The instruction sets there are kernels for. This list is the only place that names them all.
+ISAS = {isa.name: isa for isa in (avx512.ISA, avx2.ISA, neon.ISA)}
 
 
 class HardwareError(ValueError):
@@ -59,7 +63,7 @@ _FLAG: _Check = (lambda v: isinstance(v, bool), "true or false")
 _CORE_FIELDS: dict[str, _Check] = {
     "name": _NAME,
     "source": (lambda v: _is_names(v) and bool(v), "a list of at least one document"),
-    "isa": _one_of(ISAS),
+    "isa": _one_of(tuple(ISAS)),
     "vector_bits": (lambda v: v in (128, 256, 512), "128, 256 or 512"),
     "vector_registers": _COUNT,
     "fma_per_cycle": _POSITIVE,
@@ -78,7 +82,7 @@ _CORE_FIELDS: dict[str, _Check] = {
     "notes": _NAMES,
     "issue_per_cycle": _COUNT,
     "in_order": _FLAG,
-    "fp16": _FLAG,
+    "features": _NAMES,
     "caches": (
         lambda v: isinstance(v, list) and all(isinstance(c, dict) for c in v),
         "tables, one [[caches]] per level",
@@ -99,7 +103,7 @@ _OPTIONAL = {
     "notes": (),
     "issue_per_cycle": None,
     "in_order": False,
-    "fp16": False,
+    "features": (),
     "caches": (),
     "shared_by": 1,
     "policy": "inclusive",
@@ -119,8 +123,12 @@ def read(path: Path) -> dict[str, Any]:
     levels = [cache["level"] for cache in caches]
     if levels != sorted(set(levels)):
         raise _error(path, "caches", f"levels {levels} are not rising; order [[caches]] by level")
-    lists = {k: tuple(table[k]) for k in ("source", "mattr", "notes")}
-    return {**table, **lists, "caches": caches}
+    isa = ISAS[table["isa"]]
+    known = [feature.name for feature in isa.features]
+    if not {*table["features"]} <= {*known}:
+        raise _error(path, "features", f"is {table['features']}; {isa.name} has {', '.join(known)}")
+    lists = {k: tuple(table[k]) for k in ("source", "mattr", "notes", "features")}
+    return {**table, **lists, "isa": isa, "caches": caches}
 
 
 def text_of(core: Any) -> str:
@@ -177,6 +185,8 @@ def _line(name: str, value: Any) -> str | None:
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, Isa):
+        return _toml(value.name)
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
+from . import avx2, avx512
 from .core import Cache, Core
 from .machine import FoundCache, Machine, list_length, read_machine
 
@@ -31,27 +32,6 @@ _ARM_PARTS = {
     (0x4E, 0x004): "carmel",
 }
 _APPLE = 0x61
-
-# LLVM features that a kernel of this library may use, and the flag that announces each.
-_X86_LEVEL = {"movbe": "movbe", "bmi": "bmi1", "bmi2": "bmi2", "f16c": "f16c", "fma": "fma"}
-# LLVM spells these as the flags.
-_X86_AVX512 = (
-    "avx512vnni",
-    "avx512bf16",
-    "avx512fp16",
-    "avx512vbmi",
-    "avx512vbmi2",
-    "avx512ifma",
-)
-_ARM_FEATURES = {
-    "dotprod": "asimddp",
-    "fullfp16": "asimdhp",
-    "i8mm": "i8mm",
-    "bf16": "bf16",
-    "sve": "sve",
-}
-# What x86-64-v4 adds to v3; a core without one of them (Knights Landing) is used as AVX2.
-_V4_FLAGS = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
 
 @functools.cache
@@ -89,7 +69,7 @@ def native_core(machine: Machine | None = None) -> Core:
         mtriple=_triple(machine, base),
         mcpu=mcpu,
         mattr=mattr,
-        fp16=_fp16(base, machine),
+        features=base.isa.found(machine.flags) if machine.flags else base.features,
         cores=cores,
         notes=(*base.notes, *notes),
     )
@@ -112,9 +92,9 @@ def _nearest_x86(machine: Machine) -> tuple[str, str]:
     amd = "AMD" in machine.vendor or "Hygon" in machine.vendor or "sse4a" in flags
     if not flags:
         return "x86-64-v3", "no feature flags could be read"
-    if not flags >= {"avx2", "fma"}:
+    if not flags >= avx2.ISA.flags:
         return "x86-64-v3", "neither AVX-512 nor AVX2 with FMA; the kernels cannot run here"
-    if flags >= _V4_FLAGS:
+    if flags >= avx512.ISA.flags:
         if amd:
             return "zen4", "AVX-512 of AMD"
         if "amxtile" in flags or "avx512fp16" in flags:
@@ -212,18 +192,12 @@ def _assumed(base: Core, machine: Machine) -> list[str]:
     if machine.ghz is None:
         clock = f"{base.ghz:g} GHz assumed as in {base.name}" if base.ghz else "no peak is stated"
         notes.append(f"clock unknown: {clock}")
-    if base.isa == "avx512":
-        # The number of 512-bit units cannot be queried.
+    if base.vector_bits == 512:
+        # The number of such units cannot be queried.
         notes.append(f"{base.fma_per_cycle:g} AVX-512 FMA per cycle assumed; `probe` measures it")
     if base.memory_gb_per_s:
         notes.append(f"memory bandwidth assumed as in {base.name}")
     return notes
-
-
-def _fp16(base: Core, machine: Machine) -> bool:
-    if base.isa != "neon" or not machine.flags:
-        return base.fp16
-    return _ARM_FEATURES["fullfp16"] in machine.flags
 
 
 def _triple(machine: Machine, base: Core) -> str:
@@ -239,16 +213,6 @@ def _triple(machine: Machine, base: Core) -> str:
 
 def _target(base: Core, machine: Machine) -> tuple[str, tuple[str, ...]]:
     """Return (mcpu, mattr) from the feature flags, so that a VM's masked features stay unused."""
-    flags = machine.flags
-    if not flags:
+    if not machine.flags:
         return base.mcpu, base.mattr
-    if base.isa == "neon":
-        return base.mcpu, tuple(
-            f"{'+' if flag in flags else '-'}{name}" for name, flag in _ARM_FEATURES.items()
-        )
-    masked = tuple(f"-{name}" for name, flag in _X86_LEVEL.items() if flag not in flags)
-    vnni = ("+avxvnni",) if "avxvnni" in flags else ()
-    if base.isa == "avx2":
-        return "x86-64-v3", masked + vnni
-    extra = tuple(f"+{name}" for name in _X86_AVX512 if name in flags)
-    return "x86-64-v4", ("-prefer-256-bit", *masked, *extra, *vnni)
+    return base.isa.mcpu or base.mcpu, base.isa.target(machine.flags)

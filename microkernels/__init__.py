@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import avx2_f32, avx512_f32, neon_f16, neon_f32
 from tvm_blislike.microkernels.intrin import shape_named, standalone, update_intrin
@@ -14,22 +16,30 @@ KERNELS: tuple[Microkernel, ...] = avx512_f32.KERNELS + avx2_f32.KERNELS + neon_
 HALF_KERNELS: tuple[Microkernel, ...] = neon_f16.KERNELS
 
 _BY_NAME = {kernel.name: kernel for kernel in (*KERNELS, *HALF_KERNELS)}
-_BY_BLOCK = {(k.isa, k.types.product, k.mr, k.nr): k for k in _BY_NAME.values()}
+_BY_BLOCK = {(k.isa.name, k.types.product, k.mr, k.nr): k for k in _BY_NAME.values()}
+# K loops that are functions of LLVM, by name.
+LOOPS = {kernel.loop.name: kernel.loop for kernel in KERNELS if kernel.loop}
 
 
 def kernels_for(
     core: Core, types: Types = FLOAT32, panels: bool = False
 ) -> tuple[Microkernel, ...]:
-    """Return the micro-kernels offered for the instruction set of a core and types of a product.
+    """Return the micro-kernels offered to a core for the types of a product.
 
     Parameters
     ----------
     panels : bool
         A is packed into panels: those that can do with nothing else are offered too.
     """
-    wanted = (core.isa, types.product)
-    offered = (k for k in _BY_NAME.values() if (k.isa, k.types.product) == wanted)
-    return tuple(k for k in offered if panels or not k.panels_only)
+    return _offered(core.isa.name, frozenset(core.features), types.product, panels)
+
+
+@functools.cache
+def _offered(
+    isa: str, features: frozenset[str], product: tuple[str, str, str], panels: bool
+) -> tuple[Microkernel, ...]:
+    same = (k for k in _BY_NAME.values() if (k.isa.name, k.types.product) == (isa, product))
+    return tuple(k for k in same if features >= {*k.features} and (panels or not k.panels_only))
 
 
 def get_kernel(name: str) -> Microkernel:
@@ -53,8 +63,8 @@ def kernel_of(core: Core, mr: int, nr: int, types: Types = FLOAT32) -> Microkern
     KeyError
         As for `get_kernel`.
     """
-    found = _BY_BLOCK.get((core.isa, types.product, mr, nr))
-    return found or get_kernel(kernel_name(core.isa, mr, nr, types))
+    found = _BY_BLOCK.get((core.isa.name, types.product, mr, nr))
+    return found or get_kernel(kernel_name(core.isa.name, mr, nr, types))
 
 
 def register_named(intrin: str) -> None:
@@ -73,6 +83,7 @@ def register_named(intrin: str) -> None:
 __all__ = [
     "HALF_KERNELS",
     "KERNELS",
+    "LOOPS",
     "Microkernel",
     "UpdateShape",
     "get_kernel",

@@ -7,10 +7,8 @@ five want ten accumulators; 6x16 (twelve) is the classic choice of BLIS on Haswe
 
 from __future__ import annotations
 
+from tvm_blislike.hardware.avx2 import ISA
 from tvm_blislike.microkernels.kernel import Microkernel, within_budget
-
-LANES = 8
-REGISTERS = 16
 
 # Not offered: 9x8 to 13x8. LLVM 22 keeps the B vectors of four k steps in registers beside the
 # block, and spills.
@@ -23,4 +21,4 @@ SHAPES = (
     (1, 56),
 )
 
-KERNELS = within_budget([Microkernel("avx2", mr, nr, LANES) for mr, nr in SHAPES], REGISTERS)
+KERNELS = within_budget([Microkernel(ISA, mr, nr) for mr, nr in SHAPES])

@@ -7,10 +7,8 @@ need at least eight accumulators; below that a k step takes four cycles whatever
 
 from __future__ import annotations
 
+from tvm_blislike.hardware.avx512 import ISA
 from tvm_blislike.microkernels.kernel import Microkernel, within_budget
-
-LANES = 16
-REGISTERS = 32
 
 # Ordered by nr, then mr. Tall blocks of one vector reuse B most and suit wide rows; 14x32 and
 # 8x48 have few loads per FMA (0.57 and 0.46); wide and low blocks are for matrices of few
@@ -26,4 +24,4 @@ SHAPES = (
     *((mr, 128) for mr in range(1, 3)),
 )
 
-KERNELS = within_budget([Microkernel("avx512", mr, nr, LANES) for mr, nr in SHAPES], REGISTERS)
+KERNELS = within_budget([Microkernel(ISA, mr, nr) for mr, nr in SHAPES])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from tvm_blislike.microkernels import neon_in_order, neon_panels
+from tvm_blislike.hardware import Isa
+from tvm_blislike.microkernels.k_loops import KLoop
 from tvm_blislike.model.types import FLOAT32, Types
 
 # NEON, `rows` view: vectors of A for four k steps stay in registers beside the block and a row of
@@ -19,35 +21,39 @@ class Microkernel:
 
     Parameters
     ----------
-    isa : str
-        "avx512", "avx2" or "neon".
+    isa : Isa
+        Instruction set.
     mr, nr : int
         Rows and columns of the block, in elements.
-    lanes : int
-        Elements of C in one vector register; divides `nr`.
     types : Types
         Data types of A, B and C, where the sums are.
-    a_by_lane : bool
-        A arrives by vector loads and is multiplied by element (NEON `fmla v, v, v.s[i]`);
-        otherwise each element is a broadcast from memory (x86).
+    features : tuple of str
+        Extensions that a core must have (`Isa.features`).
+    loop : KLoop or None
+        K loops that are functions of LLVM, for the uses that they serve.
     """
 
-    isa: str
+    isa: Isa
     mr: int
     nr: int
-    lanes: int
     types: Types = FLOAT32
-    a_by_lane: bool = False
+    features: tuple[str, ...] = ()
+    loop: KLoop | None = None
 
     @property
     def name(self) -> str:
         """Derived name, such as `avx512_f32_14x32`."""
-        return kernel_name(self.isa, self.mr, self.nr, self.types)
+        return kernel_name(self.isa.name, self.mr, self.nr, self.types)
+
+    @cached_property
+    def lanes(self) -> int:
+        """Elements of C in one vector register; divides `nr`."""
+        return self.isa.vector_bytes // self.types.acc_bytes
 
     @property
     def operand_lanes(self) -> int:
         """Elements of A in one vector register."""
-        return self.lanes * self.types.acc_bytes // self.types.a_bytes
+        return self.isa.vector_bytes // self.types.a_bytes
 
     @property
     def vectors(self) -> int:
@@ -60,32 +66,26 @@ class Microkernel:
 
         Of a row of B that does not fit only the vectors that pass through are counted.
         """
-        return neon_panels.REGISTERS if self.panels_only else self._block_and_operands
+        return self.isa.vector_registers if self.panels_only else self._block_and_operands
 
     @property
     def panels_only(self) -> bool:
-        """Whether a row of B does not fit, so that only panels will do (`neon_panels`)."""
-        return self.a_by_lane and self._block_and_operands > neon_panels.REGISTERS
+        """Whether a row of B does not fit: only panels will do, with a loop of their own."""
+        return self.loop is not None and self._block_and_operands > self.isa.vector_registers
 
     @property
     def _block_and_operands(self) -> int:
-        if self.a_by_lane:
+        if self.isa.lane_operand:
             a = -(-self.mr // self.operand_lanes)
         else:
-            # A one-vector row of AVX-512 folds the broadcast into the FMA: no register for A.
-            a = 0 if self.isa == "avx512" and self.vectors == 1 else 1
+            # Of a row of one vector the multiply-add may do the broadcast: no register for A.
+            a = 0 if self.isa.folds_broadcast and self.vectors == 1 else 1
         return self.mr * self.vectors + self.vectors + a
-
-    @property
-    def has_ordered_loop(self) -> bool:
-        """Whether its loop on panels is ordered for cores that issue in order (`neon_in_order`)."""
-        single = self.isa == "neon" and self.types == FLOAT32
-        return single and neon_in_order.fits(self.mr, self.nr)
 
     @property
     def loads_a_vectors(self) -> bool:
         """Whether the `rows` view loads A as vectors along k, not one element at a time."""
-        return self.a_by_lane and self.registers_in_place <= _MOST_WITH_VECTORS_OF_A
+        return self.isa.lane_operand and self.registers_in_place <= _MOST_WITH_VECTORS_OF_A
 
     @property
     def registers_in_place(self) -> int:
@@ -95,11 +95,12 @@ class Microkernel:
     def a_loads(self, rows: int, view: str = "rows", in_order: bool = False) -> float:
         """Return the loads of A in one k step of a block of `rows` rows that take time.
 
-        Beside the multiply-adds of a loop ordered for such a core (`neon_in_order`) none does.
+        Beside the multiply-adds of a loop ordered for such a core none does.
         """
-        if in_order and view == "panel" and self.has_ordered_loop and rows == self.mr:
+        hidden = self.loop is not None and self.loop.hides_loads(self.mr, self.nr)
+        if hidden and in_order and view == self.loop.view and rows == self.mr:
             return 0.0
-        if view == "panel" and self.a_by_lane:
+        if view == "panel" and self.isa.lane_operand:
             return float(sum(1 for _ in vector_loads(rows, self.operand_lanes)))
         return rows / self.operand_lanes if self.loads_a_vectors else rows
 
@@ -114,9 +115,9 @@ def kernel_name(isa: str, mr: int, nr: int, types: Types) -> str:
     return f"{isa}_{types.short}_{mr}x{nr}"
 
 
-def within_budget(kernels: Sequence[Microkernel], registers: int) -> tuple[Microkernel, ...]:
-    """Keep the kernels whose accumulators and operands fit into `registers` vector registers."""
-    return tuple(k for k in kernels if k.registers <= registers)
+def within_budget(kernels: Sequence[Microkernel]) -> tuple[Microkernel, ...]:
+    """Keep the kernels whose accumulators and operands fit into the vector registers."""
+    return tuple(k for k in kernels if k.registers <= k.isa.vector_registers)
 
 
 def vector_loads(total: int, lanes: int) -> Iterator[tuple[int, int]]:

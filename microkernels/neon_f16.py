@@ -8,11 +8,9 @@ registers only.
 
 from __future__ import annotations
 
+from tvm_blislike.hardware.neon import ISA
 from tvm_blislike.microkernels.kernel import Microkernel, within_budget
 from tvm_blislike.model.types import Types
-
-LANES = 8
-REGISTERS = 32
 
 SHAPES = (
     # From 8x8 on LLVM 22 spills where A is read in place: it has sixteen registers for that A.
@@ -22,7 +20,6 @@ SHAPES = (
     *((mr, 32) for mr in range(1, 7)),
 )
 
-_TYPES = Types.of("float16")
 KERNELS = within_budget(
-    [Microkernel("neon", mr, nr, LANES, _TYPES, a_by_lane=True) for mr, nr in SHAPES], REGISTERS
+    [Microkernel(ISA, mr, nr, Types.of("float16"), ("fp16",)) for mr, nr in SHAPES]
 )

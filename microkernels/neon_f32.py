@@ -8,11 +8,9 @@ one for packed panels only: vectors of B pass through the few registers that 28 
 
 from __future__ import annotations
 
+from tvm_blislike.hardware.neon import ISA
 from tvm_blislike.microkernels.kernel import Microkernel, within_budget
-from tvm_blislike.microkernels.neon_panels import streams
-
-LANES = 4
-REGISTERS = 32
+from tvm_blislike.microkernels.neon_panels import LOOP, streams
 
 SHAPES = (
     *((mr, 4) for mr in range(1, 23)),
@@ -31,8 +29,7 @@ SHAPES = (
 PANEL_SHAPES = ((4, 28),)
 
 _PLAIN, _PANELS = (
-    [Microkernel("neon", mr, nr, LANES, a_by_lane=True) for mr, nr in shapes]
-    for shapes in (SHAPES, PANEL_SHAPES)
+    [Microkernel(ISA, mr, nr, loop=LOOP) for mr, nr in shapes] for shapes in (SHAPES, PANEL_SHAPES)
 )
-KERNELS = tuple(k for k in within_budget(_PLAIN, REGISTERS) if not k.panels_only)
+KERNELS = tuple(k for k in within_budget(_PLAIN) if not k.panels_only)
 KERNELS += tuple(k for k in _PANELS if streams(k.mr, k.nr))

@@ -15,17 +15,22 @@ Inlined into a kernel, it leaves nothing but its loop.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator
 
 from tvm_blislike.microkernels import neon_in_order
+from tvm_blislike.microkernels.k_loops import Block, KLoop, header
+from tvm_blislike.microkernels.kernel import Microkernel
 from tvm_blislike.microkernels.neon_in_order import HALVES
 
 REGISTERS = 32
 # Registers that vectors of B pass through, at least: the next one is loaded meanwhile.
 _LEAST_PASSING = 2
-_NAME = re.compile(r"blislike_neon_f32_(\d+)x(\d+)_of_(\d+)x(\d+)_(in_order|streamed)")
 _ROWS_WITHOUT_LOAD = 3
+# With more registers in use LLVM 22 spills on Cortex-A53 and A55 (4x24), and everywhere with 36.
+_MOST_OF_A_LOOP_BY_LLVM = 30
+# The same on cores that issue in order, for which LLVM spreads loads and so runs out of registers
+# in cut blocks (3x24 cut to 3x4).
+_MOST_VECTORS_IN_ORDER = 2
 
 
 def streams(mr: int, nr: int) -> bool:
@@ -33,34 +38,26 @@ def streams(mr: int, nr: int) -> bool:
     return mr * nr // 4 + _registers_of_a(mr) + min(nr // 4, _LEAST_PASSING) <= REGISTERS
 
 
-def symbol(rows: int, columns: int, mr: int, nr: int, in_order: bool) -> str:
-    """Return the name of the function of a block of rows x columns, cut from one of mr x nr."""
-    kind = "in_order" if in_order and neon_in_order.fits(rows, columns) else "streamed"
-    return f"blislike_neon_f32_{rows}x{columns}_of_{mr}x{nr}_{kind}"
-
-
-def source_of(name: str) -> str:
-    """Return the LLVM function called `name`, empty when it is none of this file."""
-    found = _NAME.fullmatch(name)
-    return _source(*(int(size) for size in found.groups()[:4]), found[5]) if found else ""
+def _serves(kernel: Microkernel, in_order: bool) -> bool:
+    """Whether LLVM's order of a kernel's loop is too slow, or spills."""
+    if in_order and neon_in_order.fits(kernel.mr, kernel.nr):
+        return True
+    most = _MOST_VECTORS_IN_ORDER if in_order else kernel.vectors
+    return kernel.registers > _MOST_OF_A_LOOP_BY_LLVM or kernel.vectors > most
 
 
 @functools.cache
-def _source(rows: int, columns: int, mr: int, nr: int, kind: str) -> str:
-    """LLVM function: void (A panel, B panel, steps of k, the rows of C).
-
-    Rows of C are contiguous and in registers; A (k, mr) and B (k, nr) are packed panels; k >= 1.
-    Nothing beyond the panels is read.
-    """
+def _source(symbol: str, block: Block) -> str:
+    """Return the function of a block; A (k, mr) and B (k, nr) are packed panels."""
+    rows, columns = block.rows, block.columns
     places = [(row, 16 * v) for row in range(rows) for v in range(columns // 4)]
-    name = f"blislike_neon_f32_{rows}x{columns}_of_{mr}x{nr}_{kind}"
-    parameters = ["ptr %a", "ptr %b", "i64 %k", *(f"ptr %row{row}" for row in range(rows))]
-    lines = [f"define linkonce_odr void @{name}({', '.join(parameters)}) alwaysinline nounwind {{"]
+    lines = [header(symbol, rows)]
     for i, (row, offset) in enumerate(places):
         lines.append(f"  %p{i} = getelementptr i8, ptr %row{row}, i64 {offset}")
         lines.append(f"  %c{i} = load <4 x float>, ptr %p{i}, align 16")
-    order = neon_in_order.loop if kind == "in_order" else _streamed
-    lines.append(_call(len(places), list(order(rows, columns, 4 * mr, 4 * nr))))
+    is_ordered = block.in_order and neon_in_order.fits(rows, columns)
+    order = neon_in_order.loop if is_ordered else _streamed
+    lines.append(_call(len(places), list(order(rows, columns, 4 * block.mr, 4 * block.nr))))
     for i in range(len(places)):
         lines.append(f"  %r{i} = extractvalue {_result(len(places))} %r, {i}")
         lines.append(f"  store <4 x float> %r{i}, ptr %p{i}, align 16")
@@ -126,3 +123,6 @@ def _load_a(rows: int, register: int, pointer: str) -> tuple[list[str], list[str
         elements += [f"v{register}.s[{lane}]" for lane in range(width)]
         register += 1
     return elements, loads
+
+
+LOOP = KLoop("neon_f32", _serves, _source, hides_loads=neon_in_order.fits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,15 @@ class Operand:
     def at(self, *index: Any) -> list[Any]:
         """Return the index of an element as the buffer counts its axes."""
         return list(index[-len(self.kept) :])
+
+    def stride(self, axis: int) -> Any:
+        """Return the elements from one index to the next of an axis that is counted from behind."""
+        strides = self.buffer.strides
+        return strides[axis] if len(strides) else math.prod(self.kept[axis:][1:])
+
+    def address(self) -> Any:
+        """Return the address of the first element."""
+        return T.address_of(self.buffer[self.at(*[0] * len(self.shape))])
 
     def region(self) -> Any:
         """Return all of the buffer."""

@@ -12,14 +12,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm_blislike.microkernels.kernel import vector_loads
 from tvm_blislike.microkernels.operands import Operand, Update
 from tvm_blislike.microkernels.update_shape import UpdateShape
-from tvm_blislike.model.directives import Named, Panels
-from tvm_blislike.model.types import FLOAT32
-
-# NEON, `panel` view: with more LLVM 22 spills on Cortex-A53 and A55 (4x24), and everywhere with 36.
-_MOST_OF_A_LOOP_BY_LLVM = 30
-# The same on cores that issue in order, for which LLVM spreads loads and so runs out of registers
-# in cut blocks (3x24 cut to 3x4).
-_MOST_VECTORS_IN_ORDER = 2
+from tvm_blislike.model.directives import KLoopCall, Named
 
 
 def vector_code(update: Update) -> None:
@@ -60,29 +53,27 @@ def _block(update: Update) -> Iterator[tuple[Any, Any, Any]]:
 
 def _k_loop(update: Update) -> None:
     """The loop over k, in both its forms where there are two."""
-    if not (_is_in_order(update) or _is_streamed(update)):
+    kernel, shape, a, b, c = update.kernel, update.shape, update.a, update.b, update.c
+    if not _is_function(update):
         _plain_k_loop(update)
         return
-    kernel, shape, c = update.kernel, update.shape, update.c
-    whole = Panels(kernel.mr, kernel.vectors, int(shape.in_order))
+    is_panel = shape.view == "panel"
+    a_strides = (1, kernel.mr) if is_panel else (a.stride(-2) * shape.sw, 1)
+    whole = KLoopCall(kernel.mr, kernel.nr, kernel.lanes, int(shape.in_order))
     with T.serial(0, 1, annotations=whole.note()):
         rows = [T.address_of(c.buffer[c.at(0, row, 0)]) for row in range(kernel.mr)]
-        panels = [T.address_of(p.buffer[p.at(0, 0)]) for p in (update.a, update.b)]
-        T.evaluate(T.call_extern("void", "", *panels, T.int64(shape.steps), *rows))
+        strides = [tirx.Cast("int64", stride) for stride in (*a_strides, kernel.nr)]
+        operands = (a.address(), *strides[:2], b.address(), strides[2])
+        T.evaluate(T.call_extern("void", kernel.loop.name, *operands, T.int64(shape.steps), *rows))
         _plain_k_loop(update)
 
 
-def _is_in_order(update: Update) -> bool:
-    shape = update.shape
-    return shape.in_order and shape.view == "panel" and update.kernel.has_ordered_loop
-
-
-def _is_streamed(update: Update) -> bool:
-    kernel, shape = update.kernel, update.shape
-    most = _MOST_VECTORS_IN_ORDER if shape.in_order else kernel.vectors
-    tight = kernel.registers > _MOST_OF_A_LOOP_BY_LLVM or kernel.vectors > most
-    single = kernel.isa == "neon" and kernel.types == FLOAT32
-    return shape.view == "panel" and single and tight
+def _is_function(update: Update) -> bool:
+    """Whether the k loop is a function of LLVM; rows of A in place must be equally far apart."""
+    loop, shape = update.kernel.loop, update.shape
+    if loop is None or shape.view != loop.view or not loop.serves(update.kernel, shape.in_order):
+        return False
+    return shape.view == "panel" or (shape.mh == 1 and shape.steps > 1)
 
 
 def _plain_k_loop(update: Update) -> None:
@@ -99,7 +90,7 @@ def _plain_k_loop(update: Update) -> None:
 def _unroll(update: Update) -> int:
     """Steps of k in one iteration: 1 where no register is left for operands of further ones."""
     kernel, shape = update.kernel, update.shape
-    by_element = kernel.a_by_lane and shape.view == "rows" and not kernel.loads_a_vectors
+    by_element = kernel.isa.lane_operand and shape.view == "rows" and not kernel.loads_a_vectors
     return 1 if by_element else shape.unroll
 
 
@@ -109,7 +100,7 @@ def _unroll(update: Update) -> int:
 def _k_steps(update: Update, k0: Any, count: int) -> None:
     """Emit `count` steps of k from step k0 on."""
     kernel, shape = update.kernel, update.shape
-    if not kernel.a_by_lane:
+    if not kernel.isa.lane_operand:
         _by_element(update, k0, count, Named("ki").note())
     elif shape.view == "panel":
         _by_panel_vectors(update, k0, count)

@@ -14,7 +14,7 @@ from tvm_blislike.model.workload import Conv2dWorkload
 
 NATIVE = native_core()
 # Cores whose kernels this machine runs.
-RUNNABLE = [NATIVE, *([Core.named("x86-64-v3")] if NATIVE.isa == "avx512" else [])]
+RUNNABLE = [NATIVE, *([Core.named("x86-64-v3")] if NATIVE.isa.name == "avx512" else [])]
 # No size a multiple of anything, or everything; one pixel, few and many of everything.
 ODD_CONVOLUTIONS = [
     Conv2dWorkload(1, 1, 1, 1, 1, 1, 1),

@@ -43,9 +43,10 @@ EPILOGUE_OPS = 3.0
 # Registers that LLVM fills beside accumulators and filter: pixels loaded ahead, the epilogue's
 # constants. With fewer it spills (counted in its code for AVX-512, 2x7 clean and 2x8 not).
 SPARE_REGISTERS = 8
-# Filter vectors that stay in NEON's registers beside a tile; columns of a tile.
-NEON_FILTER_REGISTERS = 9
-NEON_COLUMNS = 6
+# NEON, where every pixel takes a register: filter vectors that stay in registers beside a tile;
+# columns of a tile (1x7 and 1x10 spill).
+LOADED_FILTER_REGISTERS = 9
+LOADED_COLUMNS = 6
 # FMAs that one reload of a filter vector serves when it has no register (AVX2 and NEON code).
 FMAS_PER_RELOAD = 3.0
 # Images beyond L2 move at the pace of a copy, which is slower than the panels that stream into a
@@ -65,27 +66,27 @@ def accumulators(workload: Conv2dWorkload, core: Core) -> int:
     its vectors: half of the registers accumulate.
     """
     registers = core.vector_registers
-    if core.isa == "neon":
-        return _neon_accumulators(workload, core)
+    if not core.isa.memory_operand:
+        return _loaded_accumulators(workload, core)
     room = registers - workload.kh * workload.kw - SPARE_REGISTERS
     return room if room >= registers // 4 else registers // 2 - 1
 
 
-def _neon_accumulators(workload: Conv2dWorkload, core: Core) -> int:
-    """Return the same for NEON, counted in LLVM's code.
+def _loaded_accumulators(workload: Conv2dWorkload, core: Core) -> int:
+    """Return the same where every pixel takes a register, counted in LLVM's code for NEON.
 
     3x3 tiles of 12 pixels are clean with stride 1, of 10 with stride 2; LLVM moves loads further
     apart for cores that issue in order, which takes two registers more. A filter that does not fit
     is loaded again and again: then the smallest tiles spill least.
     """
-    if workload.kh * workload.kw > NEON_FILTER_REGISTERS:
+    if workload.kh * workload.kw > LOADED_FILTER_REGISTERS:
         return 8
     return 10 if core.in_order or max(workload.stride) > 1 else 12
 
 
 def widest(core: Core) -> int:
-    """Return the columns that a tile may have: longer rows of NEON tiles spill (1x7, 1x10)."""
-    return NEON_COLUMNS if core.isa == "neon" else core.vector_registers
+    """Return the columns that a tile may have: where pixels take registers longer rows spill."""
+    return core.vector_registers if core.isa.memory_operand else LOADED_COLUMNS
 
 
 def _sums(workload: Conv2dWorkload) -> int:

@@ -116,7 +116,7 @@ def _keeps_registers(kernel: Microkernel, core: Core) -> bool:
     Those do that load A as vectors: where elements are loaded one by one, LLVM takes four steps of
     k together, which leaves no register for them (8x12: 20 stack accesses).
     """
-    if not kernel.a_by_lane:
+    if not kernel.isa.lane_operand:
         return True
     if core.in_order and kernel.registers_in_place > _MOST_REGISTERS_IN_ORDER:
         return False

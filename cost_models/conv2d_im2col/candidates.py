@@ -121,7 +121,7 @@ def ways(
             yield from ((rows, packing) for packing in ("", SHIFT)[: 1 + shifts])
         if geo.is_plain and (rows == w.oh or threads > 1):
             yield rows, ON_DEMAND
-            if kernel.isa != "neon" and geo.in_place:
+            if not kernel.isa.lane_operand and geo.in_place:
                 yield rows, IN_PLACE
 
 

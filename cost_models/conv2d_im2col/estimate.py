@@ -265,8 +265,7 @@ def _copy_cycles(geo: Im2colGeometry, kernel: Microkernel, core: Core) -> float:
     bytes_ = ITEM_BYTES * kernel.lanes
     loads = (1 + bytes_ / core.line_bytes) / core.loads_per_cycle
     stores = 1 / core.stores_per_cycle
-    # Shifts of 32-byte vectors are two instructions; one of the x86 ports has them.
-    pipes = core.fma_per_cycle if core.isa == "neon" else 1 if bytes_ == 64 else 0.5
+    pipes = core.isa.shifts_per_cycle or core.fma_per_cycle
     taps = geo.workload.kw
     shifted = max(loads / taps, stores, (taps - 1) / taps / pipes)
     return COPY_CYCLES * shifted / max(loads, stores)

@@ -54,7 +54,7 @@ def space(workload: Conv2dWorkload, core: Core, threads: int) -> Space:
         return (INPUT_STATIONARY,) if c.packing == ON_DEMAND else _ORDERS
 
     def unrolled(c: Config) -> list[int]:
-        return [4] if kernel(c).a_by_lane else unrolls(c.kc)
+        return [4] if kernel(c).isa.lane_operand else unrolls(c.kc)
 
     return Space(
         Config("conv2d_im2col", data_layout="NCHW", out_layout="NCHW"),

@@ -36,7 +36,7 @@ def space(workload: GemmWorkload, core: Core, threads: int) -> Space:
         return [tiles * tile for tiles in even_parts(math.ceil(size / tile))]
 
     def distances(c: Config) -> tuple[int, ...]:
-        if not c.prefetch or _kernel(c, w, core).a_by_lane:
+        if not c.prefetch or _kernel(c, w, core).isa.lane_operand:
             return (0,)
         # At least a step: shorter distances make the same code.
         return tuple(d for d in _DISTANCES if d == 0 or d >= c.nr * w.types.b_bytes)
@@ -65,4 +65,4 @@ def _kernel(config: Config, workload: GemmWorkload, core: Core) -> Microkernel:
 def _unrolls(config: Config, workload: GemmWorkload, core: Core) -> bool:
     """Whether the k loop follows `Config.unroll`."""
     kernel = _kernel(config, workload, core)
-    return kernel.loads_a_vectors or not kernel.a_by_lane
+    return kernel.loads_a_vectors or not kernel.isa.lane_operand

@@ -31,7 +31,7 @@ def schedule(
     """
     geo = DepthwiseGeometry(workload, config)
     loops = _tile_epilogue(sch, fuse_epilogue(sch), geo)
-    if core.isa == "neon" and not core.in_order:
+    if not (core.isa.memory_operand or core.in_order):
         Apart().on(sch, loops["xt"])
     marked = stages(sch)
     acc = marked["acc"]

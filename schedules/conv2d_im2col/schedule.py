@@ -163,7 +163,7 @@ def _read_in_place(
 ) -> None:
     """Have the copies of windows left out; the pixels of a tile are neighbours in the image."""
     w = geo.workload
-    if kernel.isa == "neon":
+    if kernel.isa.lane_operand:
         raise ValueError(f"{kernel.name} needs panels of windows; use packing=''")
     InPlace().on(sch, outer)
     Image(w.oh, w.ow).on(sch, inner)

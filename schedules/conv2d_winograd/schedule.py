@@ -112,7 +112,7 @@ def schedule_products(
         around, apart = (row, geo.rows) if geo.rows > 1 else (group, calls)
         axis, elements = -4 if one_d else -3, geo.workload.ci * config.nr
         NextPanel(1, axis, step=1, calls=apart, elements=elements).on(sch, around)
-    FreshRegisters(kernel.isa).on(sch, group)
+    FreshRegisters(kernel.isa.name).on(sch, group)
     sch.compute_at(acc, group, preserve_unit_loops=True)
 
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from tvm import tirx
 
+from tvm_blislike.hardware import ISAS
 from tvm_blislike.model.directives import FreshRegisters
 from tvm_blislike.schedules.lowering import imported
 from tvm_blislike.schedules.lowering.rewrite import without
 
-# Name of the first register and number of them.
-_REGISTERS = {"avx2": ("xmm", 16), "avx512": ("xmm", 32), "neon": ("v", 32)}
 _APART = "apart"
 _PREFIX = "blislike_fresh_registers_"
 
@@ -32,9 +31,7 @@ def source(isa: str) -> str:
     KeyError
         When the instruction set is not known.
     """
-    name, count = _REGISTERS[isa]
-    # A clobbered part of a wider register clobbers all of it.
-    return _assembly(isa, ",".join(f"~{{{name}{i}}}" for i in range(count)))
+    return _assembly(isa, ISAS[isa].clobbers)
 
 
 def apart() -> tirx.Stmt:

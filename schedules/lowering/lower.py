@@ -64,7 +64,7 @@ STEPS: tuple[_Step, ...] = (
     _each(d.FreshRegisters, fresh_registers.emptied),
     ((d.Edge, d.LastEdge, d.Border, d.Apart), lambda body, _params: edges.split(body)),
     # Behind them, what makes something else of a loop that they may have cut:
-    _each(d.Panels, panel_loops.chosen),
+    _each(d.KLoopCall, panel_loops.chosen),
     _each(d.Turn, turns.turned),
     _each(d.ByInput, loop_code.by_input),
     _each(d.Pieces, pieces.split),

@@ -52,7 +52,7 @@ def _stored(store: tirx.BufferStore, core: Core) -> tirx.BufferStore:
         if not _is_float(node, core):
             return node
         constants = [_is_constant(operand) for operand in (node.a, node.b)]
-        if core.isa == "neon" or not (reduces or any(constants)):
+        if core.isa.max_keeps_nan or not (reduces or any(constants)):
             return tirx.call_llvm_pure_intrin(node.ty, _INTRINSICS[type(node)], node.a, node.b)
         return type(node)(node.b, node.a) if constants == [False, True] else node
 

@@ -1,7 +1,7 @@
 """K loops that are functions of LLVM: whole blocks and cut ones call the one of their size.
 
-A micro-kernel leaves a call without a name (`Panels`), because where blocks are cut
-is known only after the edges of tiles have been split off.
+A micro-kernel leaves a call by the name of its `KLoop` (`microkernels.k_loops`), because where
+blocks are cut is known only after the edges of tiles have been split off.
 """
 
 from __future__ import annotations
@@ -10,28 +10,35 @@ from typing import Any
 
 from tvm import tirx
 
-from tvm_blislike.microkernels import neon_panels
-from tvm_blislike.model.directives import Named, Panels
+from tvm_blislike.microkernels import LOOPS
+from tvm_blislike.microkernels.k_loops import Block, block_named
+from tvm_blislike.model.directives import KLoopCall, Named
 from tvm_blislike.schedules.lowering import imported
 from tvm_blislike.schedules.lowering.rewrite import collect, sequence
 
 
 def with_sources(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Attach the LLVM source of the functions that `func` calls."""
-    sources = map(neon_panels.source_of, imported.names_called(func))
-    return imported.with_sources(func, filter(None, sources))
+    return imported.with_sources(func, filter(None, map(_source, imported.names_called(func))))
 
 
-def chosen(loop: tirx.For, whole: Panels) -> tirx.Stmt:
+def _source(symbol: str) -> str:
+    """Return the LLVM function of that name, "" when it is none of these."""
+    found = block_named(symbol)
+    return LOOPS[found[0]].source(symbol, found[1]) if found and found[0] in LOOPS else ""
+
+
+def chosen(loop: tirx.For, whole: KLoopCall) -> tirx.Stmt:
     """Give a call the name of the function for its block, and drop the plain loops."""
     call, *plain = loop.body.seq
     size = _extents(sequence(plain))
-    rows, columns = size["mh"] * size["mw"], 4 * size["nr"]
-    name = neon_panels.symbol(rows, columns, whole.mw, 4 * whole.nr, bool(whole.in_order))
-    _, a, b, steps, *c = call.value.args
+    rows, columns = size["mh"] * size["mw"], whole.lanes * size["nr"]
+    block = Block(rows, columns, whole.mr, whole.nr, bool(whole.in_order))
+    loop_name, a, a_row, a_step, b, b_step, steps, *c = call.value.args
+    operands = (_of_whole_buffer(a), a_row, a_step, _of_whole_buffer(b), b_step)
+    name = LOOPS[str(loop_name.value)].symbol(block)
     # TVM may give a cut block of C shorter rows: each row has its own address.
-    panels = (_of_whole_buffer(a), _of_whole_buffer(b))
-    return tirx.Evaluate(tirx.call_extern("void", name, *panels, steps, *c[:rows]))
+    return tirx.Evaluate(tirx.call_extern("void", name, *operands, steps, *c[:rows]))
 
 
 def _of_whole_buffer(address: Any) -> Any:

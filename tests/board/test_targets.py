@@ -33,7 +33,7 @@ EMULATED = {
 
 def test_every_linux_board_is_listed() -> None:
     cores = [Core.named(name) for name in names()]
-    boards = {c.name for c in cores if c.isa == "neon" and "linux" in c.mtriple}
+    boards = {c.name for c in cores if c.isa.name == "neon" and "linux" in c.mtriple}
     assert boards == set(EMULATED)
 
 

@@ -50,7 +50,7 @@ def test_described_core_is_sane(name):
     core = Core.named(name)
     assert core.name == name
     assert len(core.source) >= 2 and all(len(s) > 10 for s in core.source)
-    bits, registers = {"avx512": (512, 32), "avx2": (256, 16), "neon": (128, 32)}[core.isa]
+    bits, registers = {"avx512": (512, 32), "avx2": (256, 16), "neon": (128, 32)}[core.isa.name]
     assert (core.vector_bits, core.vector_registers) == (bits, registers)
     assert core.fma_per_cycle in (1, 2, 4) and 2 <= core.fma_latency <= 10
     assert 0.5 <= core.stores_per_cycle <= core.loads_per_cycle <= 3
@@ -257,7 +257,7 @@ def test_llvm_knows_the_target(name):
     target = tvm.target.Target(Core.named(name).target_config(1))
     assembly = tvm.compile(tvm.IRModule({"main": twice}), target).mod.inspect_source("asm")
     register = {"avx512": "zmm", "avx2": "ymm", "neon": r"fmul(\.4s\s|.*\.4s)"}
-    assert re.search(register[Core.named(name).isa], assembly)
+    assert re.search(register[Core.named(name).isa.name], assembly)
     assert "is not a recognized" not in assembly
-    if Core.named(name).isa == "neon":
+    if Core.named(name).isa.name == "neon":
         assert bool(target.attrs["feature.has_fp16_simd"]) == Core.named(name).computes("float16")

@@ -32,8 +32,8 @@ VIEWS = {"avx512": ("rows",), "avx2": ("rows",), "neon": ("rows", "panel")}
 ALL_CORES = [
     (kernel, core, view)
     for kernel in KERNELS
-    for core in CORES[kernel.isa]
-    for view in VIEWS[kernel.isa]
+    for core in CORES[kernel.isa.name]
+    for view in VIEWS[kernel.isa.name]
     if view == "panel" or not kernel.panels_only
 ]
 
@@ -59,7 +59,7 @@ def test_k_loop_is_nothing_but_multiply_adds_and_their_loads(
 ):
     loop = loop_of(kernel, core, view)
     fmas = [i for i in loop if i.is_fma]
-    assert not [str(i) for i in fmas if not FMA[kernel.isa].match(str(i))]
+    assert not [str(i) for i in fmas if not FMA[kernel.isa.name].match(str(i))]
     steps, rest = divmod(len(fmas), kernel.mr * kernel.vectors)
     assert rest == 0
     counted = count(loop)
@@ -72,7 +72,7 @@ def test_k_loop_is_nothing_but_multiply_adds_and_their_loads(
         assert counted.loads == (loads or kernel.loads_per_fma(view) * len(fmas))
         return
     # One step where NEON has no register for more; LLVM itself repeats a short body.
-    no_vectors = kernel.a_by_lane and not kernel.loads_a_vectors and view == "rows"
+    no_vectors = kernel.isa.lane_operand and not kernel.loads_a_vectors and view == "rows"
     asked = 1 if no_vectors else UNROLL
     assert steps in [asked * times for times in (1, 2, 4, 8)]
     assert steps == asked or len(fmas) <= MOST_REPEATED
@@ -112,11 +112,11 @@ def test_vectors_of_a_are_multiplied_by_element(kernel: Microkernel):
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=name_of)
 def test_stated_registers_are_those_the_loop_names(kernel: Microkernel):
-    core = CORES[kernel.isa][0]
+    core = CORES[kernel.isa.name][0]
     numbers = re.compile(r"(?:%[xyz]mm|\b[vqs])(\d+)\b")
     named = {n for i in loop_of(kernel, core) for n in numbers.findall(i.operands)}
     # Of one row, LLVM may take every vector of B from memory; elements of A share a register.
-    one_by_one = kernel.mr == 1 or (kernel.a_by_lane and not kernel.loads_a_vectors)
+    one_by_one = kernel.mr == 1 or (kernel.isa.lane_operand and not kernel.loads_a_vectors)
     least = kernel.mr * kernel.vectors + 1 if one_by_one else kernel.registers
     assert least <= len(named)
     assert kernel.registers <= Core.named(core).vector_registers

@@ -24,9 +24,9 @@ TARGETS = {
         "avx512": NATIVE.target_config(1),
         "avx2": Core.named("x86-64-v3").target_config(1),
     }
-}.get(NATIVE.isa, {NATIVE.isa: NATIVE.target_config(1)})
-RUNNABLE = [kernel for kernel in KERNELS if kernel.isa in TARGETS]
-CORES = {core.isa: core for core in map(Core.named, ("zen4", "haswell", "cortex-a72"))}
+}.get(NATIVE.isa.name, {NATIVE.isa.name: NATIVE.target_config(1)})
+RUNNABLE = [kernel for kernel in KERNELS if kernel.isa.name in TARGETS]
+CORES = {core.isa.name: core for core in map(Core.named, ("zen4", "haswell", "cortex-a72"))}
 UNROLL = 4
 PRIME_ROWS, PRIME_COLUMNS, PRIME_K = 31, 37, 13
 
@@ -81,7 +81,7 @@ def image_products(kernel: Microkernel) -> dict[str, Product]:
 @pytest.mark.parametrize("kernel", RUNNABLE, ids=lambda kernel: kernel.name)
 def test_against_numpy(kernel: Microkernel):
     cases = products(kernel)
-    library = compile_all({n: primfunc(p) for n, p in cases.items()}, TARGETS[kernel.isa])
+    library = compile_all({n: primfunc(p) for n, p in cases.items()}, TARGETS[kernel.isa.name])
     errors = {name: run(library[name], product) for name, product in cases.items()}
     assert {name: error for name, error in errors.items() if not error <= 1} == {}
 
@@ -90,7 +90,7 @@ def test_names_tell_shapes_apart_and_find_kernels():
     assert len({kernel.name for kernel in KERNELS}) == len(KERNELS)
     for kernel in KERNELS:
         assert get_kernel(kernel.name) is kernel
-        assert kernel in kernels_for(CORES[kernel.isa], kernel.types, panels=True)
+        assert kernel in kernels_for(CORES[kernel.isa.name], kernel.types, panels=True)
         assert kernel.nr % kernel.lanes == 0
     assert get_kernel("avx512_f32_14x32").mr == 14
     with pytest.raises(KeyError, match="avx512_f32_99x16"):

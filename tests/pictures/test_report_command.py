@@ -119,7 +119,7 @@ def test_an_unknown_engine_is_named(model: Path, records: Path, tmp_path: Path) 
 
 
 def test_other_processors_are_not_measured(model: Path, records: Path, tmp_path: Path) -> None:
-    foreign = "haswell" if native_core().isa == "neon" else "cortex-a72"
+    foreign = "haswell" if native_core().isa.name == "neon" else "cortex-a72"
     result = _report(model, records, tmp_path / "out", "--target", foreign)
     assert result.exit_code == 6
     assert "--no-measure" in result.stderr

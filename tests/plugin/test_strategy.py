@@ -121,7 +121,7 @@ def test_an_override_reaches_the_kernel_and_spares_the_others(images: np.ndarray
     )
     layers = [layer for layer in compiled.explain().layers if layer.kind == "conv2d"]
     others = [layer for layer in usual if layer.kind == "conv2d"]
-    assert layers[0].microkernel == f"{NATIVE.isa}_f32_2x{NATIVE.lanes()}"
+    assert layers[0].microkernel == f"{NATIVE.isa.name}_f32_2x{NATIVE.lanes()}"
     assert layers[0].reason == "asked for"
     assert layers[0].predicted_ms != others[0].predicted_ms
     assert layers[1].config == others[1].config
@@ -304,7 +304,7 @@ def test_the_librarys_own_are_implementations() -> None:
         (2, {}),
         (None, {"threads": 2}),
         (2, {"threads": 1}),
-        (2, {"core": Core.named("x86-64-v3" if NATIVE.isa != "neon" else "cortex-a72")}),
+        (2, {"core": Core.named("x86-64-v3" if NATIVE.isa.name != "neon" else "cortex-a72")}),
         (1, {"override": pinned(mr=2, nr=NATIVE.lanes(), tile_h=1, tile_w=2)}),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else str(value),

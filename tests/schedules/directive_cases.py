@@ -15,11 +15,11 @@ from tvm_blislike.model.directives import (
     FreshRegisters,
     Image,
     InPlace,
+    KLoopCall,
     LastEdge,
     Named,
     NextPanel,
     NextWeights,
-    Panels,
     Pieces,
     Ring,
     Turn,
@@ -98,11 +98,12 @@ def fresh_registers(x: T.Buffer((4, 16), F32), y: T.Buffer((4, 16), F32)):
 
 
 @T.prim_func(s_tir=True)
-def panels(a: T.Buffer((64, 4), F32), b: T.Buffer((64, 24), F32), c: T.Buffer((4, 24), F32)):
-    for _call in T.serial(1, annotations=Panels(4, 6, 0).note()):
+def k_loop_call(a: T.Buffer((64, 4), F32), b: T.Buffer((64, 24), F32), c: T.Buffer((4, 24), F32)):
+    for _call in T.serial(1, annotations=KLoopCall(4, 24, 4, 0).note()):
         T.evaluate(
             T.call_extern(
-                "void", "", T.address_of(a[0, 0]), T.address_of(b[0, 0]), T.int64(64),
+                "void", "neon_f32", T.address_of(a[0, 0]), T.int64(1), T.int64(4),
+                T.address_of(b[0, 0]), T.int64(24), T.int64(64),
                 T.address_of(c[0, 0]), T.address_of(c[1, 0]), T.address_of(c[2, 0]), T.address_of(c[3, 0]),
             )
         )  # fmt: skip
@@ -220,7 +221,7 @@ GOLDEN: dict[type, tuple[tirx.PrimFunc, ...]] = {
     AskOnce: (ask_once,),
     ByInput: (by_input,),
     FreshRegisters: (fresh_registers,),
-    Panels: (panels,),
+    KLoopCall: (k_loop_call,),
     Pieces: (pieces, shifted_pieces),
     Image: (image,),
     InPlace: (in_place,),

@@ -198,7 +198,7 @@ def test_random_layers(workload, tile_h, tile_w, order):
     assert max_error(workload, config, threads=2) <= 2e-6
 
 
-@pytest.mark.skipif(NATIVE.isa not in ("avx2", "avx512"), reason="runs AVX2 code")
+@pytest.mark.skipif(NATIVE.isa.name not in ("avx2", "avx512"), reason="runs AVX2 code")
 @pytest.mark.parametrize("workload", [layer(24, 13), layer(13, 9, stride=(2, 2))], ids=str)
 def test_avx2(workload):
     haswell = Core.named("haswell")
@@ -270,7 +270,7 @@ def neon(instruction):
     return re.sub(r"\s+", " ", instruction)[:5]
 
 
-@pytest.mark.parametrize("core", [AVX512, NEON], ids=lambda core: core.isa)
+@pytest.mark.parametrize("core", [AVX512, NEON], ids=lambda core: core.isa.name)
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("tile", [(2, 5), (2, 4), (1, 8)])
 def test_interior_loop(tile, stride, core):

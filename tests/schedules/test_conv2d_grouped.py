@@ -158,7 +158,7 @@ def test_code_is_bounded_and_padding_copied_where_borders_would_exceed_it() -> N
                 assert (copied > 0) == geo.copies
 
 
-@pytest.mark.skipif(NATIVE.isa != "avx512", reason="reads AVX-512 assembly")
+@pytest.mark.skipif(NATIVE.isa.name != "avx512", reason="reads AVX-512 assembly")
 @pytest.mark.parametrize("per_group", [2, 4, 8])
 def test_lanes_are_permuted_not_gathered(per_group: int) -> None:
     workload = layer(per_group, 64 // per_group, 12, padding=(0, 0, 0, 0))

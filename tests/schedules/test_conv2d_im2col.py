@@ -263,7 +263,7 @@ def test_packing_is_vector_code(name: str) -> None:
     assert not re.search(r"(?:slab|panels)\[.*if_then_else", text)
 
 
-@pytest.mark.skipif(NATIVE.isa == "neon", reason="reads x86 assembly")
+@pytest.mark.skipif(NATIVE.isa.name == "neon", reason="reads x86 assembly")
 @pytest.mark.parametrize("columns", ["", "filters"])
 @pytest.mark.parametrize("name", PACKING)
 def test_k_loop_stays_in_registers(name: str, columns: str) -> None:

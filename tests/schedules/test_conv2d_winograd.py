@@ -111,7 +111,7 @@ def test_corners_transformed_in_one_pass(name: str) -> None:
     assert_right(workload, config.with_fields(transform=FLAT), threads, ("bias", "relu"))
 
 
-@pytest.mark.parametrize("core", RUNNABLE, ids=lambda core: core.isa)
+@pytest.mark.parametrize("core", RUNNABLE, ids=lambda core: core.isa.name)
 @pytest.mark.parametrize("tile", [(2, 2), (4, 4), (6, 6)], ids=str)
 def test_every_flat_tile_size(tile: tuple[int, int], core: Core) -> None:
     lanes = core.lanes()
@@ -164,7 +164,7 @@ def test_kernels_of_every_width(columns: int, order: str) -> None:
             assert_right(workload, config, 1 + tiles % 2)
 
 
-@pytest.mark.parametrize("core", RUNNABLE, ids=lambda core: core.isa)
+@pytest.mark.parametrize("core", RUNNABLE, ids=lambda core: core.isa.name)
 @pytest.mark.parametrize("order", ORDERS)
 def test_vectors_of_every_width(order: str, core: Core) -> None:
     lanes = core.lanes()
@@ -196,7 +196,7 @@ def test_one_thread_and_two_give_the_same_bits(order: str) -> None:
 ODD_CHANNELS = [(24, 57), (24, 4 * LANES), (2 * LANES, 9), (57, 24), (8, 8), (17, 33)]
 
 
-@pytest.mark.parametrize("core", RUNNABLE, ids=lambda core: core.isa)
+@pytest.mark.parametrize("core", RUNNABLE, ids=lambda core: core.isa.name)
 @pytest.mark.parametrize("ci, co", ODD_CHANNELS)
 def test_channels_that_fill_no_vectors(ci: int, co: int, core: Core) -> None:
     """Of all widths of kernels: panels with empty lanes, and vectors with."""

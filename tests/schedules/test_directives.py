@@ -72,7 +72,7 @@ REFUSED = [
     (d.Vector(4), 1, "take `parallel`, `unroll` or `vectorize` away"),
     (d.ByInput(1, 1, 1, 1), 0, "put it on the outermost of loops Named ry, rx, mh, mw"),
     (d.FreshRegisters("neon"), 1, "put it on a loop around this one"),
-    (d.Panels(4, 6, 0), 0, "begin its body with the call"),
+    (d.KLoopCall(4, 24, 4, 0), 0, "begin its body with the call"),
     (d.Pieces(4, [0]), 0, "put it on the innermost loop"),
     (d.Pieces(4, [0], 1), 1, "put the loop over the shifted copies inside"),
     (d.Image(0, 7), 1, "give the height and width of the images"),
@@ -159,7 +159,7 @@ def in_cut_tile(func: tirx.PrimFunc, kind: type[Directive]) -> tirx.PrimFunc:
 
 
 BEFORE_EDGES = (d.NextWeights, d.NextPanel, d.Ahead, d.Ring, d.FreshRegisters)
-BEHIND_EDGES = (d.Panels, d.Turn, d.ByInput, d.Pieces, d.WriteOut, d.Vector)
+BEHIND_EDGES = (d.KLoopCall, d.Turn, d.ByInput, d.Pieces, d.WriteOut, d.Vector)
 RELATIONS = [
     *((kind, d.Edge, with_border(GOLDEN[kind][0], kind)) for kind in BEFORE_EDGES),
     *((d.Edge, kind, in_cut_tile(GOLDEN[kind][0], kind)) for kind in BEHIND_EDGES),

@@ -61,7 +61,7 @@ def test_results_stay_the_same() -> None:
     core = native_core()
     x = np.random.default_rng(1).standard_normal((ROWS, COLUMNS), dtype=np.float32)
     out = tvm.runtime.tensor(np.zeros_like(x))
-    compiled(core.isa, core)["main"](tvm.runtime.tensor(x), out)
+    compiled(core.isa.name, core)["main"](tvm.runtime.tensor(x), out)
     np.testing.assert_array_equal(out.numpy(), x * np.float32(3.5))
 
 

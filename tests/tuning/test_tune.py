@@ -266,7 +266,7 @@ def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:
         tune(model, search="best")
     with pytest.raises(UsageError, match="unknown cache mode"):
         tune(model, cache="hot")
-    foreign = "cortex-a72" if NATIVE.isa != "neon" else "haswell"
+    foreign = "cortex-a72" if NATIVE.isa.name != "neon" else "haswell"
     with pytest.raises(TargetError):
         tune(model, target=foreign)
 

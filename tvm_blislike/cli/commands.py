@@ -132,7 +132,7 @@ def targets(as_json: options.Json = False) -> None:
 
     cores = [native_core(), *(Core.named(name) for name in names())]
     if as_json:
-        print_json([asdict(core) for core in cores])
+        print_json([asdict(core) | {"isa": core.isa.name} for core in cores])
     else:
         tables.print_cores(stdout(), cores)
 

@@ -91,7 +91,7 @@ def probe(
     if as_json:
         print_json(
             {
-                "core": asdict(core),
+                "core": asdict(core) | {"isa": core.isa.name},
                 "peak_gflops": measured.peak_gflops,
                 "threads": measured.threads,
                 "peak_gflops_all": measured.peak_gflops_all,

@@ -106,7 +106,7 @@ def print_cores(console: Console, cores: Sequence[Core]) -> None:
             for c in core.caches
         )
         numbers = (core.vector_bits, core.vector_registers, core.fma_per_cycle)
-        table.add_row(core.name, core.isa, *(f"{number:g}" for number in numbers), caches)
+        table.add_row(core.name, core.isa.name, *(f"{number:g}" for number in numbers), caches)
     console.print(table)
 
 

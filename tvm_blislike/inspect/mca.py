@@ -31,7 +31,6 @@ _MODELS = {
     "icelake-server": "skylake-avx512",
     "znver4": "skylake-avx512",
 }
-_BY_ISA = {"avx512": "skylake-avx512", "avx2": "haswell"}
 _ITERATIONS = 200
 
 
@@ -78,7 +77,7 @@ def mca_cycles(loop: Sequence[Instruction], core: Core) -> float:
     ToolchainError
         As for `speed`.
     """
-    model = _MODELS.get(core.mcpu, _BY_ISA.get(core.isa, core.mcpu))
+    model = _MODELS.get(core.mcpu) or core.isa.pipelines or core.mcpu
     arguments = [f"-mtriple={core.mtriple}", f"-mcpu={model}", f"-iterations={_ITERATIONS}"]
     if model == "neoverse-n1" and core.issue_per_cycle:
         # LLVM's dispatch width of Neoverse N1 changed from version to version (8, then 3).

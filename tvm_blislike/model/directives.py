@@ -233,14 +233,16 @@ class FreshRegisters(Directive):
 
 
 @dataclass(frozen=True)
-class Panels(Directive):
-    """A call yet without a name, and the plain loops that it stands for, cut or whole.
+class KLoopCall(Directive):
+    """A call of a `microkernels.KLoop`, and the plain loops that it stands for, cut or whole.
 
-    They show which function of LLVM it has to be; `mw` and `nr` are extents of the whole block.
+    They show which of its functions it has to be; the whole block has `mr` x `nr` elements, and a
+    vector of C `lanes`.
     """
 
-    mw: int
+    mr: int
     nr: int
+    lanes: int
     in_order: int
     rules = (_call_in_front,)
 

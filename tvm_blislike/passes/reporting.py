@@ -71,7 +71,7 @@ def _chosen(name: str, choice: Choice, plan: Plan) -> LayerReport:
         workload.kind,
         str(workload),
         config.implementation,
-        kernel_name(core.isa, config.mr, config.nr, workload.types),
+        kernel_name(core.isa.name, config.mr, config.nr, workload.types),
         shown_fields(config),
         tuple(_footprint(entry) for entry in estimate.footprint),
         estimate.seconds * 1e3,

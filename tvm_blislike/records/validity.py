@@ -12,7 +12,7 @@ from tvm_blislike.hardware import Core
 def core_facts(core: Core) -> str:
     """Return a digest of what makes kernels fast or slow on a core, not of its name or sources."""
     caches = [(c.level, c.bytes, c.ways, c.line_bytes) for c in core.caches]
-    facts = (core.isa, core.vector_bits, core.vector_registers, core.fma_per_cycle, caches)
+    facts = (core.isa.name, core.vector_bits, core.vector_registers, core.fma_per_cycle, caches)
     return f"{zlib.crc32(repr((*facts, core.mcpu, sorted(core.mattr))).encode()):08x}"
 
 
