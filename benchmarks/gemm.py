@@ -36,6 +36,7 @@ from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.inspect.probe import measure_peak_gflops
 from tvm_blislike.model.choice import Choice
+from tvm_blislike.model.marks import REGISTER_BYTES
 from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.runtime.threads import use_threads
 from tvm_blislike.schedules import get_implementation
@@ -104,7 +105,7 @@ def compiled(choice: Choice, core: Core, threads: int, packing: bool) -> Callabl
     sch = s_tir.Schedule(func.with_attr("global_symbol", "main").with_attr("tirx.noalias", True))
     implementation.schedule(sch, w, c, core, threads)
     register_bytes = core.vector_registers * core.vector_bits // 8
-    ours = sch.mod["main"].with_attr(lowering.REGISTER_BYTES, register_bytes)
+    ours = sch.mod["main"].with_attr(REGISTER_BYTES, register_bytes)
     module = lowering.lower(tvm.IRModule({"main": ours}))
     return tvm.compile(module, tvm.target.Target(core.target_config(threads)))["main"]
 

@@ -23,6 +23,7 @@ from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import block_of, shape_in
+from tvm_blislike.model.marks import REGISTER_BYTES
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.schedules.lowering import lower as lowering
@@ -57,7 +58,7 @@ def compiled(workload: Conv2dWorkload, config: Config, core: Core) -> Callable[.
     sch = s_tir.Schedule(func.with_attr({"global_symbol": "main", "tirx.noalias": True}))
     ours.schedule(sch, w, config, core, 1)
     register_bytes = core.vector_registers * core.vector_bits // 8
-    scheduled = sch.mod["main"].with_attr(lowering.REGISTER_BYTES, register_bytes)
+    scheduled = sch.mod["main"].with_attr(REGISTER_BYTES, register_bytes)
     module = lowering.lower(tvm.IRModule({"main": scheduled}))
     return tvm.compile(module, tvm.target.Target(core.target_config(1)))["main"]
 

@@ -7,12 +7,7 @@ from typing import Any
 from tvm import s_tir, te, tirx
 
 from tvm_blislike.model.directives import Vector
-
-# Block annotation that names the role of a TE stage; it survives operator fusion.
-STAGE = "blislike.stage"
-# Block annotations of the "pad" stage: columns of zeros at either side.
-LEFT = "blislike.left"
-RIGHT = "blislike.right"
+from tvm_blislike.model.marks import LEFT, RIGHT, STAGE
 
 
 def stage(name: str) -> dict[str, str]:

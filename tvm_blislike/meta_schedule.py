@@ -36,13 +36,12 @@ from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.strategy import Override, Strategy
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.marks import CHOICE, DEFAULT, PLAIN
 from tvm_blislike.model.workload import Workload
-from tvm_blislike.passes.calls import CHOICE
 from tvm_blislike.passes.plain import product_of, sums_windows
 from tvm_blislike.passes.plan import read_note
 from tvm_blislike.passes.schedule import apply_template, note_in
 from tvm_blislike.pipeline import fused_kernels, strategy_for
-from tvm_blislike.plugin import DEFAULT, PLAIN
 from tvm_blislike.records.book import RecordBook
 from tvm_blislike.schedules.common import root_block, stages
 from tvm_blislike.tuning import kernels

@@ -17,14 +17,8 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-# Annotations of the root block. What a template has scheduled: the note of its choice.
-SCHEDULED = "blislike.scheduled"
-# A plain product: JSON of the configuration that is to take its place.
-PLAIN = "blislike.plain"
-# Left to the default rule.
-DEFAULT = "blislike.default"
-# Attribute of every PrimFunc that has gone through this package.
-OURS = "blislike.ours"
+from tvm_blislike.model.marks import DEFAULT, OURS, PLAIN, SCHEDULED
+
 _PIPELINE = "blislike"
 
 

@@ -11,9 +11,9 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.directives import Apart, Border, ByInput, Edge, Named, Vector, WriteOut
 from tvm_blislike.model.layouts import block_of
+from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import (
-    STAGE,
     fuse_epilogue,
     stages,
 )

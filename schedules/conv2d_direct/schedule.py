@@ -13,10 +13,10 @@ from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.directives import Border, Edge, Named, NextWeights, Vector
 from tvm_blislike.model.layouts import block_of, spatial_axis
+from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.blocks import call_kernel, unroll_block
 from tvm_blislike.schedules.common import (
-    STAGE,
     fuse_epilogue,
     pad_columns,
     stages,

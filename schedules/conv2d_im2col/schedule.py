@@ -24,10 +24,10 @@ from tvm_blislike.model.directives import (
     Vector,
     WriteOut,
 )
+from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.blocks import call_kernel, unroll_block
 from tvm_blislike.schedules.common import (
-    STAGE,
     fuse_epilogue,
     stages,
 )

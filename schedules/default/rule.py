@@ -13,6 +13,7 @@ from tvm.s_tir.dlight import ScheduleRule
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.target import Target
 
+from tvm_blislike.model.marks import DEFAULT_RULE
 from tvm_blislike.schedules.default.access import loop_analyzer
 from tvm_blislike.schedules.default.fusion import share_parallel_loops
 from tvm_blislike.schedules.default.lanes import emit
@@ -32,8 +33,6 @@ from tvm_blislike.schedules.default.transpose import emit_transposed
 from tvm_blislike.schedules.default.views import FlatViews
 from tvm_blislike.schedules.lowering.rewrite import collect, sequence, substitute, uses_any
 from tvm_blislike.schedules.lowering.vector_math import vectorize_math
-
-ATTRIBUTE = "blislike.default_rule"
 
 
 class DefaultCPU(ScheduleRule):
@@ -73,7 +72,7 @@ class DefaultCPU(ScheduleRule):
             text = str(error).strip().splitlines()
             reason = f"{type(error).__name__} {text[-1] if text else ''}".strip()
             scheduled, family = _parallel_only(func), f"unscheduled: {reason}"
-        return s_tir.Schedule(vectorize_math(scheduled).with_attr(ATTRIBUTE, family))
+        return s_tir.Schedule(vectorize_math(scheduled).with_attr(DEFAULT_RULE, family))
 
 
 def _schedule(func: tirx.PrimFunc, machine: TargetFacts) -> tuple[tirx.PrimFunc, str]:

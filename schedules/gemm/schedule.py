@@ -26,10 +26,10 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.directives import Ahead, Border, Edge, LastEdge, Named, NextPanel, Vector
+from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.schedules.blocks import call_kernel, unroll_block
 from tvm_blislike.schedules.common import (
-    STAGE,
     align_rows,
     fuse_epilogue,
     stages,

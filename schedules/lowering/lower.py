@@ -18,6 +18,7 @@ from tvm import s_tir, tirx
 
 from tvm_blislike.model import directives as d
 from tvm_blislike.model.directive import Directive, check
+from tvm_blislike.model.marks import REGISTER_BYTES
 from tvm_blislike.schedules.lowering import (
     edges,
     fresh_registers,
@@ -34,10 +35,6 @@ from tvm_blislike.schedules.lowering.gathers import shuffle_gathers
 from tvm_blislike.schedules.lowering.rewrite import at_directives
 from tvm_blislike.schedules.lowering.vector_math import vectorize_math
 from tvm_blislike.tvm_seams.attributes import on_stack
-
-# PrimFunc attribute: bytes of the register file; present on functions that `lower` must finish.
-REGISTER_BYTES = "blislike.register_bytes"
-
 
 _Change = Callable[[tirx.For, Any], tirx.Stmt]
 _Step = tuple[tuple[type[Directive], ...], Callable[[tirx.Stmt, Any], tirx.Stmt]]

@@ -16,10 +16,10 @@ from tvm import s_tir, te
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.marks import CHOICE
 from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
-from tvm_blislike.passes.calls import CHOICE
 from tvm_blislike.passes.plan import note_of
 from tvm_blislike.schedules.common import stages
 

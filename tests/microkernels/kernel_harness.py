@@ -19,6 +19,7 @@ from tvm import s_tir, te, tirx
 
 from tvm_blislike.microkernels import Microkernel, UpdateShape, update_intrin
 from tvm_blislike.model.directives import Edge, Named, Vector
+from tvm_blislike.model.marks import REGISTER_BYTES
 from tvm_blislike.schedules.lowering import lower as lowering
 
 
@@ -75,7 +76,7 @@ def primfunc(product: Product) -> tirx.PrimFunc:
     """Return the scheduled, tensorized PrimFunc (A, B, C)."""
     sch = s_tir.Schedule(te.create_prim_func(_define(product)).with_attr("tirx.noalias", True))
     (_schedule_in_memory if product.shape.in_memory else _schedule)(sch, product)
-    return sch.mod["main"].with_attr(lowering.REGISTER_BYTES, 2048)
+    return sch.mod["main"].with_attr(REGISTER_BYTES, 2048)
 
 
 def compile_all(

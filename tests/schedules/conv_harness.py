@@ -14,8 +14,8 @@ from tvm import s_tir, te, tirx
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import block_of, shape_in
+from tvm_blislike.model.marks import CHOICE
 from tvm_blislike.model.workload import Conv2dWorkload
-from tvm_blislike.passes.calls import CHOICE
 from tvm_blislike.passes.plan import Plan, note_of
 from tvm_blislike.passes.schedule import schedule_chosen
 from tvm_blislike.schedules import get_implementation

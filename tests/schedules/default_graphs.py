@@ -6,7 +6,8 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.s_tir.dlight import ApplyDefaultSchedule
 
-from tvm_blislike.schedules.default.rule import ATTRIBUTE, DefaultCPU, TargetFacts
+from tvm_blislike.model.marks import DEFAULT_RULE
+from tvm_blislike.schedules.default.rule import DefaultCPU, TargetFacts
 
 RNG = np.random.default_rng(7)
 
@@ -76,7 +77,7 @@ def check(function, expected, *arrays, rtol=1e-6, atol=1e-6):
     module = scheduled(graph(function, *shapes, dtypes=dtypes))
     np.testing.assert_allclose(run(module, *arrays), expected, rtol=rtol, atol=atol)
     for kernel in kernels(module):
-        assert not str(kernel.attrs[ATTRIBUTE]).startswith("unscheduled")
+        assert not str(kernel.attrs[DEFAULT_RULE]).startswith("unscheduled")
     return kernels(module)
 
 

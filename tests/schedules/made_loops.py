@@ -8,7 +8,8 @@ import tvm_ffi
 from tvm import s_tir, te, tirx
 
 from tvm_blislike.model.directives import Edge, Named
-from tvm_blislike.schedules.lowering.lower import REGISTER_BYTES, lower
+from tvm_blislike.model.marks import REGISTER_BYTES
+from tvm_blislike.schedules.lowering.lower import lower
 
 # A register file of 32 vectors of 512 bits.
 REGISTERS = 2048

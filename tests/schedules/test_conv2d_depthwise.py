@@ -16,6 +16,7 @@ from tvm_blislike.cost_models.conv2d_depthwise.geometry import CODE_BYTES, Depth
 from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import block_of, preferred, shape_in
+from tvm_blislike.model.marks import REGISTER_BYTES
 from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
@@ -66,7 +67,7 @@ def lowered(workload, config, core, threads):
     sch = s_tir.Schedule(func.with_attr("global_symbol", "main").with_attr("tirx.noalias", True))
     IMPLEMENTATION.schedule(sch, workload, config, core, threads)
     register_bytes = core.vector_registers * core.vector_bits // 8
-    ours = sch.mod["main"].with_attr(lowering.REGISTER_BYTES, register_bytes)
+    ours = sch.mod["main"].with_attr(REGISTER_BYTES, register_bytes)
     return lowering.lower(tvm.IRModule({"main": ours}))
 
 

@@ -16,7 +16,7 @@ from default_graphs import (
 from tvm import relax
 from tvm.relax import op
 
-from tvm_blislike.schedules.default.rule import ATTRIBUTE
+from tvm_blislike.model.marks import DEFAULT_RULE
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, 3])
@@ -95,7 +95,7 @@ def test_block_and_unblock(channels, block):
 def test_transposition_runs_in_registers():
     x = data(4 * LANES + 3, 2 * LANES + 1)
     (kernel,) = check(lambda a: op.nn.relu(op.permute_dims(a)), np.maximum(x.T, 0), x)
-    assert kernel.attrs[ATTRIBUTE] == "transpose"
+    assert kernel.attrs[DEFAULT_RULE] == "transpose"
     assert "T.Shuffle" in kernel.script()
 
 

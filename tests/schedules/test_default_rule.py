@@ -24,7 +24,8 @@ from tvm import relax, te, tirx
 from tvm.relax import op
 from tvm.script import tirx as T
 
-from tvm_blislike.schedules.default.rule import ATTRIBUTE, DefaultCPU
+from tvm_blislike.model.marks import DEFAULT_RULE
+from tvm_blislike.schedules.default.rule import DefaultCPU
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 13, 13), (2, 3, 7, 5), (1, 1), (1000,), (1, 17, 1, 1)])
@@ -253,7 +254,7 @@ def sum_from_five(x: T.Buffer((6, 200), "float32"), total: T.Buffer((6,), "float
 
 def test_a_sum_that_starts_elsewhere_counts_its_start_once():
     sch = DefaultCPU().apply(sum_from_five.with_attr("global_symbol", "main"), TARGET, False)
-    assert sch.mod["main"].attrs[ATTRIBUTE] == "reduction"
+    assert sch.mod["main"].attrs[DEFAULT_RULE] == "reduction"
     values, result = data(6, 200), tvm.runtime.tensor(np.empty(6, "float32"))
     tvm.compile(sch.mod, TARGET)["main"](tvm.runtime.tensor(values), result)
     np.testing.assert_allclose(result.numpy(), 5 + values.sum(axis=1), rtol=1e-5, atol=1e-5)
@@ -263,7 +264,7 @@ def test_what_cannot_be_analysed_says_why():
     x = data(4, 9)
     module = scheduled(graph(lambda a: op.argmax(a, axis=1), x.shape))
     (kernel,) = kernels(module)
-    assert str(kernel.attrs[ATTRIBUTE]).startswith("unscheduled: ")
+    assert str(kernel.attrs[DEFAULT_RULE]).startswith("unscheduled: ")
     np.testing.assert_array_equal(run(module, x), x.argmax(1))
 
 

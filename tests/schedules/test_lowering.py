@@ -23,7 +23,8 @@ from made_loops import (
 from tvm import s_tir, te, tirx
 
 from tvm_blislike.model.directives import ByInput, Edge, Named, Vector
-from tvm_blislike.schedules.lowering.lower import REGISTER_BYTES, lower
+from tvm_blislike.model.marks import REGISTER_BYTES
+from tvm_blislike.schedules.lowering.lower import lower
 
 # --- vectors -----------------------------------------------------
 

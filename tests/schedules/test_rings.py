@@ -11,6 +11,7 @@ import tvm_ffi
 from tvm import s_tir, sym, te, tirx
 
 from tvm_blislike.model.directives import Named, Ring
+from tvm_blislike.model.marks import REGISTER_BYTES
 from tvm_blislike.schedules.lowering import lower as lowering
 
 COLUMNS = 8
@@ -31,7 +32,7 @@ def lowered(rows: int, step: int, reach: int) -> tvm.IRModule:
     row = sch.get_loops(sch.get_sblock("three"))[1]
     Ring(axis=0, rows=step + reach - 1, step=step).on(sch, blocks)
     Named("ring").on(sch, row)
-    func = sch.mod["main"].with_attr(lowering.REGISTER_BYTES, 64)
+    func = sch.mod["main"].with_attr(REGISTER_BYTES, 64)
     return lowering.lower(tvm.IRModule({"main": func}))
 
 

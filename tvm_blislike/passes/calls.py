@@ -6,7 +6,8 @@ import tvm
 from tvm import relax, s_tir, te
 
 from tvm_blislike.model.choice import Choice
-from tvm_blislike.schedules.common import STAGE, stages
+from tvm_blislike.model.marks import CHOICE, STAGE
+from tvm_blislike.schedules.common import stages
 from tvm_blislike.tvm_seams import (
     constant,
     constant_array,
@@ -16,9 +17,6 @@ from tvm_blislike.tvm_seams import (
     static_shape,
 )
 from tvm_blislike.tvm_seams.attributes import FUSES_WHAT_FOLLOWS, NO_ALIAS
-
-# Annotation of the "unpack" block: the note of the choice (`Plan.note`). It survives fusion.
-CHOICE = "blislike.choice"
 
 
 def reshaped(builder: relax.BlockBuilder, value: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:

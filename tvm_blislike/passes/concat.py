@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax, s_tir, te, tirx, topi
 
+from tvm_blislike.model.marks import CONCAT
 from tvm_blislike.schedules.default.rule import DefaultCPU
 from tvm_blislike.tvm_seams import (
     attributes,
@@ -25,8 +26,6 @@ from tvm_blislike.tvm_seams import (
     static_shape,
 )
 
-# PrimFunc attribute: this kernel does nothing but concatenate its inputs along the given axis.
-CONCAT = "blislike.concat"
 # Tensors of the runtime begin at multiples of this (`TVM_KALLOC_ALIGNMENT`); a piece that does
 # not would be copied by `ensure_zero_offset`.
 _ALIGNMENT_BYTES = 64

@@ -13,10 +13,9 @@ from tvm_blislike.cost_models.roofline import clock_hz
 from tvm_blislike.microkernels import kernel_name
 from tvm_blislike.model.choice import Candidate, Choice
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.marks import CHOSEN, DEFAULT_RULE
 from tvm_blislike.model.report import CandidateReport, Footprint, LayerReport, Report
 from tvm_blislike.passes.plan import Plan
-from tvm_blislike.passes.schedule import CHOSEN
-from tvm_blislike.schedules.default.rule import ATTRIBUTE
 from tvm_blislike.tvm_seams import bindings, functions
 
 
@@ -57,7 +56,7 @@ def _layer(gvar: tvm.ir.GlobalVar, mod: tvm.IRModule, plan: Plan) -> LayerReport
     func = mod[gvar]
     if CHOSEN in func.attrs:
         return _chosen(gvar.name_hint, plan.noted(str(func.attrs[CHOSEN])), plan)
-    rule = str(func.attrs.get(ATTRIBUTE, "unscheduled"))
+    rule = str(func.attrs.get(DEFAULT_RULE, "unscheduled"))
     return LayerReport(gvar.name_hint, rule, _shapes(func), "default rule", reason=rule)
 
 

@@ -12,20 +12,17 @@ from tvm import s_tir, tirx
 from tvm_blislike.choose.targets import core_of
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.marks import CHOICE, CHOSEN, DEFAULT, PLAIN, REGISTER_BYTES, SCHEDULED
 from tvm_blislike.model.workload import Workload
-from tvm_blislike.passes.calls import CHOICE
 from tvm_blislike.passes.plain import product_of, replaced
 from tvm_blislike.passes.plan import Plan, note_of
-from tvm_blislike.plugin import DEFAULT, PLAIN, SCHEDULED, is_ours, marked, root_annotations
+from tvm_blislike.plugin import is_ours, marked, root_annotations
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.schedules.common import root_block, stages
 from tvm_blislike.schedules.default.rule import DefaultCPU
 from tvm_blislike.schedules.lowering import lower as lowering
 from tvm_blislike.schedules.lowering.not_a_number import keep_nan
 from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED
-
-# PrimFunc attribute: the note of the choice, for reports.
-CHOSEN = "blislike.chosen"
 
 
 def schedule(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
@@ -73,7 +70,7 @@ def apply_template(
     root = sch.get_sblock("root")
     sch.annotate(root, SCHEDULED, note_of(workload, config))
     registers = core.vector_registers * core.vector_bits // 8
-    sch.annotate(root, lowering.REGISTER_BYTES, registers)
+    sch.annotate(root, REGISTER_BYTES, registers)
 
 
 def finish(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
@@ -96,7 +93,7 @@ def _attributed(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_attr(
         {
             CHOSEN: found[SCHEDULED],
-            lowering.REGISTER_BYTES: found[lowering.REGISTER_BYTES],
+            REGISTER_BYTES: found[REGISTER_BYTES],
             **IS_SCHEDULED,
         }
     )

@@ -18,6 +18,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tvm_blislike.errors import InputError, OutputError
 from tvm_blislike.hardware import Core, names, native_core
+from tvm_blislike.model.marks import RECORD
 from tvm_blislike.passes.schedule import apply_template
 from tvm_blislike.records.record import EMULATED, BadRecordError, Record
 from tvm_blislike.records.validity import core_facts
@@ -25,8 +26,6 @@ from tvm_blislike.tuning import kernels
 from tvm_blislike.tuning.kernels import Bundle
 from tvm_blislike.tuning.traces import RECORDS, register_intrinsics
 
-# PrimFunc attribute: the record as JSON, without its times.
-_RECORD = "blislike.record"
 _FILES = ("database_workload.json", RECORDS)
 
 
@@ -79,7 +78,7 @@ def read(folder: Path) -> tuple[list[Record], int]:
 def _commit(database: Any, record: Record, core: Core) -> None:
     bundle = Bundle(record.workload, (record.config,), core, record.threads)
     func = kernels.functions(bundle, 0, record.config)["candidate_0"]
-    func = func.with_attr({"global_symbol": "main", _RECORD: record.to_json()})
+    func = func.with_attr({"global_symbol": "main", RECORD: record.to_json()})
     mod = tvm.IRModule({"main": func})
     schedule = s_tir.Schedule(mod)
     apply_template(schedule, record.workload, record.config, core, record.threads)
@@ -96,10 +95,10 @@ def _commit(database: Any, record: Record, core: Core) -> None:
 def _record(entry: Any) -> Record | None:
     """Return the record of an entry, None for schedules that are not ours."""
     func = entry.workload.mod["main"] if "main" in _functions(entry.workload.mod) else None
-    if not isinstance(func, tirx.PrimFunc) or _RECORD not in (func.attrs or {}):
+    if not isinstance(func, tirx.PrimFunc) or RECORD not in (func.attrs or {}):
         return None
     try:
-        return Record.from_json(str(func.attrs[_RECORD]))
+        return Record.from_json(str(func.attrs[RECORD]))
     except BadRecordError:
         return None
 

@@ -25,12 +25,11 @@ import numpy as np
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.agreement import max_rel_error
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.marks import BUNDLE
 from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.schedules import register_implementation, user_implementations
 from tvm_blislike.tuning import eviction, operands
-
-_BUNDLE = "blislike.bundle"
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def as_module(bundle: Bundle) -> Any:
         "workload": bundle.workload.to_json(),
         "configs": [c.to_json() for c in bundle.configs],
     }
-    return tvm.IRModule({}, attrs={_BUNDLE: json.dumps(names)})
+    return tvm.IRModule({}, attrs={BUNDLE: json.dumps(names)})
 
 
 def build(core: Core, threads: int, mod: Any, target: Any, _params: Any) -> Any:
@@ -131,7 +130,7 @@ def build(core: Core, threads: int, mod: Any, target: Any, _params: Any) -> Any:
     from tvm_blislike.passes.plan import Plan
     from tvm_blislike.passes.schedule import schedule
 
-    names = json.loads(mod.attrs[_BUNDLE])
+    names = json.loads(mod.attrs[BUNDLE])
     configs = tuple(Config.from_json(text) for text in names["configs"])
     bundle = Bundle(Workload.from_json(names["workload"]), configs, core, threads)
     found: dict[str, Any] = {}

@@ -1,0 +1,44 @@
+"""Annotations have one place each: directives of loops and marks; each is written and read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tvm_blislike.model import marks
+from tvm_blislike.model.directive import all_directives
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("tvm_blislike", "schedules", "microkernels", "cost_models", "hardware")
+HOMES = {"tvm_blislike/model/directive.py", "tvm_blislike/model/marks.py"}
+
+
+def sources(*rooms: str) -> Iterator[tuple[str, str]]:
+    """Path and text of every module of some rooms."""
+    for room in rooms:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), path.read_text()
+
+
+def test_no_key_is_written_elsewhere() -> None:
+    key = re.compile(r"""["']blislike\.[a-z_]*["']|\.annotate\(\s*[\w.\[\]"]+,\s*["']""")
+    found = {path for path, text in sources(*ROOMS) if key.search(text)}
+    assert found == HOMES
+
+
+def test_every_directive_is_written_by_a_template_or_a_micro_kernel_and_read_by_lowering() -> None:
+    writers = "".join(text for path, text in sources("schedules", "microkernels"))
+    readers = "".join(text for path, text in sources("schedules/lowering"))
+    for kind in all_directives():
+        name = kind.__name__
+        # A class may be chosen before it is called: `last(extents).on(sch, loop)`.
+        assert re.search(rf"\b{name}\(.*\)\.(on|note)\(|\b{name} if |, {name}\)", writers), name
+        assert re.search(rf"\b{name}\.of\(|\bd\.{name}[,)]", readers), name
+
+
+def test_every_mark_is_used_outside_its_list() -> None:
+    text = "".join(text for path, text in sources(*ROOMS) if path not in HOMES)
+    keys = {name: key for name, key in vars(marks).items() if name.isupper()}
+    assert len(set(keys.values())) == len(keys)
+    assert all(len(re.findall(rf"\b{name}\b", text)) > 1 for name in keys)

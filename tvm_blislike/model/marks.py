@@ -1,0 +1,44 @@
+"""What blocks and functions carry from pass to pass, each under a key of its own.
+
+Marks stand on blocks and functions; what stands on loops are `directives`. A comment says what the
+value is, and who writes and reads it.
+"""
+
+# --- blocks: attributes of a TE stage, which fusion keeps ------------------------------------
+
+# Text, the role of the stage ("pad", "pack", "acc", "unpack"): a definition to its template.
+STAGE = "blislike.stage"
+# Columns of zeros at either side of a "pad" stage: likewise.
+LEFT = "blislike.left"
+RIGHT = "blislike.right"
+# Text, the note of a choice on the "unpack" stage: `passes.calls` to `passes.schedule`.
+CHOICE = "blislike.choice"
+
+# --- root blocks: in a trace, too, so that one replayed from a database is finished ----------
+
+# Text, the note of the choice whose template has scheduled the function: `apply_template` to
+# `finish`, both of `passes.schedule`.
+SCHEDULED = "blislike.scheduled"
+# Text, JSON of the configuration that is to take the place of a plain product: `meta_schedule` to
+# `finish`.
+PLAIN = "blislike.plain"
+# 1, left to the default rule: likewise.
+DEFAULT = "blislike.default"
+# Bytes of the register file: `apply_template` to `finish`, which makes an attribute of it for
+# `lowering.lower`: functions with it are lowered.
+REGISTER_BYTES = "blislike.register_bytes"
+
+# --- attributes of functions and modules -----------------------------------------------------
+
+# Text, the note of the choice: `finish` to `passes.reporting`.
+CHOSEN = "blislike.chosen"
+# Text, what the default rule made of a function, or why nothing: the rule to `passes.reporting`.
+DEFAULT_RULE = "blislike.default_rule"
+# True for all functions that have gone through this package: `plugin`, for itself.
+OURS = "blislike.ours"
+# The axis of a concatenation: `passes.concat`, before fusion and after it.
+CONCAT = "blislike.concat"
+# JSON of candidates that are to be built: `tuning.kernels`, to itself in another process.
+BUNDLE = "blislike.bundle"
+# JSON of a record without its times: `tuning.database`, from one process to another.
+RECORD = "blislike.record"
