@@ -15,11 +15,12 @@ from tvm_blislike.model.directives import Border, Edge, Named, NextWeights, Vect
 from tvm_blislike.model.layouts import block_of, spatial_axis
 from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import Conv2dWorkload
-from tvm_blislike.schedules.blocks import call_kernel, unroll_block
 from tvm_blislike.schedules.common import (
+    call_kernel,
     fuse_epilogue,
     pad_columns,
     stages,
+    unroll_block,
 )
 
 # Axes of the rows of a block of C.

@@ -26,10 +26,11 @@ from tvm_blislike.model.directives import (
 )
 from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import Conv2dWorkload
-from tvm_blislike.schedules.blocks import call_kernel, unroll_block
 from tvm_blislike.schedules.common import (
+    call_kernel,
     fuse_epilogue,
     stages,
+    unroll_block,
 )
 
 

@@ -26,11 +26,12 @@ from tvm_blislike.model.directives import (
 from tvm_blislike.model.layouts import block_of
 from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import Conv2dWorkload
-from tvm_blislike.schedules.blocks import call_kernel, unroll_block
 from tvm_blislike.schedules.common import (
     align_rows,
+    call_kernel,
     fuse_epilogue,
     stages,
+    unroll_block,
 )
 
 

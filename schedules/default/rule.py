@@ -8,6 +8,8 @@ tail and its borders are then written out by `default_lanes`.
 
 from __future__ import annotations
 
+import contextlib
+
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight import ScheduleRule
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
@@ -65,12 +67,9 @@ class DefaultCPU(ScheduleRule):
         machine = TargetFacts.of(target)
         try:
             scheduled, family = _schedule(func, machine)
-        except Unscheduled as reason:
-            scheduled, family = _parallel_only(func), f"unscheduled: {reason}"
-        except Exception as error:
-            # A model must compile even where this rule is wrong; the attribute tells.
-            text = str(error).strip().splitlines()
-            reason = f"{type(error).__name__} {text[-1] if text else ''}".strip()
+        except (Unscheduled, s_tir.ScheduleError) as refusal:
+            # Anything else is a mistake of ours, which must not become slow code.
+            reason = str(refusal).strip().splitlines()[-1]
             scheduled, family = _parallel_only(func), f"unscheduled: {reason}"
         return s_tir.Schedule(vectorize_math(scheduled).with_attr(DEFAULT_RULE, family))
 
@@ -90,16 +89,15 @@ def _schedule(func: tirx.PrimFunc, machine: TargetFacts) -> tuple[tirx.PrimFunc,
 
 def _parallel_only(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make the outermost loop of every block parallel where that is legal."""
+    sch = s_tir.Schedule(func)
     try:
-        sch = s_tir.Schedule(func)
         blocks = leaf_blocks(sch)
-    except (Unscheduled, RuntimeError, ValueError, TypeError):
+    except Unscheduled:
         return func
     for block in blocks:
-        try:
-            sch.parallel(sch.get_loops(block)[0])
-        except (s_tir.ScheduleError, IndexError):
-            continue
+        for outermost in sch.get_loops(block)[:1]:
+            with contextlib.suppress(s_tir.ScheduleError):
+                sch.parallel(outermost)
     return sch.mod["main"]
 
 

@@ -48,7 +48,7 @@ def leaf_blocks(sch: s_tir.Schedule) -> list[BlockRV]:
     """Return the blocks right below the root, in order."""
     try:
         root = sch.get_sblock("root")
-    except (s_tir.ScheduleError, RuntimeError, ValueError):
+    except s_tir.ScheduleError:
         raise Unscheduled("no root block") from None
     return list(sch.get_child_blocks(root))
 
@@ -75,6 +75,8 @@ def check(sch: s_tir.Schedule, block: BlockRV) -> None:
         buffer = each.buffer if isinstance(each, tirx.BufferStore) else each.source
         if len(buffer.strides):
             raise Unscheduled(f"{name} accesses the strided buffer {buffer.name}")
+        if any(constant(extent) is None for extent in buffer.shape):
+            raise Unscheduled(f"{name} accesses {buffer.name}, whose size is unknown")
     kinds = {v.iter_type for v in statement.iter_vars}
     if not kinds <= {tirx.IterVar.DataPar, tirx.IterVar.CommReduce}:
         raise Unscheduled(f"{name} has an ordered loop")

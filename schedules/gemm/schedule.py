@@ -28,11 +28,12 @@ from tvm_blislike.model.config import Config
 from tvm_blislike.model.directives import Ahead, Border, Edge, LastEdge, Named, NextPanel, Vector
 from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import GemmWorkload
-from tvm_blislike.schedules.blocks import call_kernel, unroll_block
 from tvm_blislike.schedules.common import (
     align_rows,
+    call_kernel,
     fuse_epilogue,
     stages,
+    unroll_block,
 )
 
 # How far ahead of its use a panel that passes by is asked for, unless the config says otherwise.

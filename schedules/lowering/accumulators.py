@@ -16,7 +16,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tvm_blislike.schedules.lowering.rewrite import collect, constant, sequence
+from tvm_blislike.schedules.lowering.rewrite import collect, constant, redirected, sequence
 
 # What TVM leaves on the stack is smaller than this.
 _STACK_BYTES = 1024
@@ -37,21 +37,11 @@ def split_rows(func: tirx.PrimFunc, limit: int) -> tirx.PrimFunc:
     if not rows:
         return func
 
-    def row(buffer: tirx.Buffer, indices: Any) -> tirx.Buffer:
+    def row(buffer: tirx.Buffer, indices: Any) -> tuple[tirx.Buffer, list[Any]] | None:
+        if buffer not in rows:
+            return None
         at = tuple(int(index) for index in indices[:-1])
-        return rows[buffer].setdefault(at, _row_of(buffer, at))
-
-    def load(access: Any) -> Any:
-        if access.source not in rows:
-            return access
-        return tirx.BufferLoad(row(access.source, access.indices), [access.indices[-1]])
-
-    def store(access: tirx.BufferStore) -> tirx.BufferStore:
-        if access.buffer not in rows:
-            return access
-        return tirx.BufferStore(
-            row(access.buffer, access.indices), access.value, [access.indices[-1]]
-        )
+        return rows[buffer].setdefault(at, _row_of(buffer, at)), [indices[-1]]
 
     def allocate(alloc: tirx.AllocBuffer) -> tirx.Stmt:
         if not rows.get(alloc.buffer):
@@ -60,7 +50,7 @@ def split_rows(func: tirx.PrimFunc, limit: int) -> tirx.PrimFunc:
         # An image of one pixel uses one row of its block.
         return sequence(parts)
 
-    body = tvm_ffi.structural_map(func.body, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)])
+    body = redirected(func.body, row)
     return func.with_body(tvm_ffi.structural_map(body, [(tirx.AllocBuffer, allocate)]))
 
 

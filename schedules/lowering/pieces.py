@@ -27,6 +27,7 @@ from tvm_blislike.schedules.lowering.rewrite import (
     collect,
     decided,
     over_lanes,
+    redirected,
     remade,
     sequence,
     substitute,
@@ -123,27 +124,18 @@ def address_by_pixel(body: tirx.Stmt, params: Iterable[Any]) -> tirx.Stmt:
             views[buffer] = tirx.decl_buffer(pixels, buffer.dtype, f"{buffer.name}_pixels")
         return views[buffer]
 
-    def at(buffer: Any, indices: Any) -> list[Any]:
-        *outer, y, x = indices
-        return [*outer, sym.Analyzer().simplify(y * buffer.shape[-1] + x)]
-
-    def load(access: Any) -> Any:
-        image = view(access.source)
-        indices = access.indices
-        return access if image is None else tirx.BufferLoad(image, at(access.source, indices))
-
-    def store(access: Any) -> Any:
-        image = view(access.buffer)
+    def place(buffer: Any, indices: Any) -> tuple[Any, list[Any]] | None:
+        image = view(buffer)
         if image is None:
-            return access
-        return tirx.BufferStore(image, access.value, at(access.buffer, access.indices))
+            return None
+        *outer, y, x = indices
+        return image, [*outer, sym.Analyzer().simplify(y * buffer.shape[-1] + x)]
 
     def allocate(alloc: Any) -> Any:
         image = view(alloc.buffer)
         return alloc if image is None else tirx.AllocBuffer(image, alloc.annotations)
 
-    body = tvm_ffi.structural_map(body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
-    body = tvm_ffi.structural_map(body, [(tirx.AllocBuffer, allocate)])
+    body = tvm_ffi.structural_map(redirected(body, place), [(tirx.AllocBuffer, allocate)])
     declared = [tirx.DeclBuffer(views[p], data=p.data) for p in params if p in views]
     return sequence([*declared, body])
 

@@ -67,6 +67,22 @@ def substitute(node: Any, values: Mapping[tirx.Var, Any]) -> Any:
     return tvm_ffi.structural_map(node, [(tirx.Var, lambda var: new.get(var, var))])
 
 
+def redirected(
+    body: tirx.Stmt, place: Callable[[Any, Any], tuple[Any, list[Any]] | None]
+) -> tirx.Stmt:
+    """Return a statement whose accesses go to another buffer and indices where `place` says so."""
+
+    def load(access: Any) -> Any:
+        new = place(access.source, access.indices)
+        return access if new is None else tirx.BufferLoad(*new)
+
+    def store(access: Any) -> Any:
+        new = place(access.buffer, access.indices)
+        return access if new is None else tirx.BufferStore(new[0], access.value, new[1])
+
+    return tvm_ffi.structural_map(body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
+
+
 def decided(call: ir.Call, analyzer: sym.Analyzer) -> Any:
     """Return the value that a call chooses where its condition is known, else the call."""
     if not is_if(call):

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import tirx
 
 from tvm_blislike.model.directives import Named, Ring
-from tvm_blislike.schedules.lowering.rewrite import collect, is_named, without
+from tvm_blislike.schedules.lowering.rewrite import collect, is_named, redirected, without
 
 
 def in_ring(blocks: tirx.For, ring: Ring) -> tirx.Stmt:
@@ -34,18 +33,11 @@ def in_ring(blocks: tirx.For, ring: Ring) -> tirx.Stmt:
         allocated.append(alloc)
         return tirx.Evaluate(0)
 
-    def turned(indices: Any) -> list[Any]:
-        return [(first + i) % ring.rows if n == ring.axis else i for n, i in enumerate(indices)]
-
-    def load(access: Any) -> Any:
-        if not access.source.same_as(buffer):
-            return access
-        return tirx.BufferLoad(buffer, turned(access.indices))
-
-    def store(access: tirx.BufferStore) -> tirx.BufferStore:
-        if not access.buffer.same_as(buffer):
-            return access
-        return tirx.BufferStore(buffer, access.value, turned(access.indices))
+    def turned(accessed: Any, indices: Any) -> tuple[Any, list[Any]] | None:
+        if not accessed.same_as(buffer):
+            return None
+        at = [(first + i) % ring.rows if n == ring.axis else i for n, i in enumerate(indices)]
+        return buffer, at
 
     def only_new(loop: tirx.For) -> tirx.For:
         if not loop.loop_var.same_as(rows_of_stage.loop_var):
@@ -53,13 +45,8 @@ def in_ring(blocks: tirx.For, ring: Ring) -> tirx.Stmt:
         new = tirx.any(blocks.loop_var.equal(0), loop.loop_var >= ring.rows - ring.step)
         return without(loop, Named, body=tirx.IfThenElse(new, loop.body, None))
 
-    changes = [
-        (tirx.AllocBuffer, moved),
-        (tvm.ir.TensorLoad, load),
-        (tirx.BufferStore, store),
-        (tirx.For, only_new),
-    ]
-    body = tvm_ffi.structural_map(blocks.body, changes)
+    body = redirected(blocks.body, turned)
+    body = tvm_ffi.structural_map(body, [(tirx.AllocBuffer, moved), (tirx.For, only_new)])
     return tirx.SeqStmt([*allocated, without(blocks, Ring, body=body)])
 
 

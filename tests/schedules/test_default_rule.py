@@ -25,6 +25,7 @@ from tvm.relax import op
 from tvm.script import tirx as T
 
 from tvm_blislike.model.marks import DEFAULT_RULE
+from tvm_blislike.schedules.default import rule
 from tvm_blislike.schedules.default.rule import DefaultCPU
 
 
@@ -288,3 +289,23 @@ def test_vector_width_follows_the_target(fields, register):
     assert re.search(r"fadd\s+v\d+\.4s" if register == "q" else f"vaddps.*{register}", assembly)
     lanes = {"q": 4, "%ymm": 8, "%zmm": 16}[register]
     assert lanes in vector_lengths(sch.mod["main"])
+
+
+def test_a_mistake_of_the_rule_comes_out(monkeypatch):
+    def mistaken(*_):
+        raise TypeError("a mistake")
+
+    monkeypatch.setattr(rule, "shape_stages", mistaken)
+    func = sum_from_five.with_attr("global_symbol", "main")
+    with pytest.raises(TypeError, match="a mistake"):
+        DefaultCPU().apply(func, TARGET, False)
+
+
+def test_what_a_schedule_refuses_says_why(monkeypatch):
+    def refused(sch, *_):
+        sch.get_sblock("nowhere")
+
+    monkeypatch.setattr(rule, "shape_stages", refused)
+    sch = DefaultCPU().apply(sum_from_five.with_attr("global_symbol", "main"), TARGET, False)
+    assert "nowhere" in sch.mod["main"].attrs[DEFAULT_RULE]
+    assert loops(sch.mod["main"], tirx.ForKind.PARALLEL)
