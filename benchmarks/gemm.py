@@ -154,7 +154,7 @@ def measure(
         *shape,
         kernel=f"{config.mr}x{config.nr}",
         blocking=f"{config.loop_order} {config.mc}/{config.nc}/{config.kc}",
-        layout=config.data_layout,
+        layout=config.packing,
         gflops=ours,
         peak_gflops=peak,
         fraction=ours / peak,

@@ -99,8 +99,7 @@ def _gains(times: Seconds, choice: Config) -> list[float]:
 
 def _named(config: Config) -> str:
     c = config
-    tile = f" tile {c.tile_h}x{c.tile_w}" if c.tile_w else ""
-    return f"{c.implementation} {c.mr}x{c.nr}{tile} {c.loop_order} {c.data_layout}"
+    return f"{' '.join(map(str, c.kind))} {c.loop_order} {c.data_layout}"
 
 
 def main() -> None:

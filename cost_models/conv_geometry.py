@@ -1,4 +1,4 @@
-"""Sizes of a blocked convolution that follow from its workload and its config, whatever it is."""
+"""What convolutions by tiles of outputs have in common: choices, and the sizes that follow."""
 
 from __future__ import annotations
 
@@ -9,12 +9,35 @@ from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import Conv2dWorkload
 
 
+@dataclass(frozen=True, kw_only=True)
+class TiledConfig(Config):
+    """The choices of a convolution that computes tiles of outputs.
+
+    Parameters
+    ----------
+    data_layout, out_layout : str
+        Layouts of the input and output images (see `tvm_blislike.model.layouts`).
+    tile_h, tile_w : int
+        Output rows and columns of one tile.
+    """
+
+    data_layout: str = ""
+    out_layout: str = ""
+    tile_h: int = 1
+    tile_w: int = 0
+
+    @property
+    def kind(self) -> tuple[str | int, ...]:
+        """See `Config.kind`."""
+        return (*super().kind, self.tile_h, self.tile_w)
+
+
 @dataclass(frozen=True)
 class ConvGeometry:
     """Sizes that follow from a workload and a config: groups, tiles of outputs, padding."""
 
     workload: Conv2dWorkload
-    config: Config
+    config: TiledConfig
 
     @property
     def ci_group(self) -> int:

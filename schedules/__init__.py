@@ -8,10 +8,14 @@ imported when an implementation is first asked for: they need TVM's scheduling A
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import json
 from importlib import import_module
 from pathlib import Path
 
+from tvm_blislike.model.before import own_fields
+from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import Implementation
 
 _REGISTERED: dict[str, Implementation] = {}
@@ -66,6 +70,29 @@ def get_implementation(name: str) -> Implementation:
     if name not in known:
         raise KeyError(f"no implementation {name!r}; known: {', '.join(sorted(known))}")
     return known[name]
+
+
+def read_config(text: str) -> Config:
+    """Return the configuration that `Config.to_json` wrote, of the class of its implementation.
+
+    Of an implementation that is not registered here, it has the fields that were written.
+
+    Raises
+    ------
+    TypeError
+        When the class does not have such a field.
+    """
+    fields = json.loads(text)
+    known = _known().get(fields["implementation"])
+    if known is None:
+        return _foreign(tuple((name, type(value)) for name, value in fields.items()))(**fields)
+    return known.config_type(**own_fields(known.config_type, fields))
+
+
+@functools.cache
+def _foreign(fields: tuple[tuple[str, type], ...]) -> type[Config]:
+    """Return the class of configurations whose own class is not known."""
+    return dataclasses.make_dataclass("Config", fields, bases=(Config,), frozen=True, kw_only=True)
 
 
 def _known() -> dict[str, Implementation]:

@@ -35,7 +35,7 @@ from tvm_blislike import plugin
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.strategy import Override, Strategy
 from tvm_blislike.compiler_lock import compiler_lock
-from tvm_blislike.model.config import Config
+from tvm_blislike.model.config import Config, KernelConfig
 from tvm_blislike.model.marks import CHOICE, DEFAULT, PLAIN
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.passes.plain import product_of, sums_windows
@@ -175,7 +175,8 @@ def alternatives(workload: Workload, config: Config, strategy: Strategy) -> Iter
     offers = sorted(strategy.offers(workload), key=lambda offer: offer[1])
     offered = [other for other, _ in offers if _fixed(other) == _fixed(config)]
     known = list(dict.fromkeys([config, *offered]))
-    unrolled = [c.with_fields(unroll=steps) for steps in _STEPS for c in known if c.unroll]
+    calling = [c for c in known if isinstance(c, KernelConfig)]
+    unrolled = [c.with_fields(unroll=steps) for steps in _STEPS for c in calling]
     same = _expression(workload, config, strategy)
     for other in dict.fromkeys([*known, *unrolled]):
         if tvm_ffi.structural_equal(_expression(workload, other, strategy), same, True):

@@ -1,10 +1,11 @@
-"""Configurations of the convolutions without a micro-kernel: depthwise and of small groups."""
+"""Configurations of the depthwise convolution that are worth an estimate: tiles in registers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from tvm_blislike.cost_models.conv2d_depthwise import estimate as depthwise
+from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import (
     CODE_BYTES,
     FMA_BYTES,
@@ -12,7 +13,6 @@ from tvm_blislike.cost_models.conv2d_depthwise.geometry import (
 )
 from tvm_blislike.cost_models.data_types import missing, most_steps
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import block_of, preferred
 from tvm_blislike.model.workload import Conv2dWorkload, Workload
 
@@ -35,32 +35,14 @@ def applies(workload: Workload, core: Core) -> str:
     return f"kernel {kernel} too large to unroll" if too_large else ""
 
 
-def applies_grouped(workload: Workload, core: Core) -> str:
-    """Return "" where whole groups fill vectors of inputs and outputs, else why not."""
-    if not workload.images:
-        return f"{workload.kind} is not a convolution"
-    if workload.groups == 1 or workload.is_depthwise:
-        return "not several groups of several channels"
-    if lacking := missing(workload, core):
-        return lacking
-    lanes = core.lanes(workload.types.acc)
-    ci_group, co_group = (c // workload.groups for c in (workload.ci, workload.co))
-    if co_group >= lanes or lanes % co_group:
-        return f"{co_group} output channels per group: no part of a vector of {lanes}"
-    if lanes % (lanes // co_group * ci_group):
-        return f"{ci_group} input channels per group: the lanes' inputs are not one vector"
-    if workload.ci % lanes or workload.co % lanes:
-        return f"channels that are no multiple of {lanes}"
-    products = workload.kh * workload.kw * ci_group
-    if products > most_steps(workload.types):
-        return f"{products} products per output are too long a sum in {workload.types.acc}"
-    too_large = products * FMA_BYTES > CODE_BYTES
-    return f"{products} products per output are too many to unroll" if too_large else ""
-
-
-def configs(name: str, workload: Conv2dWorkload, core: Core, threads: int) -> list[Config]:
-    """Return the tiles of the best predicted time for implementation `name`, best first."""
-    found = list(_candidates(name, workload, core))
+def configs(
+    workload: Conv2dWorkload,
+    core: Core,
+    threads: int,
+    config_type: type[DepthwiseConfig] = DepthwiseConfig,
+) -> list[DepthwiseConfig]:
+    """Return the tiles of the best predicted time, best first."""
+    found = list(_candidates(config_type, workload, core))
     small = [c for c in found if DepthwiseGeometry(workload, c).code_bytes <= CODE_BYTES]
     # One pixel of a large kernel may take more with its edges: then one pixel it is.
     found = small or found[:1]
@@ -68,28 +50,33 @@ def configs(name: str, workload: Conv2dWorkload, core: Core, threads: int) -> li
     return found[:OFFERED]
 
 
-def relaid(workload: Conv2dWorkload, config: Config, core: Core) -> Iterator[Config]:
+def width(channels: int, lanes: int) -> int:
+    """Return the lanes of a vector; of fewer channels the widest power of two that they fill."""
+    return lanes if channels >= lanes else 1 << (channels.bit_length() - 1)
+
+
+def relaid(
+    workload: Conv2dWorkload, config: DepthwiseConfig, core: Core
+) -> Iterator[DepthwiseConfig]:
     """Yield a configuration for NHWC images where both are blocked."""
     if block_of(config.data_layout) and block_of(config.out_layout):
         yield config.with_fields(data_layout="NHWC", out_layout="NHWC", loop_order="rows")
 
 
-def _candidates(name: str, workload: Conv2dWorkload, core: Core) -> Iterator[Config]:
+def _candidates(
+    config_type: type[DepthwiseConfig], workload: Conv2dWorkload, core: Core
+) -> Iterator[DepthwiseConfig]:
     """Tiles that fit into the registers, in the layouts that the channel counts allow."""
     lanes = core.lanes(workload.types.acc)
     data_layout, out_layout = (preferred(c, 1, lanes) for c in (workload.ci, workload.co))
-    # Fewer channels than lanes: the widest power of two that they fill.
-    nr = lanes if workload.co >= lanes else 1 << (workload.co.bit_length() - 1)
     orders = ("channels", "rows") if block_of(out_layout) else ("rows",)
     pixels = depthwise.accumulators(workload, core)
     for tile_h in range(1, min(4, workload.oh) + 1):
         for tile_w in range(1, min(pixels // tile_h, workload.ow, depthwise.widest(core)) + 1):
             for order in orders:
-                yield Config(
-                    name,
+                yield config_type(
                     mr=tile_h * tile_w,
-                    nr=nr,
-                    unroll=0,
+                    nr=width(workload.co, lanes),
                     loop_order=order,
                     data_layout=data_layout,
                     out_layout=out_layout,

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 
+from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import DepthwiseGeometry
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
@@ -34,7 +35,6 @@ from tvm_blislike.cost_models.roofline import (
     share_bytes,
 )
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.estimate import Estimate, Placed
 from tvm_blislike.model.workload import Conv2dWorkload
 
@@ -131,7 +131,7 @@ def arithmetic_intensity(workload: Conv2dWorkload, tile_h: int, tile_w: int, cor
     return 2 * fmas / (4 * moved)
 
 
-def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> int:
+def workspace_bytes(workload: Conv2dWorkload, config: DepthwiseConfig, threads: int) -> int:
     """Return the bytes of the padded image, 0 where borders are split off instead."""
     geo = DepthwiseGeometry(workload, config)
     if not geo.copies:
@@ -139,7 +139,9 @@ def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> i
     return workload.types.a_bytes * workload.n * workload.ci * math.prod(geo.padded_size)
 
 
-def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> Estimate:
+def estimate(
+    workload: Conv2dWorkload, config: DepthwiseConfig, core: Core, threads: int
+) -> Estimate:
     """Predict the time of one call, with its breakdown."""
     vectors = workload.n * math.ceil(workload.co / config.nr)
     chunks = math.ceil(workload.oh / config.tile_h) if config.loop_order == "rows" else vectors
@@ -159,7 +161,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
 
 
 def _tile_cycles(
-    workload: Conv2dWorkload, config: Config, core: Core, vectors: float
+    workload: Conv2dWorkload, config: DepthwiseConfig, core: Core, vectors: float
 ) -> dict[str, float]:
     """Cycles of the tiles of `vectors` vectors of channels, by what they go to."""
     pixels = workload.oh * workload.ow
@@ -195,7 +197,7 @@ def _vector_cycles(workload: Conv2dWorkload, rows: int, columns: int, core: Core
     return max(fma, loads, latency)
 
 
-def tile_sizes(workload: Conv2dWorkload, config: Config) -> list[tuple[int, int, int]]:
+def tile_sizes(workload: Conv2dWorkload, config: DepthwiseConfig) -> list[tuple[int, int, int]]:
     """Return (rows, columns, count) of whole and cut tiles."""
     return [
         (rows, columns, count_h * count_w)
@@ -209,7 +211,7 @@ def _parts(size: int, tile: int) -> list[tuple[int, int]]:
     return [(tile, whole)] * (whole > 0) + [(cut, 1)] * (cut > 0)
 
 
-def _foreign_bytes(config: Config, core: Core, threads: int, image_in: int) -> float:
+def _foreign_bytes(config: DepthwiseConfig, core: Core, threads: int, image_in: int) -> float:
     """Return the bytes of the input that lie in other cores' caches.
 
     Layers before this one split large images by rows and small ones by channels. Golden Cove, two
@@ -224,7 +226,7 @@ def _foreign_bytes(config: Config, core: Core, threads: int, image_in: int) -> f
 
 
 def _traffic(
-    workload: Conv2dWorkload, config: Config, core: Core, threads: int
+    workload: Conv2dWorkload, config: DepthwiseConfig, core: Core, threads: int
 ) -> tuple[float, tuple[Placed, ...]]:
     """Cycles that one core's caches need to move all of input and output, and where they lie."""
     w = workload

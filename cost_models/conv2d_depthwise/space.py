@@ -1,4 +1,4 @@
-"""Every configuration of the convolutions without a micro-kernel: depthwise and of small groups.
+"""Every configuration of the depthwise convolution.
 
 A tile of outputs stays in registers and the whole kernel is unrolled: there is no k loop to unroll,
 no cache blocking, nothing to prefetch, and threads divide what the outer loop counts.
@@ -6,21 +6,28 @@ no cache blocking, nothing to prefetch, and threads divide what the outer loop c
 
 from __future__ import annotations
 
+from tvm_blislike.cost_models.conv2d_depthwise.candidates import width
+from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import CODE_BYTES, DepthwiseGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import block_of, preferred
 from tvm_blislike.model.space import Axis, Space, Value, single
 from tvm_blislike.model.workload import Conv2dWorkload
 
 
-def space(name: str, workload: Conv2dWorkload, core: Core, _threads: int, *, relaid: bool) -> Space:
+def space(
+    workload: Conv2dWorkload,
+    core: Core,
+    _threads: int,
+    config_type: type[DepthwiseConfig] = DepthwiseConfig,
+    relaid: bool = True,
+) -> Space:
     """Return the choices of layouts, tile and outer loop.
 
     Parameters
     ----------
-    name : str
-        The implementation.
+    config_type : type
+        The algorithm's.
     relaid : bool
         Whether it computes on NHWC images where blocks are possible.
     """
@@ -28,10 +35,8 @@ def space(name: str, workload: Conv2dWorkload, core: Core, _threads: int, *, rel
     usual = preferred(w.ci, 1, lanes), preferred(w.co, 1, lanes)
     in_blocks = all(map(block_of, usual))
     layouts = [usual, ("NHWC", "NHWC")] if relaid and in_blocks else [usual]
-    # Fewer channels than lanes: the widest power of two that they fill.
-    nr = lanes if w.co >= lanes else 1 << (w.co.bit_length() - 1)
 
-    def tiles(c: Config) -> list[Value]:
+    def tiles(c: DepthwiseConfig) -> list[Value]:
         most = core.vector_registers - 1
         shapes = [
             (h, w_)
@@ -40,15 +45,15 @@ def space(name: str, workload: Conv2dWorkload, core: Core, _threads: int, *, rel
         ]
         return [(h * w_, h, w_) for h, w_ in shapes if (h, w_) == (1, 1) or is_short(c, h, w_)]
 
-    def is_short(c: Config, tile_h: int, tile_w: int) -> bool:
+    def is_short(c: DepthwiseConfig, tile_h: int, tile_w: int) -> bool:
         tiled = c.with_fields(tile_h=tile_h, tile_w=tile_w)
         return DepthwiseGeometry(w, tiled).code_bytes <= CODE_BYTES
 
-    def orders(c: Config) -> tuple[str, ...]:
+    def orders(c: DepthwiseConfig) -> tuple[str, ...]:
         return ("channels", "rows") if block_of(c.out_layout) else ("rows",)
 
     return Space(
-        Config(name, nr=nr, unroll=0),
+        config_type(nr=width(w.co, lanes)),
         (
             Axis("layouts", ("data_layout", "out_layout"), lambda _: layouts),
             Axis("tile", ("mr", "tile_h", "tile_w"), tiles),

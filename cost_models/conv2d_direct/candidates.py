@@ -9,10 +9,10 @@ import itertools
 import math
 from collections.abc import Iterator
 
+from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.data_types import missing
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import block_of, preferred
 from tvm_blislike.model.workload import Conv2dWorkload
 
@@ -60,7 +60,7 @@ def applies(workload: Conv2dWorkload, core: Core) -> str:
     return ""
 
 
-def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Config]:
+def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[DirectConfig]:
     """Yield the configurations worth estimating."""
     data_layout, out_layout = layouts(workload, core.lanes(workload.types.acc))
     for kernel in kernels_for(core, workload.types):
@@ -72,8 +72,7 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Conf
             if data_layout == "NCHW" and _spills(kernel, workload, tile_h, tile_w, core):
                 continue
             for order, oh_block in _slabs(workload, tile_h, threads):
-                yield Config(
-                    "conv2d_direct",
+                yield DirectConfig(
                     mr=kernel.mr,
                     nr=kernel.nr,
                     unroll=_unroll(data_layout),
@@ -87,7 +86,7 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Conf
                 )
 
 
-def relaid(workload: Conv2dWorkload, config: Config, core: Core) -> Iterator[Config]:
+def relaid(workload: Conv2dWorkload, config: DirectConfig, core: Core) -> Iterator[DirectConfig]:
     """Yield a configuration with NHWC, a block of all channels, where its images are blocked."""
     ways = itertools.product(or_nhwc(config.data_layout), or_nhwc(config.out_layout))
     for data_layout, out_layout in ways:

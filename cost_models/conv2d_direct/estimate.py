@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 
+from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.cost_models.conv2d_direct.operands import (
     beyond_l2,
@@ -39,7 +40,6 @@ from tvm_blislike.cost_models.roofline import (
 )
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.workload import Conv2dWorkload
 
@@ -54,7 +54,7 @@ _L2_BUSY_LOSS = 0.5
 LINES_IN_TIME = 8
 
 
-def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> Estimate:
+def estimate(workload: Conv2dWorkload, config: DirectConfig, core: Core, threads: int) -> Estimate:
     """Predict the time of one layer.
 
     Returns
@@ -108,7 +108,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     return finish(core, threads, workload, cycles, footprint)
 
 
-def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> int:
+def workspace_bytes(workload: Conv2dWorkload, config: DirectConfig, threads: int) -> int:
     """Return the size of the padded slabs of all threads, or of the padded input."""
     if not any(workload.padding):
         return 0
@@ -201,7 +201,7 @@ def _late_cycles(geo: DirectGeometry, core: Core, threads: int) -> float:
     return late * size / threads / bytes_per_cycle(core, beyond_l2(core))
 
 
-def _stride_loss(workload: Conv2dWorkload, config: Config, core: Core) -> float:
+def _stride_loss(workload: Conv2dWorkload, config: DirectConfig, core: Core) -> float:
     """Share of the time that NHWC costs more than blocks, where there is a choice.
 
     The lines of pixels at a large stride share sets. Golden Cove, 14x32 blocks: 0 to 5 % for the

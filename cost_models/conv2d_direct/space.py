@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterator
 
 from tvm_blislike.cost_models.conv2d_direct.candidates import layouts, or_nhwc, suits_channels
+from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernels_for
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import block_of, preferred
 from tvm_blislike.model.space import Axis, Space, Value, single, unrolls
 from tvm_blislike.model.workload import Conv2dWorkload
@@ -24,24 +24,24 @@ def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
     """Return the choices of layouts, block, loop order, slab, unrolling and prefetching."""
     w, lanes = workload, core.lanes(workload.types.acc)
 
-    def kernels(c: Config) -> list[Value]:
+    def kernels(c: DirectConfig) -> list[Value]:
         offered = kernels_for(core, w.types)
         return [(k.mr, k.nr) for k in offered if suits_channels(k, w, c.out_layout)]
 
-    def slabs(c: Config) -> Iterator[int]:
+    def slabs(c: DirectConfig) -> Iterator[int]:
         tiles_h = math.ceil(w.oh / c.tile_h)
         if c.loop_order == "channels":
             return iter((tiles_h,))
         # A cut last row of blocks must be a slab of its own, or the only slab.
         return iter(sorted({1, tiles_h}) if w.oh % c.tile_h else range(1, tiles_h + 1))
 
-    def unrolled(c: Config) -> list[int]:
+    def unrolled(c: DirectConfig) -> list[int]:
         if c.data_layout == "NCHW":
             return sorted({1, *unrolls(w.kw)})
         return unrolls(block_of(c.data_layout) or w.ci // w.groups)
 
     return Space(
-        Config("conv2d_direct"),
+        DirectConfig(),
         (
             Axis("layouts", ("data_layout", "out_layout"), lambda _: _layouts(w, lanes)),
             Axis("block", ("mr", "nr"), kernels),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
+from tvm_blislike.cost_models.conv2d_im2col.config import Im2colConfig
 from tvm_blislike.cost_models.conv2d_im2col.estimate import L2_PLANNED
 from tvm_blislike.cost_models.conv2d_im2col.geometry import (
     FILTER_COLUMNS,
@@ -26,7 +27,6 @@ from tvm_blislike.cost_models.conv2d_im2col.slicing import (
 from tvm_blislike.cost_models.roofline import l2_bytes
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.space import divisors
 from tvm_blislike.model.types import FLOAT32
 from tvm_blislike.model.workload import Conv2dWorkload
@@ -42,7 +42,7 @@ def applies(workload: Conv2dWorkload, _core: Core) -> str:
     return "" if workload.types == FLOAT32 else f"no {workload.types} micro-kernels"
 
 
-def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Config]:
+def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Im2colConfig]:
     """Yield the configurations worth estimating."""
     for kernel, columns in _blocks(workload, core):
         across = columns == FILTER_COLUMNS
@@ -115,8 +115,8 @@ def ways(
     for rows in divisors(w.oh):
         if windows > rows * w.ow + spare:
             continue
-        alone = Config("", kernel.mr, kernel.nr, oh_block=rows, packing=IN_PLACE, columns=columns)
-        geo = Im2colGeometry(w, alone)
+        block = {"mr": kernel.mr, "nr": kernel.nr, "oh_block": rows, "columns": columns}
+        geo = Im2colGeometry(w, Im2colConfig(packing=IN_PLACE, **block))
         if rows == 1 or geo.copies(kernel.lanes) < MOST_COPIES:
             yield from ((rows, packing) for packing in ("", SHIFT)[: 1 + shifts])
         if geo.is_plain and (rows == w.oh or threads > 1):
@@ -125,7 +125,7 @@ def ways(
                 yield rows, IN_PLACE
 
 
-def _is_useful(workload: Conv2dWorkload, config: Config) -> bool:
+def _is_useful(workload: Conv2dWorkload, config: Im2colConfig) -> bool:
     """Whether tiles that are to be packed on demand are, once each."""
     geo = Im2colGeometry(workload, config)
     return config.packing != ON_DEMAND or (geo.on_demand and geo.filter_blocks == 1)
@@ -144,7 +144,7 @@ def _depths(
 
 def _ordered(
     workload: Conv2dWorkload, size: int, channels: int, core: Core, threads: int
-) -> Iterator[Config]:
+) -> Iterator[Im2colConfig]:
     """Yield both orders, with the filters of a set: K2, or a thread's share."""
     tiles = math.ceil(workload.co // workload.groups / size)
     taps = workload.kh * workload.kw
@@ -156,11 +156,8 @@ def _ordered(
         if order == INPUT_STATIONARY and in_l2 < tiles:
             blocks.add(math.ceil(tiles / math.ceil(tiles / in_l2)))
         for block in sorted(blocks):
-            yield Config(
-                "conv2d_im2col",
+            yield Im2colConfig(
                 mc=block * size,
                 kc=channels * taps,
                 loop_order=order,
-                data_layout="NCHW",
-                out_layout="NCHW",
             )

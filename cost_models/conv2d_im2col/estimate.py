@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 
+from tvm_blislike.cost_models.conv2d_im2col.config import Im2colConfig
 from tvm_blislike.cost_models.conv2d_im2col.geometry import (
     BATCH,
     FILTERS,
@@ -40,7 +41,6 @@ from tvm_blislike.cost_models.roofline import (
 )
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.estimate import NEIGHBOURS, Estimate
 from tvm_blislike.model.workload import Conv2dWorkload
 
@@ -80,7 +80,7 @@ MOVE_CYCLES = 8.0
 FEW_CHANNELS = 8
 
 
-def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> Estimate:
+def estimate(workload: Conv2dWorkload, config: Im2colConfig, core: Core, threads: int) -> Estimate:
     """Predict the time of one layer, with what its neighbours' layouts cost.
 
     Returns
@@ -109,7 +109,7 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     return finish(core, threads, workload, cycles, footprint)
 
 
-def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> int:
+def workspace_bytes(workload: Conv2dWorkload, config: Im2colConfig, threads: int) -> int:
     """Return the size of panels, partial sums and padded rows of all threads."""
     geo = Im2colGeometry(workload, config)
     sums = geo.sums_bytes

@@ -6,22 +6,22 @@ import functools
 import math
 from dataclasses import dataclass
 
+from tvm_blislike.cost_models.conv2d_im2col.config import Im2colConfig
 from tvm_blislike.cost_models.conv2d_im2col.slicing import INPUT_STATIONARY
 from tvm_blislike.cost_models.parallel import Divisible
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import Conv2dWorkload
 
 ITEM_BYTES = 4
 PIXELS = "pixels"
 FILTERS = "filters"
 BATCH = "batch"
-# `Config.packing`: windows of stride 1 from two neighbouring vectors, shifted in registers.
+# `packing`: windows of stride 1 from two neighbouring vectors, shifted in registers.
 SHIFT = "shift"
-# `Config.packing`: windows of one pixel are read where they are.
+# `packing`: windows of one pixel are read where they are.
 IN_PLACE = "in place"
-# `Config.packing`: a tile of windows of one pixel is packed when its first product needs it.
+# `packing`: a tile of windows of one pixel is packed when its first product needs it.
 ON_DEMAND = "tile"
-# `Config.columns`: nr filters by mr pixels, in place of nr pixels by mr filters.
+# `columns`: nr filters by mr pixels, in place of nr pixels by mr filters.
 FILTER_COLUMNS = "filters"
 # Lanes of the widest vector.
 _WIDEST = 16
@@ -40,7 +40,7 @@ class Im2colGeometry(Divisible):
     """
 
     workload: Conv2dWorkload
-    config: Config
+    config: Im2colConfig
 
     @property
     def taps(self) -> int:

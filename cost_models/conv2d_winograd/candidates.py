@@ -1,27 +1,23 @@
-"""Configurations of the Winograd convolutions worth estimating, and where they apply."""
+"""Configurations of the Winograd convolution worth estimating, and where it applies."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
-from tvm_blislike.cost_models.conv2d_winograd.geometry import (
-    CHANNELS,
-    ONE_D,
-    TILES,
-    TWO_D,
-    geometry,
-)
+from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, BlockedConfig, WinogradConfig
+from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
 from tvm_blislike.cost_models.data_types import missing, most_steps
 from tvm_blislike.cost_models.roofline import l2_bytes
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import block_of, preferred
-from tvm_blislike.model.types import FLOAT32
 from tvm_blislike.model.workload import Conv2dWorkload
 
+_Own = TypeVar("_Own", bound=BlockedConfig)
 # Outputs per tile and axis, and points per axis up to which a data type is accurate enough. In
 # fp16, 64 and 512 channels, direct convolution errs by 3.7e-3 and 2.8e-3 of the largest output,
 # F(2, 3) by 2.2e-3 and 5.0e-3, F(4, 3) by 1.1e-2 and 2.5e-2.
@@ -36,10 +32,6 @@ BLOCK_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 28)
 # One core of Golden Cove, ms, F(4, 3) against direct convolution: 3 to 64 channels of 112x112 0.33
 # and 0.25, 8 to 64 of 56x56 0.10 and 0.16, 24 to 24 0.11 and 0.22, 57 to 57 of 28x28 0.13 and 0.29.
 FEWEST_CHANNELS = 8
-# Rows in a block of a ring: for little workspace, which larger ones do not have.
-RING_ROWS = (1, 2, 4, 8)
-# Part of the rows that strips may compute beyond the image.
-MOST_BEYOND = 0.1
 
 
 def applies(workload: Conv2dWorkload, core: Core) -> str:
@@ -65,41 +57,35 @@ def sizes(r: int, dtype: str, among: Iterable[int] = TILE_SIZES) -> tuple[int, .
     return (1,) if r == 1 else tuple(m for m in among if m + r - 1 <= MOST_POINTS[dtype])
 
 
-def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Config]:
-    """Yield the configurations of `conv2d_winograd` worth estimating."""
-    for tile_h in sizes(workload.kh, workload.types.acc):
-        for tile_w in sizes(workload.kw, workload.types.acc):
-            if min(workload.kh, workload.kw) == 1 or tile_h == tile_w:
-                yield from _of_tile(TWO_D, workload, (tile_h, tile_w), core, threads)
+def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[WinogradConfig]:
+    """Yield the configurations worth estimating: blocks and chunks whose V and P fit into L2."""
+    w, room = workload, planned_bytes(core, threads)
+    for tile_h, tile_w in itertools.product(sizes(w.kh, w.types.acc), sizes(w.kw, w.types.acc)):
+        if min(w.kh, w.kw) > 1 and tile_h != tile_w:
+            continue
+        start = WinogradConfig(tile_h=tile_h, tile_w=tile_w)
+        for config in (c for k in kernels(w, core) for c in blocked(start, w, k, core)):
+            geo = WinogradGeometry(w, config)
+            if geo.v_bytes + geo.p_bytes <= room:
+                yield config
+            keeps_v = geo.blocks * geo.v_bytes <= MOST_KEPT_V
+            if keeps_v and geo.p_bytes <= room / 2 and geo.chunks > 1:
+                yield config.with_fields(loop_order=CHANNELS)
 
 
-def applies_1d(workload: Conv2dWorkload, core: Core) -> str:
-    """Return "" for what `conv2d_winograd` computes with kernels of several rows and columns."""
-    if workload.types != FLOAT32:
-        return f"no {workload.types} transforms of one dimension"
-    if min(workload.kh, workload.kw) == 1:
-        return "for kernels of one row or column conv2d_winograd is one-dimensional itself"
+def planned_bytes(core: Core, threads: int) -> float:
+    """Return the part of L2 that V and P of a block may take."""
+    return L2_PLANNED * l2_bytes(core, threads)
+
+
+def kernels(workload: Conv2dWorkload, core: Core) -> Iterator[Microkernel]:
+    """Yield the micro-kernels whose panels the output channels fill."""
     lanes = core.lanes(workload.types.acc)
-    if workload.ci % lanes or workload.co % lanes:
-        return f"channels are no multiple of {lanes}: conv2d_winograd has forms for that"
-    return applies(workload, core)
-
-
-def configs_1d(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Config]:
-    """Yield the configurations of `conv2d_winograd_1d` worth estimating."""
-    for tile_w in sizes(workload.kw, workload.types.acc):
-        yield from _of_tile(ONE_D, workload, (1, tile_w), core, threads)
-
-
-def _of_tile(
-    name: str, workload: Conv2dWorkload, tile: tuple[int, int], core: Core, threads: int
-) -> Iterator[Config]:
     for kernel in kernels_for(core, workload.types):
-        lanes = core.lanes(workload.types.acc)
         # Lanes of the last panel may be empty where those of the last vector are as well.
         empty = -workload.co % kernel.nr
         if empty < (lanes if workload.co % lanes else 1) and _leaves_registers(kernel, core):
-            yield from _blocked(name, workload, kernel, tile, core, threads)
+            yield kernel
 
 
 def _leaves_registers(kernel: Microkernel, core: Core) -> bool:
@@ -112,7 +98,7 @@ def _leaves_registers(kernel: Microkernel, core: Core) -> bool:
 
 
 @functools.cache
-def _suits_tiles(kernel: Microkernel, tiles: int, core: Core) -> bool:
+def suits_tiles(kernel: Microkernel, tiles: int, core: Core) -> bool:
     """Whether it is the lowest kernel of its width that needs fewest calls for a block."""
     heights = [
         k.mr
@@ -125,41 +111,26 @@ def _suits_tiles(kernel: Microkernel, tiles: int, core: Core) -> bool:
     return kernel.mr == min(mr for mr in heights if math.ceil(tiles / mr) == calls)
 
 
-def _blocked(
-    name: str,
-    workload: Conv2dWorkload,
-    kernel: Microkernel,
-    tile: tuple[int, int],
-    core: Core,
-    threads: int,
-) -> Iterator[Config]:
-    """Yield the blocks of tiles and chunks of channels whose V and P fit into L2."""
-    tiles_h, tiles_w = math.ceil(workload.oh / tile[0]), math.ceil(workload.ow / tile[1])
-    room = L2_PLANNED * l2_bytes(core, threads)
+def blocked(
+    start: _Own, workload: Conv2dWorkload, kernel: Microkernel, core: Core
+) -> Iterator[_Own]:
+    """Yield the blocks of tiles that a micro-kernel suits, with their chunks; `start` has tiles."""
+    tiles_h, tiles_w = (
+        math.ceil(out / tile)
+        for out, tile in ((workload.oh, start.tile_h), (workload.ow, start.tile_w))
+    )
     for block in _blocks(tiles_h, tiles_w):
-        if not _suits_tiles(kernel, block[0] * block[1], core):
-            continue
-        for config in _chunked(name, workload, kernel, tile, block, core):
-            geo = geometry(workload, config)
-            if geo.v_bytes + geo.p_bytes <= room:
-                yield config
-            keeps_v = geo.blocks * geo.v_bytes <= MOST_KEPT_V
-            if name == TWO_D and keeps_v and geo.p_bytes <= room / 2 and geo.chunks > 1:
-                yield config.with_fields(loop_order=CHANNELS)
-    if name == ONE_D and _suits_tiles(kernel, tiles_w, core):
-        for rows in RING_ROWS:
-            for config in _chunked(name, workload, kernel, tile, (rows, tiles_w), core):
-                yield from _in_ring(config, workload, threads, room)
+        if suits_tiles(kernel, block[0] * block[1], core):
+            yield from chunked(start, workload, kernel, block, core)
 
 
-def _chunked(
-    name: str,
+def chunked(
+    start: _Own,
     workload: Conv2dWorkload,
     kernel: Microkernel,
-    tile: tuple[int, int],
     block: tuple[int, int],
     core: Core,
-) -> Iterator[Config]:
+) -> Iterator[_Own]:
     """Yield a config for each number of panels that divides the output channels."""
     panels = math.ceil(workload.co / kernel.nr)
     lanes = core.lanes(workload.types.acc)
@@ -167,35 +138,16 @@ def _chunked(
     # The last panel of an NHWC image is in the same chunk as all others.
     least = 1 if block_of(layouts[1]) else panels
     for chunk in (c for c in range(least, panels + 1) if panels % c == 0):
-        yield Config(
-            name,
+        yield start.with_fields(
             mr=kernel.mr,
             nr=kernel.nr,
             mc=block[0] * block[1],
             nc=chunk * kernel.nr,
-            kc=workload.ci,
-            loop_order=TILES,
             data_layout=layouts[0],
             out_layout=layouts[1],
-            tile_h=tile[0],
-            tile_w=tile[1],
             oh_block=block[0],
             prefetch=1,
         )
-
-
-def _in_ring(
-    config: Config, workload: Conv2dWorkload, threads: int, room: float
-) -> Iterator[Config]:
-    """Yield a config whose blocks share a ring, one strip per thread, if V and P fit into L2."""
-    strips = 1 if workload.n % threads == 0 else threads
-    blocks = math.ceil(workload.oh / config.oh_block / strips)
-    in_ring = config.with_fields(ring=blocks)
-    geo = geometry(workload, in_ring)
-    beyond = geo.blocks_h * geo.block_h - workload.oh
-    fits = geo.v_bytes + geo.p_bytes <= room and beyond <= MOST_BEYOND * workload.oh
-    if blocks > 1 and fits:
-        yield in_ring
 
 
 def _blocks(tiles_h: int, tiles_w: int) -> Iterator[tuple[int, int]]:

@@ -17,11 +17,8 @@ from __future__ import annotations
 import math
 
 from tvm_blislike.cost_models.conv2d_winograd.candidates import L2_PLANNED
-from tvm_blislike.cost_models.conv2d_winograd.geometry import (
-    CHANNELS,
-    WinogradGeometry,
-    geometry,
-)
+from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, BlockedConfig
+from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
     FORK_JOIN_CYCLES,
@@ -36,7 +33,6 @@ from tvm_blislike.cost_models.roofline import (
 )
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.workload import Conv2dWorkload
 
@@ -65,8 +61,19 @@ ROOMY = 0.45
 CROWDING = 0.6
 
 
-def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> Estimate:
+def estimate(
+    workload: Conv2dWorkload,
+    config: BlockedConfig,
+    core: Core,
+    threads: int,
+    geometry: type[WinogradGeometry] = WinogradGeometry,
+) -> Estimate:
     """Predict the time of one layer.
+
+    Parameters
+    ----------
+    geometry : type
+        Sizes of the algorithm.
 
     Returns
     -------
@@ -103,7 +110,12 @@ def estimate(workload: Conv2dWorkload, config: Config, core: Core, threads: int)
     return finish(core, threads, workload, cycles, footprint)
 
 
-def workspace_bytes(workload: Conv2dWorkload, config: Config, threads: int) -> int:
+def workspace_bytes(
+    workload: Conv2dWorkload,
+    config: BlockedConfig,
+    threads: int,
+    geometry: type[WinogradGeometry] = WinogradGeometry,
+) -> int:
     """Return the size of V and P: of all threads' blocks, or V of the whole batch."""
     geo = geometry(workload, config)
     v, p = geo.v_bytes, geo.p_bytes

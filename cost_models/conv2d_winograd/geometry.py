@@ -5,21 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tvm_blislike.cost_models.conv2d_winograd.config import FLAT, BlockedConfig
 from tvm_blislike.cost_models.conv_geometry import ConvGeometry
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import block_of
-from tvm_blislike.model.workload import Conv2dWorkload
-
-# Blocks of tiles outermost; or channels outermost, all tiles of the image transformed first.
-TILES = "tiles"
-CHANNELS = "channels"
-# Patches transformed in one pass; by default rows first, then columns.
-FLAT = "flat"
 
 # Channels of an NHWC image that are transformed together, whole vectors of any width.
 NHWC_BLOCK = 16
-ONE_D = "conv2d_winograd_1d"
-TWO_D = "conv2d_winograd"
 
 
 def matrices_elements(points: int, tiles: int, channels: int, lanes: int) -> int:
@@ -39,6 +30,8 @@ class WinogradGeometry(ConvGeometry):
     tiles, `mc` tiles altogether; its products are `mc` x `nc` matrices, one for each of the
     `points`. Tiles beyond the image, which make the last block whole, compute on zeros.
     """
+
+    config: BlockedConfig
 
     @property
     def patch_h(self) -> int:
@@ -104,6 +97,11 @@ class WinogradGeometry(ConvGeometry):
     def steps(self) -> int:
         """Steps of k in a product: what one micro-kernel call sums over."""
         return self.workload.ci
+
+    @property
+    def sums_rows(self) -> bool:
+        """Whether a product sums over kernel rows besides channels."""
+        return False
 
     @property
     def v_rows(self) -> int:
@@ -184,82 +182,3 @@ class WinogradGeometry(ConvGeometry):
         """Shape of the transformed weights: (chunks, patch_h, patch_w, panels, ci, nr)."""
         inner = (self.panels, self.workload.ci, self.config.nr)
         return (self.chunks, self.patch_h, self.patch_w, *inner)
-
-
-@dataclass(frozen=True)
-class Winograd1dGeometry(WinogradGeometry):
-    """Sizes where only the width is transformed: a tile is `tile_w` outputs of one row.
-
-    A product sums over kernel rows and channels, so V holds kh - 1 rows of tiles more than the
-    block has. With `Config.ring`, that many blocks, one below the other, are a strip: their rows
-    of V lie in a ring, and each is transformed once per strip.
-    """
-
-    @property
-    def patch_h(self) -> int:
-        """No points along the height."""
-        return 1
-
-    @property
-    def ring(self) -> bool:
-        """Whether blocks find rows of V that the block above has transformed."""
-        return self.config.ring > 0
-
-    @property
-    def strip(self) -> int:
-        """Blocks in a strip."""
-        return max(1, self.config.ring)
-
-    @property
-    def strips(self) -> int:
-        """Strips along the height."""
-        return math.ceil(self.tiles_h / (self.block_h * self.strip))
-
-    @property
-    def blocks_h(self) -> int:
-        """Blocks along the height; strips are whole."""
-        return self.strips * self.strip
-
-    @property
-    def parts_h(self) -> int:
-        """Parts of the height that threads can compute independently."""
-        return self.strips
-
-    @property
-    def rows(self) -> int:
-        """Rows of a block that products keep apart: in a ring, no block of C may cross its end."""
-        return self.block_h if self.ring else 1
-
-    @property
-    def steps(self) -> int:
-        """Steps of k in a product: kernel rows times channels."""
-        return self.workload.kh * self.workload.ci
-
-    @property
-    def v_rows(self) -> int:
-        """Rows of the transformed input of a block, each `block_w` tiles, one per tile."""
-        return (self.block_h + self.workload.kh - 1) * self.block_w
-
-    @property
-    def input_work(self) -> float:
-        """Vectors that a block's input transform loads, stores or computes, per vector of ci."""
-        halo = (self.workload.kh - 1) / self.strip
-        return 2.0 * (self.block_h + halo) * self.block_w * self.points
-
-    @property
-    def output_work(self) -> float:
-        """Vectors that a block's output transform loads, stores or computes, per vector of co."""
-        return 1.5 * self.tiles * (self.points + self.config.tile_w)
-
-    @property
-    def packed_shape(self) -> tuple[int, ...]:
-        """Shape of the transformed weights: (chunks, patch_w, panels, kh, ci, nr)."""
-        w = self.workload
-        return (self.chunks, self.patch_w, self.panels, w.kh, w.ci, self.config.nr)
-
-
-def geometry(workload: Conv2dWorkload, config: Config) -> WinogradGeometry:
-    """Return the sizes of a Winograd config, of one or of two dimensions."""
-    return (Winograd1dGeometry if config.implementation == ONE_D else WinogradGeometry)(
-        workload, config
-    )

@@ -1,4 +1,4 @@
-"""Every configuration of the Winograd convolutions, of two dimensions and of one.
+"""Every configuration of the Winograd convolution, and what other ones have of it.
 
 The parallel loop is no axis: it follows from the loop order ("tiles": blocks, "channels": chunks)
 unless the images of a batch go to the threads. Neither is a prefetch distance: `prefetch` asks for
@@ -10,81 +10,73 @@ from __future__ import annotations
 import itertools
 import math
 
-from tvm_blislike.cost_models.conv2d_winograd.candidates import BLOCK_ROWS, RING_ROWS, sizes
-from tvm_blislike.cost_models.conv2d_winograd.geometry import (
+from tvm_blislike.cost_models.conv2d_winograd.candidates import BLOCK_ROWS, sizes
+from tvm_blislike.cost_models.conv2d_winograd.config import (
     CHANNELS,
     FLAT,
-    ONE_D,
     TILES,
-    TWO_D,
-    geometry,
+    BlockedConfig,
+    WinogradConfig,
 )
+from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernels_for
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import block_of, preferred
 from tvm_blislike.model.space import Axis, Space, Value, divisors, even_parts, single, unrolls
 from tvm_blislike.model.workload import Conv2dWorkload
 
 # Outputs per tile and axis.
-_TILE_SIZES = range(2, 7)
+TILE_SIZES = range(2, 7)
 
 
 def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
     """Return the choices of `conv2d_winograd`: F(m, r), blocks, chunks, order and passes."""
     w = workload
-    tiles = list(itertools.product(*(sizes(r, w.types.acc, _TILE_SIZES) for r in (w.kh, w.kw))))
+    tiles = list(itertools.product(*(sizes(r, w.types.acc, TILE_SIZES) for r in (w.kh, w.kw))))
     # A kernel of one row or column takes one pass anyhow.
     passes = ("", FLAT) if min(w.kh, w.kw) > 1 else ("",)
     own = (
         single("loop_order", lambda _: (TILES, CHANNELS)),
         single("transform", lambda _: passes),
     )
-    return _space(TWO_D, w, core, tiles, own)
+    return blocks_space(WinogradConfig(), w, core, tiles, own)
 
 
-def space_1d(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
-    """Return the choices of `conv2d_winograd_1d`: F(m, r), blocks, chunks and rings."""
-    w = workload
-    tiles: list[Value] = [(1, tile_w) for tile_w in sizes(w.kw, w.types.acc, _TILE_SIZES)]
-
-    def rings(c: Config) -> list[int]:
-        blocks = math.ceil(w.oh / c.oh_block)
-        return [0, *(strip for strip in even_parts(blocks) if strip > 1)]
-
-    return _space(ONE_D, w, core, tiles, (single("ring", rings),))
-
-
-def _space(
-    name: str, workload: Conv2dWorkload, core: Core, tiles: list[Value], own: tuple[Axis, ...]
+def blocks_space(
+    start: BlockedConfig,
+    workload: Conv2dWorkload,
+    core: Core,
+    tiles: list[Value],
+    own: tuple[Axis, ...],
+    geometry: type[WinogradGeometry] = WinogradGeometry,
 ) -> Space:
     """Return a space with axes of its own between those of blocks and those of the products."""
     w, lanes = workload, core.lanes(workload.types.acc)
     layouts = preferred(w.ci, 1, lanes), preferred(w.co, 1, lanes)
 
-    def rows(c: Config) -> list[int]:
+    def rows(c: BlockedConfig) -> list[int]:
         tiles_h = math.ceil(w.oh / c.tile_h)
-        usual = (r for r in {*BLOCK_ROWS, *RING_ROWS} if r <= tiles_h)
+        usual = (r for r in BLOCK_ROWS if r <= tiles_h)
         return sorted({*even_parts(tiles_h), *usual})
 
-    def blocks(c: Config) -> list[int]:
+    def blocks(c: BlockedConfig) -> list[int]:
         return [c.oh_block * width for width in even_parts(math.ceil(w.ow / c.tile_w))]
 
-    def kernels(c: Config) -> list[Value]:
+    def kernels(c: BlockedConfig) -> list[Value]:
         row_tiles = geometry(w, c).row_tiles
         # Lanes of the last panel may be empty where those of the last vector are as well.
         most = lanes if w.co % lanes else 1
         offered = (k for k in kernels_for(core, w.types) if -w.co % k.nr < most)
         return [(k.mr, k.nr) for k in offered if k.mr <= row_tiles]
 
-    def chunks(c: Config) -> list[int]:
+    def chunks(c: BlockedConfig) -> list[int]:
         panels = math.ceil(w.co / c.nr)
         # The last panel of an NHWC image is in the same chunk as all others.
         counts = divisors(panels) if block_of(c.out_layout) else [panels]
         return [count * c.nr for count in counts]
 
     return Space(
-        Config(name, kc=w.ci, loop_order=TILES, data_layout=layouts[0], out_layout=layouts[1]),
+        start.with_fields(data_layout=layouts[0], out_layout=layouts[1]),
         (
             Axis("tile", ("tile_h", "tile_w"), lambda _: tiles),
             single("oh_block", rows),

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 from tvm_blislike.cost_models.cache_blocking import cache_blocking
 from tvm_blislike.cost_models.data_types import missing, most_steps
+from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.geometry import B_OUTSIDE, IN_PLACE, LOOP_ORDERS, PACKED
 from tvm_blislike.cost_models.roofline import l2_bytes
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import GemmWorkload
 
 # Rows up to which a product runs at the speed of memory.
@@ -32,7 +32,7 @@ def applies(workload: GemmWorkload, core: Core) -> str:
     return missing(workload, core)
 
 
-def configs(workload: GemmWorkload, core: Core, threads: int) -> Iterator[Config]:
+def configs(workload: GemmWorkload, core: Core, threads: int) -> Iterator[GemmConfig]:
     """Yield the configurations worth estimating."""
     for kernel in kernels_for(core, workload.types):
         widest = math.ceil(workload.n / kernel.lanes) * kernel.lanes
@@ -46,7 +46,7 @@ def configs(workload: GemmWorkload, core: Core, threads: int) -> Iterator[Config
                 yield from dict.fromkeys(_blocked(workload, kernel, order, core, threads))
 
 
-def _few_rows(workload: GemmWorkload, kernel: Microkernel, threads: int) -> Iterator[Config]:
+def _few_rows(workload: GemmWorkload, kernel: Microkernel, threads: int) -> Iterator[GemmConfig]:
     """One pass over B as it lies in memory, which the hardware's prefetchers follow by themselves.
 
     Measured with 205 MB of B on Golden Cove: 1x128 blocks read 12.8 GB/s (24.0 with two threads),
@@ -54,21 +54,20 @@ def _few_rows(workload: GemmWorkload, kernel: Microkernel, threads: int) -> Iter
     """
     if kernel.mr == workload.m:
         tiles = math.ceil(workload.n / kernel.nr)
-        yield Config(
-            "gemm",
+        yield GemmConfig(
             mr=kernel.mr,
             nr=kernel.nr,
             mc=kernel.mr,
             nc=math.ceil(tiles / threads) * kernel.nr,
             kc=_deepest(workload),
             loop_order=B_OUTSIDE,
-            data_layout=IN_PLACE,
+            packing=IN_PLACE,
         )
 
 
 def _blocked(
     workload: GemmWorkload, kernel: Microkernel, order: str, core: Core, threads: int
-) -> Iterator[Config]:
+) -> Iterator[GemmConfig]:
     tiles_m = math.ceil(workload.m / kernel.mr)
     tiles_n = math.ceil(workload.n / kernel.nr)
     for kc in _depths(workload, kernel, order, core, threads):
@@ -76,16 +75,15 @@ def _blocked(
         for parallel_m in (True, False) if threads > 1 else (True,):
             block_m = _block(tiles_m, most_m, threads if parallel_m else 1)
             block_n = _block(tiles_n, most_n, 1 if parallel_m else threads)
-            for data_layout in packings(workload, kernel.mr, kc):
-                yield Config(
-                    "gemm",
+            for packing in packings(workload, kernel.mr, kc):
+                yield GemmConfig(
                     mr=kernel.mr,
                     nr=kernel.nr,
                     mc=block_m * kernel.mr,
                     nc=block_n * kernel.nr,
                     kc=kc,
                     loop_order=order,
-                    data_layout=data_layout,
+                    packing=packing,
                     prefetch=1,
                 )
 

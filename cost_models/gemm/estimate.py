@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 
 from tvm_blislike.cost_models.data_types import sum_dtype
+from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.geometry import A_OUTSIDE, B_OUTSIDE, GemmGeometry
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
@@ -30,7 +31,6 @@ from tvm_blislike.cost_models.roofline import (
 )
 from tvm_blislike.hardware import Core, dtype_bits
 from tvm_blislike.microkernels import Microkernel, kernel_of
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.estimate import Estimate, Placed
 from tvm_blislike.model.workload import GemmWorkload
 
@@ -40,7 +40,7 @@ EXPOSED = 0.3
 PACK_CYCLES = (3.0, 6.0)
 
 
-def estimate(workload: GemmWorkload, config: Config, core: Core, threads: int) -> Estimate:
+def estimate(workload: GemmWorkload, config: GemmConfig, core: Core, threads: int) -> Estimate:
     """Predict the time of one product.
 
     Returns
@@ -61,7 +61,7 @@ def estimate(workload: GemmWorkload, config: Config, core: Core, threads: int) -
     return finish(core, threads, workload, cycles, _footprint(geo, core, threads))
 
 
-def workspace_bytes(workload: GemmWorkload, config: Config, threads: int) -> int:
+def workspace_bytes(workload: GemmWorkload, config: GemmConfig, threads: int) -> int:
     """Return the size of packed blocks of A and of partial sums."""
     geo = GemmGeometry(workload, config)
     block = geo.block_m * config.mr * geo.kc if geo.packs(geo.kc) else 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.parallel import Divisible
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import GemmWorkload
 
 B_OUTSIDE = "B3A2C0"
@@ -28,7 +28,7 @@ class GemmGeometry(Divisible):
     """
 
     workload: GemmWorkload
-    config: Config
+    config: GemmConfig
 
     @property
     def tiles_m(self) -> int:
@@ -85,7 +85,7 @@ class GemmGeometry(Divisible):
 
         A single step of k is always copied: a column of A has no unit stride.
         """
-        return self.config.data_layout == PACKED or steps == 1
+        return self.config.packing == PACKED or steps == 1
 
     def calls_per_panel(self) -> int:
         """Micro-kernel calls in a row that share a panel of B (`B_OUTSIDE`) or of A."""

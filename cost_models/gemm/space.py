@@ -6,10 +6,10 @@ import math
 
 from tvm_blislike.cost_models.data_types import most_steps
 from tvm_blislike.cost_models.gemm.candidates import packings
+from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.geometry import LOOP_ORDERS, GemmGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of, kernels_for
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.space import Axis, Space, Value, even_parts, single, unrolls
 from tvm_blislike.model.workload import GemmWorkload
 
@@ -23,11 +23,11 @@ def space(workload: GemmWorkload, core: Core, threads: int) -> Space:
     """Return the choices of block, blocking, loop order, packing, prefetching and threads."""
     w = workload
 
-    def kernels(_: Config) -> list[Value]:
+    def kernels(_: GemmConfig) -> list[Value]:
         offered = kernels_for(core, w.types)
         return [(k.mr, k.nr) for k in offered if k.mr <= w.m and k.nr < w.n + k.lanes]
 
-    def depths(_: Config) -> list[int]:
+    def depths(_: GemmConfig) -> list[int]:
         fewest = math.ceil(w.k / most_steps(w.types))
         blocks = range(fewest, math.ceil(w.k / _LEAST_KC) + 1)
         return sorted({math.ceil(w.k / count) for count in blocks})
@@ -35,21 +35,21 @@ def space(workload: GemmWorkload, core: Core, threads: int) -> Space:
     def parts(size: int, tile: int) -> list[int]:
         return [tiles * tile for tiles in even_parts(math.ceil(size / tile))]
 
-    def distances(c: Config) -> tuple[int, ...]:
+    def distances(c: GemmConfig) -> tuple[int, ...]:
         if not c.prefetch or _kernel(c, w, core).isa.lane_operand:
             return (0,)
         # At least a step: shorter distances make the same code.
         return tuple(d for d in _DISTANCES if d == 0 or d >= c.nr * w.types.b_bytes)
 
     return Space(
-        Config("gemm"),
+        GemmConfig(),
         (
             Axis("block", ("mr", "nr"), kernels),
             single("loop_order", lambda _: LOOP_ORDERS),
             single("kc", depths),
             single("mc", lambda c: parts(w.m, c.mr)),
             single("nc", lambda c: parts(w.n, c.nr)),
-            single("data_layout", lambda c: packings(w, c.mr, c.kc), "packing of A"),
+            single("packing", lambda c: packings(w, c.mr, c.kc), "packing of A"),
             single("unroll", lambda c: unrolls(c.kc) if _unrolls(c, w, core) else (4,)),
             single("prefetch", lambda _: (0, 1)),
             single("prefetch_bytes", distances),
@@ -58,11 +58,11 @@ def space(workload: GemmWorkload, core: Core, threads: int) -> Space:
     )
 
 
-def _kernel(config: Config, workload: GemmWorkload, core: Core) -> Microkernel:
+def _kernel(config: GemmConfig, workload: GemmWorkload, core: Core) -> Microkernel:
     return kernel_of(core, config.mr, config.nr, workload.types)
 
 
-def _unrolls(config: Config, workload: GemmWorkload, core: Core) -> bool:
-    """Whether the k loop follows `Config.unroll`."""
+def _unrolls(config: GemmConfig, workload: GemmWorkload, core: Core) -> bool:
+    """Whether the k loop follows `unroll`."""
     kernel = _kernel(config, workload, core)
     return kernel.loads_a_vectors or not kernel.isa.lane_operand

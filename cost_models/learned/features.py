@@ -8,6 +8,7 @@ be left out: names that a candidate lacks count as 0.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Sequence
@@ -23,12 +24,6 @@ from tvm_blislike.model.workload import Workload
 
 # To be raised when a name below gets another meaning: models of other numbers are refused.
 FEATURES = 2
-# Fields of a configuration that are names.
-_NAMES = (
-    *("implementation", "loop_order", "parallel", "packing", "columns", "transform"),
-    *("data_layout", "out_layout"),
-)
-_NUMBERS = ("mr", "tile_h", "tile_w", "oh_block", "ring", "prefetch")
 
 
 @dataclass(frozen=True)
@@ -113,12 +108,12 @@ def _shape(workload: Workload) -> dict[str, float]:
 
 def _blocks(config: Config, lanes: int) -> dict[str, float]:
     """Return the blocks of a configuration, and its names as 1 each."""
-    named = {name: re.sub(r"\d+c$", "c", getattr(config, name)) for name in _NAMES}
+    fields = dataclasses.asdict(config)
+    named = {n: re.sub(r"\d+c$", "c", v) for n, v in fields.items() if isinstance(v, str)}
     return {
-        **{name: float(getattr(config, name)) for name in _NUMBERS},
+        **{name: float(value) for name, value in fields.items() if name not in named},
         "vectors": config.nr / lanes,
         "accumulators": config.mr * config.nr / lanes,
-        **{f"log2 {name}": _log2(getattr(config, name)) for name in ("mc", "nc", "kc")},
         **{f"{name}={value}": 1.0 for name, value in named.items() if value},
     }
 

@@ -23,7 +23,6 @@ Channels that do not fill a vector (NHWC) are swept in narrower vectors: 57 = 3 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,19 +30,19 @@ from tvm import te, tirx
 
 from tvm_blislike.cost_models.conv2d_depthwise import candidates
 from tvm_blislike.cost_models.conv2d_depthwise import estimate as model
+from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import DepthwiseGeometry
 from tvm_blislike.cost_models.conv2d_depthwise.space import space
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import block_of, shape_in, spatial_axis
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import padded, stage
 from tvm_blislike.schedules.conv2d_depthwise.schedule import schedule
 
-NAME = "conv2d_depthwise"
 
-
-def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) -> np.ndarray:
+def pack_weights(
+    workload: Conv2dWorkload, config: DepthwiseConfig, weights: np.ndarray
+) -> np.ndarray:
     """Pack OIHW weights vector by vector; lanes without a channel hold zeros.
 
     Parameters
@@ -65,7 +64,9 @@ def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) 
     return np.ascontiguousarray(packed).reshape(geo.packed_shape)
 
 
-def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor) -> te.Tensor:
+def pack_weights_te(
+    workload: Conv2dWorkload, config: DepthwiseConfig, weights: te.Tensor
+) -> te.Tensor:
     """`pack_weights` as a TE stage, for weights that are not known at compile time."""
     geo = DepthwiseGeometry(workload, config)
 
@@ -81,7 +82,7 @@ def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor
 
 
 def compute(
-    workload: Conv2dWorkload, config: Config, data: te.Tensor, packed: te.Tensor
+    workload: Conv2dWorkload, config: DepthwiseConfig, data: te.Tensor, packed: te.Tensor
 ) -> te.Tensor:
     """Define the convolution.
 
@@ -173,10 +174,11 @@ def _channel_index(
 
 
 IMPLEMENTATION = Template(
-    name=NAME,
+    name="conv2d_depthwise",
     kind="conv2d",
+    config_type=DepthwiseConfig,
     applies=candidates.applies,
-    configs=partial(candidates.configs, NAME),
+    configs=candidates.configs,
     estimate=model.estimate,
     workspace_bytes=model.workspace_bytes,
     pack=pack_weights,
@@ -184,5 +186,5 @@ IMPLEMENTATION = Template(
     compute=compute,
     schedule=schedule,
     relaid=candidates.relaid,
-    every=partial(space, NAME, relaid=True),
+    every=space,
 )

@@ -6,9 +6,9 @@ from typing import Any
 
 from tvm import s_tir
 
+from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import DepthwiseGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.directives import Apart, Border, ByInput, Edge, Named, Vector, WriteOut
 from tvm_blislike.model.layouts import block_of
 from tvm_blislike.model.marks import STAGE
@@ -20,7 +20,7 @@ from tvm_blislike.schedules.common import (
 
 
 def schedule(
-    sch: s_tir.Schedule, workload: Conv2dWorkload, config: Config, core: Core, threads: int
+    sch: s_tir.Schedule, workload: Conv2dWorkload, config: DepthwiseConfig, core: Core, threads: int
 ) -> None:
     """Schedule a PrimFunc made of `compute` and whatever was fused behind it.
 

@@ -35,10 +35,10 @@ from tvm import te, tirx
 
 from tvm_blislike.cost_models.conv2d_direct import candidates
 from tvm_blislike.cost_models.conv2d_direct import estimate as model
+from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.cost_models.conv2d_direct.space import space
 from tvm_blislike.cost_models.data_types import sum_dtype
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import shape_in, spatial_axis
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import Conv2dWorkload
@@ -46,7 +46,7 @@ from tvm_blislike.schedules.common import padded, stage
 from tvm_blislike.schedules.conv2d_direct.schedule import schedule
 
 
-def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) -> np.ndarray:
+def pack_weights(workload: Conv2dWorkload, config: DirectConfig, weights: np.ndarray) -> np.ndarray:
     """Pack OIHW weights into micro-kernel panels; lanes without a channel hold zeros.
 
     Parameters
@@ -70,7 +70,9 @@ def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) 
     return np.ascontiguousarray(packed).reshape(geo.packed_shape)
 
 
-def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor) -> te.Tensor:
+def pack_weights_te(
+    workload: Conv2dWorkload, config: DirectConfig, weights: te.Tensor
+) -> te.Tensor:
     """`pack_weights` as a TE stage, for weights that are not known at compile time."""
     geo = DirectGeometry(workload, config)
 
@@ -84,7 +86,7 @@ def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor
 
 
 def compute(
-    workload: Conv2dWorkload, config: Config, data: te.Tensor, packed: te.Tensor
+    workload: Conv2dWorkload, config: DirectConfig, data: te.Tensor, packed: te.Tensor
 ) -> te.Tensor:
     """Define the convolution.
 
@@ -182,6 +184,7 @@ def _group_of(index: Any, size: int, groups: int) -> tuple[Any, Any]:
 IMPLEMENTATION = Template(
     name="conv2d_direct",
     kind="conv2d",
+    config_type=DirectConfig,
     applies=candidates.applies,
     configs=candidates.configs,
     estimate=model.estimate,

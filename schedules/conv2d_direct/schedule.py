@@ -7,10 +7,10 @@ from typing import Any
 
 from tvm import s_tir
 
+from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.directives import Border, Edge, Named, NextWeights, Vector
 from tvm_blislike.model.layouts import block_of, spatial_axis
 from tvm_blislike.model.marks import STAGE
@@ -30,7 +30,7 @@ _ROWS = ("mh", "mw")
 def schedule(
     sch: s_tir.Schedule,
     workload: Conv2dWorkload,
-    config: Config,
+    config: DirectConfig,
     core: Core,
     threads: int,
 ) -> None:

@@ -18,18 +18,19 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from tvm_blislike.cost_models.conv2d_depthwise import candidates
+from tvm_blislike.cost_models.conv2d_depthwise.candidates import configs
 from tvm_blislike.cost_models.conv2d_depthwise.space import space
+from tvm_blislike.cost_models.conv2d_grouped.candidates import applies
+from tvm_blislike.cost_models.conv2d_grouped.config import GroupedConfig
 from tvm_blislike.schedules.conv2d_depthwise import definition as conv2d_depthwise
-
-NAME = "conv2d_grouped"
 
 IMPLEMENTATION = replace(
     conv2d_depthwise.IMPLEMENTATION,
-    name=NAME,
-    applies=candidates.applies_grouped,
-    configs=partial(candidates.configs, NAME),
+    name="conv2d_grouped",
+    config_type=GroupedConfig,
+    applies=applies,
+    configs=partial(configs, config_type=GroupedConfig),
     # The lanes of a vector belong to several groups, in blocks only.
     relaid=lambda *_: (),
-    every=partial(space, NAME, relaid=False),
+    every=partial(space, config_type=GroupedConfig, relaid=False),
 )

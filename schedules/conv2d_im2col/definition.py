@@ -34,16 +34,16 @@ from tvm import te, tirx
 
 from tvm_blislike.cost_models.conv2d_im2col import candidates
 from tvm_blislike.cost_models.conv2d_im2col import estimate as model
+from tvm_blislike.cost_models.conv2d_im2col.config import Im2colConfig
 from tvm_blislike.cost_models.conv2d_im2col.geometry import Im2colGeometry
 from tvm_blislike.cost_models.conv2d_im2col.space import space
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import stage
 from tvm_blislike.schedules.conv2d_im2col.schedule import schedule
 
 
-def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) -> np.ndarray:
+def pack_weights(workload: Conv2dWorkload, config: Im2colConfig, weights: np.ndarray) -> np.ndarray:
     """Pack OIHW weights into panels [tile][k][filters]; zeros stand in for missing filters."""
     geo = Im2colGeometry(workload, config)
     tiles, k, size = geo.packed_shape
@@ -52,7 +52,9 @@ def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) 
     return np.ascontiguousarray(rows.reshape(tiles, size, k).transpose(0, 2, 1))
 
 
-def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor) -> te.Tensor:
+def pack_weights_te(
+    workload: Conv2dWorkload, config: Im2colConfig, weights: te.Tensor
+) -> te.Tensor:
     """`pack_weights` as a TE stage, for weights that are not known at compile time."""
     geo = Im2colGeometry(workload, config)
     kw, taps = workload.kw, geo.taps
@@ -66,7 +68,7 @@ def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor
 
 
 def compute(
-    workload: Conv2dWorkload, config: Config, data: te.Tensor, packed: te.Tensor
+    workload: Conv2dWorkload, config: Im2colConfig, data: te.Tensor, packed: te.Tensor
 ) -> te.Tensor:
     """Define the convolution.
 
@@ -177,6 +179,7 @@ def _channel(geo: Im2colGeometry, image: Any, channel: Any) -> tuple[Any, Any]:
 IMPLEMENTATION = Template(
     name="conv2d_im2col",
     kind="conv2d",
+    config_type=Im2colConfig,
     applies=candidates.applies,
     configs=candidates.configs,
     estimate=model.estimate,

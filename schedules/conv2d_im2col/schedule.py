@@ -7,11 +7,11 @@ from typing import Any
 
 from tvm import s_tir
 
+from tvm_blislike.cost_models.conv2d_im2col.config import Im2colConfig
 from tvm_blislike.cost_models.conv2d_im2col.geometry import BATCH, FILTERS, PIXELS, Im2colGeometry
 from tvm_blislike.cost_models.conv2d_im2col.slicing import INPUT_STATIONARY
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.directives import (
     AskOnce,
     Edge,
@@ -37,7 +37,7 @@ from tvm_blislike.schedules.common import (
 def schedule(
     sch: s_tir.Schedule,
     workload: Conv2dWorkload,
-    config: Config,
+    config: Im2colConfig,
     core: Core,
     threads: int,
 ) -> None:
@@ -133,7 +133,7 @@ def _place_packing(
 ) -> None:
     """Copy the windows of a block of rows and a set of channels, channel by channel.
 
-    Each tap's copy of a row is loaded by itself, at an unaligned address, or (`Config.packing`) the
+    Each tap's copy of a row is loaded by itself, at an unaligned address, or (`config.packing`) the
     taps of a row of the kernel are shifted out of two vectors that are loaded once.
     """
     w, panels = geo.workload, marked["panels"]

@@ -25,7 +25,7 @@ Channels that fill no vectors (NHWC: 24, 57) are transformed in blocks of 16 of 
 narrower, V has as many columns as there are channels, and only panels of weights are filled up with
 zeros: 1.6 to 2.5 times as fast as direct convolution from 8 channels on (`cost_models`).
 
-`Config.transform` = "flat" transforms a patch in one pass (`winograd_programs`): no more additions,
+`WinogradConfig.transform` = "flat" transforms a patch in one pass (`programs`): no more additions,
 but all points alive at once. One core with 32 vector registers, 64 channels of 56x56 and 128 of
 28x28: F(2, 3), 16 points, is 1 and 4 % faster than pass by pass, F(4, 3), 36 points, 1 and 3 %
 slower, F(6, 3), 64 points, 17 and 11 % slower; compiling takes up to four times as long. Hence the
@@ -56,9 +56,9 @@ from tvm import te, tirx
 
 from tvm_blislike.cost_models.conv2d_winograd import candidates
 from tvm_blislike.cost_models.conv2d_winograd import estimate as model
+from tvm_blislike.cost_models.conv2d_winograd.config import WinogradConfig
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
 from tvm_blislike.cost_models.conv2d_winograd.space import space
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import block_of, shape_in
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import Conv2dWorkload
@@ -69,7 +69,9 @@ from tvm_blislike.schedules.conv2d_winograd.transforms import Transforms, transf
 from tvm_blislike.schedules.conv2d_winograd.transforms import error_bound as transforms_error
 
 
-def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) -> np.ndarray:
+def pack_weights(
+    workload: Conv2dWorkload, config: WinogradConfig, weights: np.ndarray
+) -> np.ndarray:
     """Transform OIHW weights and cut them into panels: `WinogradGeometry.packed_shape`."""
     geo = WinogradGeometry(workload, config)
     rows, columns = _transforms(workload, config)
@@ -80,7 +82,9 @@ def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) 
     return np.ascontiguousarray(panels.transpose(3, 0, 1, 4, 2, 5))
 
 
-def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor) -> te.Tensor:
+def pack_weights_te(
+    workload: Conv2dWorkload, config: WinogradConfig, weights: te.Tensor
+) -> te.Tensor:
     """`pack_weights` as TE stages, for weights that are not known at compile time."""
     geo = WinogradGeometry(workload, config)
     rows, columns = _transforms(workload, config)
@@ -104,7 +108,7 @@ def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor
     return te.compute(geo.packed_shape, value, name="packed_weights")
 
 
-def error_bound(workload: Conv2dWorkload, config: Config) -> float:
+def error_bound(workload: Conv2dWorkload, config: WinogradConfig) -> float:
     """Return the error to expect relative to the largest output (`winograd_transforms`)."""
     w = workload
     return _error_bound(config.tile_h, config.tile_w, w.kh, w.kw, w.ci, w.types.acc)
@@ -115,13 +119,13 @@ def _error_bound(tile_h: int, tile_w: int, kh: int, kw: int, ci: int, dtype: str
     return transforms_error(transform(tile_h, kh), transform(tile_w, kw), ci, dtype)
 
 
-def _transforms(workload: Conv2dWorkload, config: Config) -> tuple[Transforms, Transforms]:
+def _transforms(workload: Conv2dWorkload, config: WinogradConfig) -> tuple[Transforms, Transforms]:
     """Return the transforms along the height and along the width."""
     return transform(config.tile_h, workload.kh), transform(config.tile_w, workload.kw)
 
 
 def compute(
-    workload: Conv2dWorkload, config: Config, data: te.Tensor, packed: te.Tensor
+    workload: Conv2dWorkload, config: WinogradConfig, data: te.Tensor, packed: te.Tensor
 ) -> te.Tensor:
     """Define the convolution.
 
@@ -261,6 +265,7 @@ def _output_transform(geo: WinogradGeometry, products: te.Tensor) -> te.Tensor:
 IMPLEMENTATION = Template(
     name="conv2d_winograd",
     kind="conv2d",
+    config_type=WinogradConfig,
     applies=candidates.applies,
     configs=candidates.configs,
     estimate=model.estimate,

@@ -6,14 +6,10 @@ from typing import Any
 
 from tvm import s_tir
 
-from tvm_blislike.cost_models.conv2d_winograd.geometry import (
-    CHANNELS,
-    Winograd1dGeometry,
-    WinogradGeometry,
-)
+from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, WinogradConfig
+from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.directives import (
     AskOnce,
     Edge,
@@ -38,7 +34,7 @@ from tvm_blislike.schedules.common import (
 def schedule(
     sch: s_tir.Schedule,
     workload: Conv2dWorkload,
-    config: Config,
+    config: WinogradConfig,
     core: Core,
     threads: int,
 ) -> None:
@@ -96,8 +92,7 @@ def schedule_products(
     """One GEMM per point: panels of weights outside, groups of mr tiles inside."""
     products, acc, config = marked["products"], marked["acc"], geo.config
     sch.compute_at(products, place, preserve_unit_loops=True)
-    one_d = isinstance(geo, Winograd1dGeometry)
-    point_axis = len(sch.get(products).writes[0].source.shape) - (5 if one_d else 4)
+    point_axis = len(sch.get(products).writes[0].source.shape) - 4 - geo.sums_rows
     align_rows(sch, products, point_axis, geo.lanes)
     *_, row, t, j = sch.get_loops(products)
     group, i = sch.split(t, [None, config.mr])
@@ -111,7 +106,7 @@ def schedule_products(
     if config.prefetch:
         # The next panel; where a call runs over kernel rows, each asks for its own part.
         around, apart = (row, geo.rows) if geo.rows > 1 else (group, calls)
-        axis, elements = -4 if one_d else -3, geo.workload.ci * config.nr
+        axis, elements = -3 - geo.sums_rows, geo.workload.ci * config.nr
         NextPanel(1, axis, step=1, calls=apart, elements=elements).on(sch, around)
     FreshRegisters(kernel.isa.name).on(sch, group)
     sch.compute_at(acc, group, preserve_unit_loops=True)
@@ -119,8 +114,7 @@ def schedule_products(
 
 def tensorize(sch: s_tir.Schedule, acc: Any, geo: WinogradGeometry, kernel: Microkernel) -> None:
     """Zero a block of products in registers and sum over all channels of a kernel row by a call."""
-    one_d = isinstance(geo, Winograd1dGeometry)
-    i, j, *rows, k = sch.get_loops(acc)[-(4 if one_d else 3) :]
+    i, j, *rows, k = sch.get_loops(acc)[-3 - geo.sums_rows :]
     config = geo.config
     sch.reorder(*rows, k, i, j)
     sch.unannotate(acc, STAGE)

@@ -11,7 +11,7 @@ It wins where the weights of the two-dimensional form take longer to arrive than
 
 A row of the image is transformed once and used by all kernel rows: V[point, row and tile, ci] of a
 block has kh - 1 rows more than the block. The sum over ry stays in registers. What becomes of the
-kh - 1 rows is `Config.ring`:
+kh - 1 rows is `Winograd1dConfig.ring`:
 
 - 0: each block transforms its first kh - 1 rows again. All rows of a block are one long row of
   tiles, in which ry is a step of a row; micro-kernel blocks of mr tiles cross from row to row;
@@ -35,34 +35,29 @@ few, so it wins under `--max-workspace` and on cores with small caches.
 from __future__ import annotations
 
 import functools
+from functools import partial
 from typing import Any
 
 import numpy as np
-from tvm import s_tir, te, tirx
+from tvm import te, tirx
 
-from tvm_blislike.cost_models.conv2d_winograd import candidates
 from tvm_blislike.cost_models.conv2d_winograd import estimate as model
-from tvm_blislike.cost_models.conv2d_winograd.geometry import Winograd1dGeometry
-from tvm_blislike.cost_models.conv2d_winograd.space import space_1d
-from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import kernel_of
-from tvm_blislike.model.config import Config
-from tvm_blislike.model.directives import AskOnce, Named, Ring, Vector, WriteOut
+from tvm_blislike.cost_models.conv2d_winograd_1d import candidates
+from tvm_blislike.cost_models.conv2d_winograd_1d.config import Winograd1dConfig
+from tvm_blislike.cost_models.conv2d_winograd_1d.geometry import Winograd1dGeometry
+from tvm_blislike.cost_models.conv2d_winograd_1d.space import space
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import Conv2dWorkload
-from tvm_blislike.schedules.common import align_rows, fuse_epilogue, stage, stages
+from tvm_blislike.schedules.common import stage
 from tvm_blislike.schedules.conv2d_winograd.passes import one_pass, transform
-from tvm_blislike.schedules.conv2d_winograd.schedule import (
-    parallelize,
-    schedule_products,
-    tensorize,
-    tile_epilogue,
-)
 from tvm_blislike.schedules.conv2d_winograd.transforms import error_bound as transforms_error
 from tvm_blislike.schedules.conv2d_winograd.transforms import matrices
+from tvm_blislike.schedules.conv2d_winograd_1d.schedule import schedule
 
 
-def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) -> np.ndarray:
+def pack_weights(
+    workload: Conv2dWorkload, config: Winograd1dConfig, weights: np.ndarray
+) -> np.ndarray:
     """Transform the rows of OIHW weights: `Winograd1dGeometry.packed_shape`."""
     geo = Winograd1dGeometry(workload, config)
     g = np.array(transform(config.tile_w, workload.kw).g, "float64")
@@ -71,7 +66,9 @@ def pack_weights(workload: Conv2dWorkload, config: Config, weights: np.ndarray) 
     return np.ascontiguousarray(panels.transpose(3, 0, 4, 1, 2, 5))
 
 
-def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor) -> te.Tensor:
+def pack_weights_te(
+    workload: Conv2dWorkload, config: Winograd1dConfig, weights: te.Tensor
+) -> te.Tensor:
     """`pack_weights` as a TE stage, for weights that are not known at compile time."""
     geo = Winograd1dGeometry(workload, config)
     g = transform(config.tile_w, workload.kw).g
@@ -83,7 +80,7 @@ def pack_weights_te(workload: Conv2dWorkload, config: Config, weights: te.Tensor
     return te.compute(geo.packed_shape, value, name="packed_weights")
 
 
-def error_bound(workload: Conv2dWorkload, config: Config) -> float:
+def error_bound(workload: Conv2dWorkload, config: Winograd1dConfig) -> float:
     """Return the error to expect relative to the largest output (`winograd_transforms`)."""
     return _error_bound(config.tile_w, workload.kw, workload.kh * workload.ci)
 
@@ -94,7 +91,7 @@ def _error_bound(tile_w: int, kw: int, terms: int) -> float:
 
 
 def compute(
-    workload: Conv2dWorkload, config: Config, data: te.Tensor, packed: te.Tensor
+    workload: Conv2dWorkload, config: Winograd1dConfig, data: te.Tensor, packed: te.Tensor
 ) -> te.Tensor:
     """Define the convolution; operands and result as for `conv2d_winograd`."""
     geo = Winograd1dGeometry(workload, config)
@@ -175,52 +172,18 @@ def _output_transform(geo: Winograd1dGeometry, products: te.Tensor) -> te.Tensor
     )
 
 
-def schedule(
-    sch: s_tir.Schedule,
-    workload: Conv2dWorkload,
-    config: Config,
-    core: Core,
-    threads: int,
-) -> None:
-    """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
-    kernel = kernel_of(core, config.mr, config.nr, workload.types)
-    geo = Winograd1dGeometry(workload, config)
-    epilogue = fuse_epilogue(sch)
-    marked = stages(sch)
-    loops = tile_epilogue(sch, epilogue, geo, kernel)
-    strip, yb = sch.split(loops["yb"], [None, geo.strip])
-    sch.reorder(strip, loops["xb"], yb)
-    schedule_products(sch, marked, loops["block"], geo, kernel)
-    transformed = marked["transformed"]
-    sch.compute_at(transformed, yb, preserve_unit_loops=True)
-    nu, row, t, channel = sch.get_loops(transformed)[-4:]
-    if geo.ring:
-        q = t
-        Ring(axis=4, rows=geo.v_rows // geo.block_w, step=geo.block_h).on(sch, yb)
-        Named("ring").on(sch, row)
-    else:
-        row, q = sch.split(t, [None, geo.block_w])
-    ib, lane = sch.split(channel, [None, geo.lanes])
-    sch.reorder(row, q, ib, nu, lane)
-    WriteOut().on(sch, nu)
-    AskOnce().on(sch, ib)
-    Vector(kernel.lanes).on(sch, lane)
-    align_rows(sch, transformed, 3, kernel.lanes)
-    parallelize(sch, {**loops, "yb": strip}, geo, threads)
-    tensorize(sch, marked["acc"], geo, kernel)
-
-
 IMPLEMENTATION = Template(
     name="conv2d_winograd_1d",
     kind="conv2d",
-    applies=candidates.applies_1d,
-    configs=candidates.configs_1d,
-    estimate=model.estimate,
-    workspace_bytes=model.workspace_bytes,
+    config_type=Winograd1dConfig,
+    applies=candidates.applies,
+    configs=candidates.configs,
+    estimate=partial(model.estimate, geometry=Winograd1dGeometry),
+    workspace_bytes=partial(model.workspace_bytes, geometry=Winograd1dGeometry),
     pack=pack_weights,
     pack_te=pack_weights_te,
     compute=compute,
     schedule=schedule,
     error_bound=error_bound,
-    every=space_1d,
+    every=space,
 )

@@ -25,16 +25,16 @@ from tvm import te, tirx
 from tvm_blislike.cost_models.data_types import sum_dtype
 from tvm_blislike.cost_models.gemm import candidates
 from tvm_blislike.cost_models.gemm import estimate as model
+from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.geometry import GemmGeometry
 from tvm_blislike.cost_models.gemm.space import space
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.schedules.common import stage
 from tvm_blislike.schedules.gemm.schedule import schedule
 
 
-def pack_b(workload: GemmWorkload, config: Config, b: np.ndarray) -> np.ndarray:
+def pack_b(workload: GemmWorkload, config: GemmConfig, b: np.ndarray) -> np.ndarray:
     """Pack B into micro-panels: (1 or batch, tiles of nr, k, nr); lanes beyond n hold zeros.
 
     Parameters
@@ -52,7 +52,7 @@ def pack_b(workload: GemmWorkload, config: Config, b: np.ndarray) -> np.ndarray:
     return panels
 
 
-def pack_b_te(workload: GemmWorkload, config: Config, b: te.Tensor) -> te.Tensor:
+def pack_b_te(workload: GemmWorkload, config: GemmConfig, b: te.Tensor) -> te.Tensor:
     """`pack_b` as a TE stage, for an operand that is not known at compile time."""
     geo = GemmGeometry(workload, config)
     shared = len(b.shape) == 2
@@ -67,7 +67,7 @@ def pack_b_te(workload: GemmWorkload, config: Config, b: te.Tensor) -> te.Tensor
 
 
 def compute(
-    workload: GemmWorkload, config: Config, data: te.Tensor, packed: te.Tensor
+    workload: GemmWorkload, config: GemmConfig, data: te.Tensor, packed: te.Tensor
 ) -> te.Tensor:
     """Define the product.
 
@@ -156,6 +156,7 @@ def compute(
 IMPLEMENTATION = Template(
     name="gemm",
     kind="gemm",
+    config_type=GemmConfig,
     applies=candidates.applies,
     configs=candidates.configs,
     estimate=model.estimate,

@@ -21,10 +21,10 @@ from typing import Any
 from tvm import s_tir
 
 from tvm_blislike.cost_models.data_types import sum_dtype
+from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.geometry import B_OUTSIDE, GemmGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.directives import Ahead, Border, Edge, LastEdge, Named, NextPanel, Vector
 from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import GemmWorkload
@@ -43,7 +43,7 @@ AHEAD_BYTES = 8192
 def schedule(
     sch: s_tir.Schedule,
     workload: GemmWorkload,
-    config: Config,
+    config: GemmConfig,
     core: Core,
     threads: int,
 ) -> None:
@@ -65,12 +65,12 @@ def schedule(
         _schedule_pack_b(sch, marked["pack_b"], geo, kernel, threads)
 
 
-def _inner(config: Config) -> tuple[str, str]:
+def _inner(config: GemmConfig) -> tuple[str, str]:
     """Loops over tiles inside a block, the inner one last."""
     return ("jr", "ir") if config.loop_order == B_OUTSIDE else ("ir", "jr")
 
 
-def _outer(config: Config, parallel: str) -> list[str]:
+def _outer(config: GemmConfig, parallel: str) -> list[str]:
     """Loops over blocks; what threads divide goes outside."""
     order = ["jc", "pc", "ic"] if config.loop_order == B_OUTSIDE else ["ic", "pc", "jc"]
     if parallel in order:

@@ -19,8 +19,8 @@ from effort import EFFORT
 from emulated_board import Board
 from tvm.script import tirx as T
 
+from tvm_blislike.cost_models.conv2d_im2col.config import Im2colConfig
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules import all_implementations
 
@@ -66,18 +66,14 @@ def test_tiles_that_are_packed_as_they_are_needed_may_be_cut(
     ]
     kernels = []
     for h, w, mr, nr, columns, order in cases:
-        config = Config(
-            "conv2d_im2col",
+        config = Im2colConfig(
             mr=mr,
             nr=nr,
-            unroll=4,
             mc=-(-32 // (nr if columns else mr)) * (nr if columns else mr),
             kc=64,
             loop_order=order,
             packing="tile",
             columns=columns,
-            data_layout="NCHW",
-            out_layout="NCHW",
             oh_block=h,
         )
         workload = Conv2dWorkload(1, 64, h, w, 32, 1, 1)

@@ -18,9 +18,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tvm_blislike.cost_models.conv2d_depthwise import estimate as depthwise
+from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.roofline import FMA_EFFICIENCY, LOAD_EFFICIENCY
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.conv2d_depthwise.definition import IMPLEMENTATION
 
@@ -100,11 +100,9 @@ def test_threads_cost_a_fork_at_most(workload: Conv2dWorkload, core: Core, threa
 # --- one layer by hand: the second depthwise layer of MobileNet-v1's size, tiles of 2x7 --------
 
 LAYER = layer(32, 112)
-CONFIG = Config(
-    "conv2d_depthwise",
+CONFIG = DepthwiseConfig(
     mr=14,
     nr=16,
-    unroll=0,
     loop_order="channels",
     data_layout="NCHW16c",
     out_layout="NCHW16c",

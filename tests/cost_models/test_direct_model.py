@@ -24,6 +24,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tvm_blislike.cost_models.conv2d_direct.candidates import layouts
+from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.roofline import (
     ELEMENT_BESIDE,
     FMA_EFFICIENCY,
@@ -32,7 +33,6 @@ from tvm_blislike.cost_models.roofline import (
     calls_in_flight,
 )
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.conv2d_direct.definition import IMPLEMENTATION
@@ -105,8 +105,7 @@ def test_two_threads_halve_a_large_layer() -> None:
 # --- one layer by hand: the second of ResNet-18, blocks of 1x14 pixels by 32 channels ----------
 
 LAYER = Conv2dWorkload(1, 64, 56, 56, 64, 3, 3, padding=SAME)
-CONFIG = Config(
-    "conv2d_direct",
+CONFIG = DirectConfig(
     mr=14,
     nr=32,
     loop_order="rows",

@@ -18,10 +18,10 @@ from estimates import (
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.geometry import A_OUTSIDE, B_OUTSIDE, IN_PLACE, PACKED
 from tvm_blislike.cost_models.roofline import ELEMENT_BESIDE, FMA_EFFICIENCY, VECTOR_BESIDE
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.schedules.gemm.definition import IMPLEMENTATION
@@ -80,9 +80,7 @@ def test_other_types_are_refused() -> None:
 # --- one product by hand: a 3x3 convolution of ResNet-50 as im2col would give it ----------------
 
 PRODUCT = GemmWorkload(196, 256, 1152)
-CONFIG = Config(
-    "gemm", mr=14, nr=32, mc=98, nc=128, kc=1152, loop_order=B_OUTSIDE, data_layout=IN_PLACE
-)
+CONFIG = GemmConfig(mr=14, nr=32, mc=98, nc=128, kc=1152, loop_order=B_OUTSIDE, packing=IN_PLACE)
 L2 = 2 * 2**20
 
 
@@ -116,7 +114,7 @@ def test_time_of_the_fmas_by_hand() -> None:
 
 
 def test_packing_is_paid_once_per_block_of_columns() -> None:
-    packed = CONFIG.with_fields(data_layout=PACKED)
+    packed = CONFIG.with_fields(packing=PACKED)
     twice = IMPLEMENTATION.estimate(PRODUCT, packed, AVX512, 1).cycles["packing"]
     once = IMPLEMENTATION.estimate(PRODUCT, packed.with_fields(nc=256), AVX512, 1).cycles["packing"]
     assert twice == pytest.approx(2 * once)
@@ -134,7 +132,7 @@ def test_rows_a_way_apart_compete_for_the_first_level() -> None:
     """4 KiB is the size of a way of L1: read in place, no two rows of A keep their lines there."""
 
     def per_step(k: int, layout: str) -> float:
-        config = CONFIG.with_fields(mr=28, nr=16, mc=84, kc=k, data_layout=layout)
+        config = CONFIG.with_fields(mr=28, nr=16, mc=84, kc=k, packing=layout)
         workload = GemmWorkload(196, 256, k)
         return IMPLEMENTATION.estimate(workload, config, AVX512, 1).cycles["L2"] / k
 

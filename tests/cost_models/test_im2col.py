@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from tvm_blislike.cost_models.conv2d_im2col import estimate as im2col
 from tvm_blislike.cost_models.conv2d_im2col import geometry as im2col_geometry
 from tvm_blislike.cost_models.conv2d_im2col.candidates import configs
+from tvm_blislike.cost_models.conv2d_im2col.config import Im2colConfig
 from tvm_blislike.cost_models.conv2d_im2col.geometry import Im2colGeometry
 from tvm_blislike.cost_models.conv2d_im2col.slicing import slicings
 from tvm_blislike.cost_models.roofline import (
@@ -103,7 +104,7 @@ def test_channels_in_a_set_of_the_slicing_analysis_are_on_offer() -> None:
 def test_one_layer_by_hand() -> None:
     """FMAs of whole 8x48 tiles at full speed, and one line of a panel for 16 windows of a tap."""
     workload = Conv2dWorkload(1, 64, 48, 48, 64, 1, 1)
-    config = Config("conv2d_im2col", mr=8, nr=48, mc=64, kc=64, loop_order="IS", oh_block=8)
+    config = Im2colConfig(mr=8, nr=48, mc=64, kc=64, loop_order="IS", oh_block=8)
     cycles = im2col.estimate(workload, config, AVX512, 1).cycles
     fma = workload.macs / 16 / AVX512.fma_per_cycle / FMA_EFFICIENCY
     assert cycles["fma"] == pytest.approx(fma)
@@ -119,7 +120,7 @@ def test_one_layer_by_hand() -> None:
 def test_a_layer_with_filters_in_the_lanes_by_hand() -> None:
     """14x14 pixels are 28 rows of 7: no tile is cut, and every vector is transposed."""
     workload = Conv2dWorkload(1, 64, 14, 14, 96, 1, 1)
-    config = Config("conv2d_im2col", mr=7, nr=48, kc=64, loop_order="IS", oh_block=14)
+    config = Im2colConfig(mr=7, nr=48, kc=64, loop_order="IS", oh_block=14)
     config = config.with_fields(columns="filters", packing="in place")
     cycles = im2col.estimate(workload, config, AVX512, 1).cycles
     fma = workload.macs / 16 / AVX512.fma_per_cycle / FMA_EFFICIENCY
@@ -149,7 +150,7 @@ def test_windows_are_read_in_place(workload: Conv2dWorkload, columns: set[str]) 
 
 def test_groups_are_products_of_their_own() -> None:
     """Four groups take four times what one takes, but for moving images between layouts."""
-    config = Config("conv2d_im2col", mr=8, nr=48, mc=64, kc=64, loop_order="IS", oh_block=8)
+    config = Im2colConfig(mr=8, nr=48, mc=64, kc=64, loop_order="IS", oh_block=8)
     one, four = (
         im2col.estimate(
             Conv2dWorkload(1, 64 * g, 48, 48, 64 * g, 1, 1, groups=g), config, AVX512, 1
@@ -188,7 +189,7 @@ def test_shifts_are_chosen_where_loads_limit() -> None:
 def test_a_shifted_vector_by_hand(name: str, ratio: float) -> None:
     core = Core.named(name)
     kernel = max(kernels_for(core), key=lambda k: k.nr)
-    config = Config("conv2d_im2col", mr=kernel.mr, nr=kernel.nr, oh_block=4, packing="shift")
+    config = Im2colConfig(mr=kernel.mr, nr=kernel.nr, oh_block=4, packing="shift")
     cycles = im2col._copy_cycles(Im2colGeometry(LAYER, config), kernel, core)
     assert cycles == pytest.approx(im2col.COPY_CYCLES * ratio)
 
@@ -210,7 +211,7 @@ def test_nothing_to_shift(workload: Conv2dWorkload) -> None:
 
 
 def test_workspace_is_panels_rows_and_sums() -> None:
-    config = Config("conv2d_im2col", mr=8, nr=48, mc=64, kc=288, loop_order="IS", oh_block=7)
+    config = Im2colConfig(mr=8, nr=48, mc=64, kc=288, loop_order="IS", oh_block=7)
     panels = 4 * 9 * 48 * 288  # 392 pixels are nine tiles
     rows = 4 * 9 * 58 * 4  # 9 rows of 58 for 4 of 32 channels at a time: below 16 KiB
     sums = 4 * 9 * 48 * 64

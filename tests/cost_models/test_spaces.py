@@ -82,7 +82,7 @@ def test_a_space_is_larger_than_the_offer_and_names_nothing_twice(
 
 
 def test_a_template_without_a_space_has_what_it_offers() -> None:
-    offered = [Config("mine", mr=1), Config("mine", mr=2)]
+    offered = [Config(implementation="mine", mr=mr) for mr in (1, 2)]
     unused = lambda *_: None  # noqa: E731
     mine = Template("mine", "gemm", unused, lambda *_: offered, *[unused] * 6)
     assert list(mine.space(GemmWorkload(1, 1, 1), CORES[0], 1)) == offered

@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 
 from tvm_blislike.cost_models.conv2d_winograd import candidates
 from tvm_blislike.cost_models.conv2d_winograd import estimate as winograd
-from tvm_blislike.cost_models.conv2d_winograd.geometry import CHANNELS, TILES, WinogradGeometry
+from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, TILES, WinogradConfig
+from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
+from tvm_blislike.cost_models.conv2d_winograd_1d import candidates as candidates_1d
+from tvm_blislike.cost_models.conv2d_winograd_1d.config import Winograd1dConfig
+from tvm_blislike.cost_models.conv2d_winograd_1d.geometry import Winograd1dGeometry
 from tvm_blislike.cost_models.roofline import clock_hz, share_bytes
 from tvm_blislike.hardware import Core, names
 from tvm_blislike.microkernels import kernel_of
@@ -113,7 +117,7 @@ def test_fp16_transforms_stay_small() -> None:
     assert tile_sizes(half, core) == {(2, 2)}
     long = dataclasses.replace(half, ci=512)
     assert "512 products" in candidates.applies(long, core)
-    assert "no float16 transforms" in candidates.applies_1d(half, core)
+    assert "no float16 transforms" in candidates_1d.applies(half, core)
     wide = dataclasses.replace(half, kh=5, kw=5)
     assert "no transform for 5x5" in candidates.applies(wide, core)
     config = next(candidates.configs(half, core, 1))
@@ -176,7 +180,7 @@ def test_refuses_with_a_reason(workload: Conv2dWorkload, reason: str) -> None:
 def test_channels_that_fill_no_vectors_are_for_two_dimensions() -> None:
     workload = dataclasses.replace(LAYER, ci=24, co=57)
     assert candidates.applies(workload, AVX512) == ""
-    assert "no multiple of 16" in candidates.applies_1d(workload, AVX512)
+    assert "no multiple of 16" in candidates_1d.applies(workload, AVX512)
     offered = check_all(workload, AVX512, 1)
     assert {(c.data_layout, c.out_layout, c.nc) for c in offered} == {("NHWC", "NHWC", 64)}
     mixed = check_all(dataclasses.replace(LAYER, ci=24), AVX512, 2)
@@ -185,8 +189,8 @@ def test_channels_that_fill_no_vectors_are_for_two_dimensions() -> None:
 
 def test_24_channels_fill_the_vectors_of_other_cores() -> None:
     workload = dataclasses.replace(LAYER, ci=24, co=24)
-    assert candidates.applies_1d(workload, Core.named("haswell")) == ""
-    assert candidates.applies_1d(workload, Core.named("cortex-a72")) == ""
+    assert candidates_1d.applies(workload, Core.named("haswell")) == ""
+    assert candidates_1d.applies(workload, Core.named("cortex-a72")) == ""
 
 
 @pytest.mark.parametrize(
@@ -207,9 +211,7 @@ def test_matrices_by_hand() -> None:
     P: 36 matrices of 28 x 32, 56 vectors and one more: 36 * 57 * 64 bytes.
     """
     fields = {"tile_h": 4, "tile_w": 4, "mr": 14, "nr": 16, "mc": 28, "nc": 32, "oh_block": 2}
-    config = Config(
-        "conv2d_winograd", loop_order=TILES, out_layout="NCHW16c", data_layout="NCHW16c", **fields
-    )
+    config = WinogradConfig(loop_order=TILES, out_layout="NCHW16c", data_layout="NCHW16c", **fields)
     geo = WinogradGeometry(LAYER, config)
     assert (geo.v_bytes, geo.p_bytes) == (260_352, 131_328)
     assert geo.packed_shape == (2, 6, 6, 2, 64, 16)
@@ -281,23 +283,18 @@ def test_rows_beyond_the_ways_of_l1_come_from_l2_again() -> None:
     layer = Conv2dWorkload(1, 512, 7, 7, 512, 3, 3, padding=SAME)
 
     def from_l2(mr: int, nr: int) -> float:
-        config = Config(
-            "conv2d_winograd_1d",
+        config = Winograd1dConfig(
             mr=mr,
             nr=nr,
-            unroll=4,
             mc=28,
             nc=nr,
-            kc=512,
-            loop_order=TILES,
             data_layout="NCHW16c",
             out_layout="NCHW16c",
-            tile_h=1,
             tile_w=2,
             oh_block=7,
             prefetch=1,
         )
-        return winograd.estimate(layer, config, AVX512, 1).cycles["L2"]
+        return winograd.estimate(layer, config, AVX512, 1, Winograd1dGeometry).cycles["L2"]
 
     assert from_l2(10, 32) == from_l2(14, 16) == 0
     assert from_l2(28, 16) > 1e6

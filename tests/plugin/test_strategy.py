@@ -148,7 +148,7 @@ def test_an_override_may_ask_for_another_implementation() -> None:
 )
 def test_an_override_that_cannot_be_followed(workload: Workload, name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Strategy(NATIVE, 1, lambda _: Config(name)).choose(workload)
+        Strategy(NATIVE, 1, lambda _: Config(implementation=name)).choose(workload)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
-from tvm_blislike.model.config import Config
+from tvm_blislike.cost_models.conv2d_im2col.config import Im2colConfig
+from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.model.types import FLOAT32, Types
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
+from tvm_blislike.schedules import read_config
 
 QUANTIZED = Types("uint8", "int8", "int32", "float32")
 
@@ -34,4 +36,16 @@ def test_what_older_versions_wrote_is_read():
     fields = {"kind": "gemm", "m": 2, "n": 3, "k": 4, "batch": 1, "constant_b": True}
     half = Workload.from_json(json.dumps({**fields, "dtype": "float16"}))
     assert half == GemmWorkload(2, 3, 4, types=Types.of("float16"))
-    assert Config.of_fields({"implementation": "gemm", "kr": 8}) == Config("gemm", unroll=8)
+    assert read_config('{"implementation": "gemm", "kr": 8}') == GemmConfig(unroll=8)
+    union = {"data_layout": "in place", "packing": "", "ring": 0, "tile_h": 1, "mc": 12}
+    packed = read_config(json.dumps({"implementation": "gemm", **union}))
+    assert packed == GemmConfig(packing="in place", mc=12)
+    shifted = {"implementation": "conv2d_im2col", "data_layout": "NCHW", "packing": "shift"}
+    assert read_config(json.dumps(shifted)) == Im2colConfig(packing="shift")
+
+
+def test_configurations_of_unknown_algorithms_keep_their_fields():
+    fields = {"implementation": "gone", "mr": 2, "width": 0}
+    config = read_config(json.dumps(fields))
+    assert json.loads(config.to_json()) == {**fields, "nr": 0}
+    assert config.changed_fields() == fields

@@ -23,6 +23,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tvm_blislike.cost_models.conv2d_im2col.config import Im2colConfig
 from tvm_blislike.cost_models.conv2d_im2col.geometry import Im2colGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
@@ -203,8 +204,7 @@ ACROSS = {
 def test_filters_in_the_lanes(name: str, order: str) -> None:
     """Blocks of pixels by filters, transposed before the epilogue; sums in registers or memory."""
     workload, mr, nr = ACROSS[name]
-    config = Config("conv2d_im2col", mr=mr, nr=nr, loop_order=order, columns="filters")
-    config = config.with_fields(data_layout="NCHW", out_layout="NCHW", oh_block=workload.oh)
+    config = Im2colConfig(mr=mr, nr=nr, loop_order=order, columns="filters", oh_block=workload.oh)
     for kc in (0, workload.kh * workload.kw):
         found = error(workload, config.with_fields(kc=kc), NATIVE, 1, ["bias", "residual", "relu"])
         assert found < TOLERANCE
@@ -237,8 +237,8 @@ def test_a_cut_tile_is_packed_on_demand() -> None:
 
 
 def test_no_panels_for_neon_is_refused() -> None:
-    config = Config("conv2d_im2col", mr=8, nr=8, oh_block=8, columns="filters", packing="in place")
-    config = config.with_fields(loop_order="IS", data_layout="NCHW", out_layout="NCHW")
+    config = Im2colConfig(mr=8, nr=8, oh_block=8, columns="filters", packing="in place")
+    config = config.with_fields(loop_order="IS")
     workload = Conv2dWorkload(1, 8, 8, 8, 8, 1, 1)
     with pytest.raises(ValueError, match="needs panels of windows; use packing=''"):
         lowered(primfunc(workload, config), Core.named("cortex-a72"))

@@ -25,12 +25,8 @@ from hypothesis import strategies as st
 from tvm import tirx
 from winograd_checks import assert_right, blocking, kernel_of
 
-from tvm_blislike.cost_models.conv2d_winograd.geometry import (
-    CHANNELS,
-    FLAT,
-    TILES,
-    WinogradGeometry,
-)
+from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, FLAT, TILES
+from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernels_for
 from tvm_blislike.model.config import Config

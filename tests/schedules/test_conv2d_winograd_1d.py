@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from winograd_checks import assert_right, blocking
 
-from tvm_blislike.cost_models.conv2d_winograd.geometry import Winograd1dGeometry
+from tvm_blislike.cost_models.conv2d_winograd_1d.geometry import Winograd1dGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernels_for
 from tvm_blislike.model.config import Config

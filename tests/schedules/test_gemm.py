@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tvm import s_tir, te
 
 from tvm_blislike.cost_models.gemm import estimate as model
+from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.geometry import (
     A_OUTSIDE,
     B_OUTSIDE,
@@ -43,8 +44,7 @@ AVX512 = Core.named("sapphirerapids")
 
 def config(kernel=TALL, tiles=(0, 0), kc=0, order=B_OUTSIDE, layout=PACKED, prefetch=1, unroll=4):
     """Describe a blocking; `tiles` are those of a block along m and n."""
-    return Config(
-        "gemm",
+    return GemmConfig(
         mr=kernel[0],
         nr=kernel[1],
         unroll=unroll,
@@ -52,7 +52,7 @@ def config(kernel=TALL, tiles=(0, 0), kc=0, order=B_OUTSIDE, layout=PACKED, pref
         nc=tiles[1] * kernel[1],
         kc=kc,
         loop_order=order,
-        data_layout=layout,
+        packing=layout,
         prefetch=prefetch,
     )
 

@@ -7,11 +7,11 @@ from conv_harness import build
 
 from tvm_blislike.cost_models import pointwise
 from tvm_blislike.cost_models.conv2d_depthwise import estimate as depthwise
+from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.hardware import Core
 from tvm_blislike.inspect.assembly import Instruction, functions, innermost_loops
 from tvm_blislike.inspect.kernel_code import k_loops
 from tvm_blislike.microkernels import get_kernel
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import Conv2dWorkload
 
 BYTES = {"q": 16, "d": 8, "s": 4, "x": 8}
@@ -59,10 +59,10 @@ def test_depthwise_loads_each_pixel_once_and_the_filter_outside(tile: tuple[int,
     size = 12 * max(tile) * stride + 2
     workload = Conv2dWorkload(1, 8, size, size, 8, 3, 3, (stride, stride), groups=8)
     tall, wide = tile
-    sizes = dict(mr=tall * wide, nr=4, unroll=0, tile_h=tall, tile_w=wide)
+    sizes = dict(mr=tall * wide, nr=4, tile_h=tall, tile_w=wide)
     layouts = dict(data_layout="NCHW4c", out_layout="NCHW4c", loop_order="channels")
     core = Core.named("cortex-a72")
-    library = build(workload, Config("conv2d_depthwise", **sizes, **layouts), core)
+    library = build(workload, DepthwiseConfig(**sizes, **layouts), core)
     body = functions(library.mod.inspect_source("asm"))["main_compute_"]
     outputs = tall * wide
     loops = [

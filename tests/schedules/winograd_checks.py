@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from conv_harness import error
 from conv_workloads import NATIVE
 
-from tvm_blislike.cost_models.conv2d_winograd.geometry import TILES
+from tvm_blislike.cost_models.conv2d_winograd.config import TILES
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
 from tvm_blislike.model.config import Config
@@ -38,14 +38,12 @@ def blocking(
     data_layout, out_layout = (preferred(c, 1, core.lanes()) for c in (workload.ci, workload.co))
     if out_layout == "NHWC":
         chunk = -(-workload.co // kernel.nr)
-    return Config(
-        implementation,
+    config_type = get_implementation(implementation).config_type
+    config = config_type(
         mr=kernel.mr,
         nr=kernel.nr,
         mc=block[0] * block[1],
         nc=chunk * kernel.nr,
-        kc=workload.ci,
-        loop_order=order,
         data_layout=data_layout,
         out_layout=out_layout,
         tile_h=tile[0],
@@ -53,6 +51,7 @@ def blocking(
         oh_block=block[0],
         prefetch=1,
     )
+    return config if order == TILES else config.with_fields(loop_order=order)
 
 
 def assert_right(

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tvm_blislike import register_implementation
+from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.hardware import native_core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.types import Types
@@ -259,7 +260,7 @@ def test_the_reference_is_that_of_the_other_tests(
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC", "NCHW8c"])
 def test_layouts_and_back(layout: str) -> None:
     w = Conv2dWorkload(2, 16, 3, 5, 16, 1, 1)
-    config = Config("conv2d_direct", data_layout=layout, out_layout=layout)
+    config = DirectConfig(data_layout=layout, out_layout=layout)
     data, _ = operands.operands(w)
     there = operands.in_layout(w, config.data_layout, data)
     assert there.shape == operands.result_shape(w, config)

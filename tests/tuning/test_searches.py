@@ -17,7 +17,7 @@ from made import CORE, STRATEGY, WORKLOADS, MadeRunner, Silent, record, tasks
 
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.model.config import Config
+from tvm_blislike.cost_models.gemm.config import GemmConfig as Config
 from tvm_blislike.model.space import Axis, Space, even_parts, listed, single, unrolls
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.records import files
@@ -33,14 +33,14 @@ from tvm_blislike.tuning.sweep import Limits, Sweep
 
 FIELDS = ("mr", "nr", "mc", "nc", "kc")
 OPTIMUM = (3, 5, 2, 7, 4)
-LANDSCAPE = Space(Config("made"), tuple(single(f, lambda _: range(1, 9)) for f in FIELDS))
+LANDSCAPE = Space(Config(), tuple(single(f, lambda _: range(1, 9)) for f in FIELDS))
 SIZE = 8 ** len(FIELDS)
 CONV = Conv2dWorkload(1, 64, 14, 14, 64, 3, 3, padding=(1, 1, 1, 1))
 
 
 def seconds(config: Config) -> float:
     """Return 1 for the optimum, more for each power of two that a field is away from it."""
-    ratios = (max(1, getattr(config, f)) / best for f, best in zip(FIELDS, OPTIMUM, strict=True))
+    ratios = (max(1, getattr(config, f, 0)) / best for f, best in zip(FIELDS, OPTIMUM, strict=True))
     return 1 + sum(abs(math.log2(ratio)) for ratio in ratios)
 
 
@@ -115,7 +115,7 @@ def test_the_seed_decides(name: str) -> None:
 
 @pytest.mark.parametrize("name", IN_WHOLE_SPACE)
 def test_nothing_twice_and_everything_once_in_the_end(name: str) -> None:
-    small = Space(Config("made"), LANDSCAPE.axes[:3])
+    small = Space(Config(), LANDSCAPE.axes[:3])
     found = measured(made(name, 0, MadeStrategy([small])), 10**6)
     assert len(found) == len(set(found)) == 8**3
     assert set(found) == set(small)
@@ -140,7 +140,7 @@ def test_what_failed_is_no_example(name: str) -> None:
 
 @pytest.mark.parametrize("name", IN_WHOLE_SPACE)
 def test_the_models_choice_comes_first_once(name: str) -> None:
-    choice = Config("made", mr=8, nr=8, unroll=4, mc=8, nc=8, kc=8)
+    choice = Config(mr=8, nr=8, mc=8, nc=8, kc=8)
     strategy = MadeStrategy(choice=choice)
     assert measured(made(name, 0, strategy), 50).index(choice) == 0
     known = made(name, 0, strategy)
@@ -183,11 +183,11 @@ def test_choices_that_no_longer_fit_become_the_nearest() -> None:
         single("mr", lambda _: (4, 6)),
         single("mc", lambda c: [tiles * c.mr for tiles in range(1, 9)]),
     )
-    space, rng = Space(Config("made"), axes), Random(0)
-    start = Config("made", mr=4, mc=16)
+    space, rng = Space(Config(), axes), Random(0)
+    start = Config(mr=4, mc=16)
     found = {neighbour(space, start, rng) for _ in range(200)}
     assert all(c in space for c in found)
-    assert Config("made", mr=6, mc=18) in found
+    assert Config(mr=6, mc=18) in found
 
 
 def test_walks_end_and_go_around_dead_ends() -> None:
@@ -196,7 +196,7 @@ def test_walks_end_and_go_around_dead_ends() -> None:
         single("nr", lambda c: range(c.mr)),
         single("kc", lambda c: (1, 2) if c.nr != 1 else ()),
     )
-    spaces = [Space(Config(name), axes) for name in "ab"]
+    spaces = [Space(Config(implementation=name), axes) for name in "ab"]
     walks, rng = Walks(spaces, lambda config: True), Random(1)
     found = list(iter(partial(walks.draw, rng), None))
     assert sorted(map(str, found)) == sorted(str(c) for space in spaces for c in space)
@@ -206,12 +206,16 @@ def test_walks_end_and_go_around_dead_ends() -> None:
 
 def test_a_space_knows_what_is_in_it() -> None:
     # Fields that no axis sets are the start's.
-    assert Config("made", mr=1, nr=1, mc=1, nc=1, kc=8) in LANDSCAPE
-    assert Config("made", mr=1, nr=1, mc=1, nc=1, kc=9) not in LANDSCAPE
-    assert Config("made", mr=1, nr=1, unroll=1, mc=1, nc=1, kc=8) not in LANDSCAPE
-    offered = [Config("x", mr=1), Config("x", mr=2, prefetch=1), Config("x", mr=1)]
-    assert list(listed("x", offered)) == offered[:2]
-    assert Axis("block", ("mr", "nr"), lambda _: []).of(Config("x", mr=1, nr=2)) == (1, 2)
+    assert Config(mr=1, nr=1, mc=1, nc=1, kc=8) in LANDSCAPE
+    assert Config(mr=1, nr=1, mc=1, nc=1, kc=9) not in LANDSCAPE
+    assert Config(mr=1, nr=1, unroll=1, mc=1, nc=1, kc=8) not in LANDSCAPE
+    offered = [
+        Config(mr=1),
+        Config(mr=2, prefetch=1),
+        Config(mr=1),
+    ]
+    assert list(listed(Config(), offered)) == offered[:2]
+    assert Axis("block", ("mr", "nr"), lambda _: []).of(Config(mr=1, nr=2)) == (1, 2)
 
 
 def test_values_of_common_axes() -> None:
@@ -293,6 +297,9 @@ def test_the_best_are_measured_again_when_time_ends_a_search(
 
 
 def test_spaces_are_not_listed_beforehand() -> None:
-    large = Space(Config("made"), tuple(single(f, lambda _: range(1, 1000)) for f in FIELDS))
+    large = Space(
+        Config(),
+        tuple(single(f, lambda _: range(1, 1000)) for f in FIELDS),
+    )
     walks = Walks([large], lambda config: True)
     assert len({*islice(iter(partial(walks.draw, Random(0)), None), 50)}) == 50

@@ -27,7 +27,6 @@ from tvm_blislike.tuning.interrupt import Interrupt
 from tvm_blislike.tuning.measure import Outcome
 from tvm_blislike.tuning.search import (
     exhaustive_search,
-    kind_of,
     model_search,
 )
 from tvm_blislike.tuning.searches import search_named
@@ -57,12 +56,12 @@ def test_the_models_choice_comes_first_then_every_implementation() -> None:
 
 def test_the_model_search_ends_with_every_kind_of_kernel() -> None:
     def kinds(search: object) -> set[object]:
-        return {kind_of(p.config) for p in search.propose(10**6)}
+        return {p.config.kind for p in search.propose(10**6)}
 
-    wanted = {kind_of(c) for c, _ in STRATEGY.offers(CONV)}
+    wanted = {c.kind for c, _ in STRATEGY.offers(CONV)}
     assert kinds(model_search(STRATEGY, CONV)) == wanted
     everything = exhaustive_search(STRATEGY, CONV).propose(10**6)
-    assert {kind_of(p.config) for p in everything} == wanted
+    assert {p.config.kind for p in everything} == wanted
     assert len(everything) == len(wanted)
 
 

@@ -9,9 +9,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from tvm_blislike.errors import UsageError, suggest
-from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import Implementation
-from tvm_blislike.schedules import all_implementations
+from tvm_blislike.schedules import all_implementations, get_implementation
 
 if TYPE_CHECKING:
     from tvm_blislike.model.workload import Workload
@@ -34,7 +33,7 @@ class Pin:
     implementation : str
         Name in the registry.
     fields : tuple of (str, str or int)
-        Fields of `Config` that the configuration must have.
+        Fields that the configuration must have.
     """
 
     pattern: str
@@ -108,17 +107,15 @@ def parse_pin(text: str) -> Pin:
     UsageError
         When the text has another form or names an unknown field or implementation.
     """
-    types = {f.name: _TYPES[f.type] for f in dataclasses.fields(Config) if f.type in _TYPES}
     pattern, equals, choice = _split_pin(text)
     implementation, *assignments = choice.split(",")
     if not (equals and pattern and implementation):
         raise UsageError(f"pin {text!r} is not of the form LAYER=IMPLEMENTATION[,field=value...]")
     _require_known(implementation)
+    own = dataclasses.fields(get_implementation(implementation).config_type)
+    types = {f.name: type(f.default) for f in own if f.name != "implementation"}
     fields = tuple(_field(assignment, types) for assignment in assignments)
     return Pin(pattern, implementation, fields)
-
-
-_TYPES: dict[str, Callable[[str], str | int]] = {"int": int, "str": str}
 
 
 def _split_pin(text: str) -> tuple[str, str, str]:
@@ -131,9 +128,9 @@ def _field(
     assignment: str, types: Mapping[str, Callable[[str], str | int]]
 ) -> tuple[str, str | int]:
     name, equals, value = (part.strip() for part in assignment.partition("="))
-    if not equals or name not in types or name == "implementation":
+    if not equals or name not in types:
         raise UsageError(
-            f"{assignment!r} sets no field of a configuration", suggest(name, list(types))
+            f"{assignment!r} sets no field of its configuration", suggest(name, list(types))
         )
     try:
         return name, types[name](value)

@@ -1,4 +1,9 @@
-"""How a workload is computed: every choice a schedule template takes, in one record."""
+"""How a workload is computed: what the configurations of all algorithms have in common.
+
+Each algorithm derives a class of its own choices (`cost_models/<algorithm>/config.py`). As JSON a
+configuration is tagged with the name of its implementation, whose class `schedules.read_config`
+makes of it.
+"""
 
 from __future__ import annotations
 
@@ -6,94 +11,85 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, TypeVar
+
+from tvm_blislike.microkernels.kernel import kernel_name
+from tvm_blislike.model.types import Types
+
+_Own = TypeVar("_Own", bound="Config")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config:
-    """The choices for one layer. Fields that an implementation does not use stay at 0 or "".
+    """The choices of one algorithm for one layer.
+
+    A class derived from it has a field for each choice, an `int` or a `str` with a default; users
+    may pin any of them.
 
     Parameters
     ----------
     implementation : str
-        Name in the registry, such as "conv2d_direct".
+        Name of the algorithm, such as "conv2d_direct".
     mr, nr : int
-        Micro-kernel block; `mr` is `tile_h * tile_w` in convolutions.
-    unroll : int
-        k steps per iteration of the micro-kernel's loop.
-    mc, nc, kc : int
-        Cache blocking of `gemm`.
-    loop_order : str
-        `gemm`: "B3A2C0" and its siblings; `conv2d_direct`: "rows" or "channels", the outer loop.
-    columns : str
-        `conv2d_im2col`: "filters" computes blocks of mr pixels by nr filters, "" of mr filters by
-        nr pixels.
-    packing : str
-        `conv2d_im2col`: "shift" packs windows of stride 1 by shifts of vectors in registers, "" by
-        one unaligned load each; without effect on other strides and on kernels one column wide.
-        Windows of one pixel of stride 1: "in place" reads them where they are, "tile" packs each
-        tile when the first product needs it, in loop order "IS" with one set of channels.
-    data_layout, out_layout : str
-        Layouts of the input and output images (see `tvm_blislike.model.layouts`).
-    tile_h, tile_w : int
-        Output rows and columns of one block of C.
-    oh_block : int
-        Tiles (of `tile_h` rows) that share one padded slab of the input.
-    prefetch : int
-        1 to prefetch the next panel of the packed operand during the present one.
-    prefetch_bytes : int
-        `gemm`: with `prefetch`, how far ahead of their use panels that pass by are asked for; 0:
-        8192 bytes.
-    parallel : str
-        What threads divide: "b", "ic" or "jc" (`gemm`), "batch", "pixels" or "filters"
-        (`conv2d_im2col`); "" for what gives them the most equal parts.
-    ring : int
-        `conv2d_winograd_1d`: blocks in a strip, whose transformed rows lie in a ring; 0: no ring.
-    transform : str
-        `conv2d_winograd`: "flat" transforms patches in one pass, "" rows and columns one by one.
+        Rows and columns of the block of the result that is in registers; 0 without one.
     """
 
-    implementation: str
+    # Where the choice is no field: no images, one order of loops.
+    data_layout = out_layout = loop_order = ""
+    # Names of fields in records of before 0.4, see `before`.
+    BEFORE: ClassVar[Mapping[str, str]] = {}
+
+    implementation: str = ""
     mr: int = 0
     nr: int = 0
-    unroll: int = 4
-    mc: int = 0
-    nc: int = 0
-    kc: int = 0
-    loop_order: str = ""
-    columns: str = ""
-    packing: str = ""
-    data_layout: str = ""
-    out_layout: str = ""
-    tile_h: int = 1
-    tile_w: int = 0
-    oh_block: int = 0
-    prefetch: int = 0
-    ring: int = 0
-    transform: str = ""
-    prefetch_bytes: int = 0
-    parallel: str = ""
+
+    @property
+    def kind(self) -> tuple[str | int, ...]:
+        """What makes two configurations different kernels: algorithm, block, tile."""
+        return (self.implementation, self.mr, self.nr)
+
+    def microkernel(self, isa: str, types: Types) -> str:
+        """Return the name of the micro-kernel that it calls, "" for none."""
+        return ""
 
     def to_json(self) -> str:
         """Return this record as one line of JSON with sorted keys."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
-    @staticmethod
-    def from_json(text: str) -> Config:
-        """Return the record that `to_json` wrote.
+    def with_fields(self: _Own, **fields: int | str) -> _Own:
+        """Return a copy with some fields replaced (how users pin a choice).
 
         Raises
         ------
         TypeError
-            When `text` has a field that `Config` does not have.
+            When the algorithm has no such field.
         """
-        return Config.of_fields(json.loads(text))
-
-    @staticmethod
-    def of_fields(fields: Mapping[str, Any]) -> Config:
-        """Return the record with these fields, of which older ones may call `unroll` kr."""
-        return Config(**{"unroll" if name == "kr" else name: v for name, v in fields.items()})
-
-    def with_fields(self, **fields: int | str) -> Config:
-        """Return a copy with some fields replaced (how users pin a choice)."""
         return dataclasses.replace(self, **fields)
+
+    def changed_fields(self) -> dict[str, Any]:
+        """Return its tag and what differs from the defaults: later versions may have more."""
+        changed = {
+            f.name: getattr(self, f.name)
+            for f in dataclasses.fields(self)
+            if getattr(self, f.name) != f.default
+        }
+        return {"implementation": self.implementation, **changed}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelConfig(Config):
+    """The choices of an algorithm that calls the micro-kernel of mr x nr.
+
+    Parameters
+    ----------
+    unroll : int
+        k steps per iteration of the micro-kernel's loop.
+    """
+
+    BEFORE: ClassVar[Mapping[str, str]] = {"kr": "unroll"}
+
+    unroll: int = 4
+
+    def microkernel(self, isa: str, types: Types) -> str:
+        """See `Config.microkernel`."""
+        return kernel_name(isa, self.mr, self.nr, types)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from tvm_blislike.model.config import Config
 from tvm_blislike.model.space import Space, listed
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from tvm import s_tir, te
 
     from tvm_blislike.hardware import Core
-    from tvm_blislike.model.config import Config
     from tvm_blislike.model.estimate import Estimate
     from tvm_blislike.model.workload import Workload
 
@@ -42,10 +42,13 @@ class Implementation(Protocol):
         Unique name, an identifier; configs, records, `explain` and the kernels have it.
     kind : str
         Kind of workload: "conv2d" or "gemm".
+    config_type : type
+        `Config`, or a class derived from it, of all of its configurations.
     """
 
     name: str
     kind: str
+    config_type: type[Config]
 
     def applies(self, workload: Workload, core: Core) -> str:
         """Return "" when it can compute the workload, else the reason why not."""
@@ -89,7 +92,8 @@ class Implementation(Protocol):
 class Template:
     """An `Implementation` made of plain functions; the fields are its methods.
 
-    Without `every` its space is what `configs` returns.
+    Without `every` its space is what `configs` returns. Without a `config_type` of its own it has
+    no choices but a name and a block.
     """
 
     name: str
@@ -104,10 +108,12 @@ class Template:
     schedule: Callable[[s_tir.Schedule, Workload, Config, Core, int], None]
     error_bound: Callable[[Workload, Config], float] = lambda _workload, _config: 0.0
     relaid: Callable[[Workload, Config, Core], Iterable[Config]] = lambda *_: ()
+    config_type: type[Config] = Config
     every: Callable[[Workload, Core, int], Space] | None = None
 
     def space(self, workload: Workload, core: Core, threads: int) -> Space:
         """See `Implementation.space`."""
         if self.every is None:
-            return listed(self.name, self.configs(workload, core, threads))
+            start = self.config_type(implementation=self.name)
+            return listed(start, self.configs(workload, core, threads))
         return self.every(workload, core, threads)

@@ -35,7 +35,7 @@ class Axis:
     name : str
         What is chosen, for people.
     fields : tuple of str
-        Fields of `Config` that it sets.
+        Fields of the configuration that it sets.
     values : callable
         Returns what the fields may be, given a configuration whose earlier axes are set; no value
         twice, and none where the earlier choices lead nowhere.
@@ -95,12 +95,12 @@ def single(field: str, values: Callable[[Config], Iterable[int | str]], name: st
     return Axis(name or field, (field,), lambda config: [(value,) for value in values(config)])
 
 
-def listed(implementation: str, configs: Iterable[Config]) -> Space:
+def listed(start: Config, configs: Iterable[Config]) -> Space:
     """Return the space of an implementation that declares none: the configurations it offers."""
-    fields = tuple(f.name for f in dataclasses.fields(Config) if f.name != "implementation")
+    fields = tuple(f.name for f in dataclasses.fields(start) if f.name != "implementation")
     values = [tuple(getattr(config, field) for field in fields) for config in configs]
     every = Axis("configuration", fields, lambda _: list(dict.fromkeys(values)))
-    return Space(Config(implementation), (every,))
+    return Space(start, (every,))
 
 
 def even_parts(count: int) -> list[int]:

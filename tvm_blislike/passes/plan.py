@@ -29,7 +29,7 @@ from tvm_blislike.model.layouts import NCHW, NHWC, Layout
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.operators import described, operator_in, workload_of
 from tvm_blislike.passes.followers import POOLS, image_inputs, is_flattening, is_image
-from tvm_blislike.schedules import get_implementation
+from tvm_blislike.schedules import get_implementation, read_config
 from tvm_blislike.tvm_seams import dtype_name, functions, op_name, static_shape
 
 
@@ -81,7 +81,7 @@ def note_of(workload: Workload, config: Config) -> str:
 def read_note(text: str) -> tuple[Workload, Config]:
     """Return the workload and configuration of a note."""
     note = json.loads(text)
-    return Workload.from_json(note["workload"]), Config.from_json(note["config"])
+    return Workload.from_json(note["workload"]), read_config(note["config"])
 
 
 def plan_of(mod: tvm.IRModule, strategy: Strategy) -> Plan:

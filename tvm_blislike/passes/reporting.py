@@ -10,7 +10,6 @@ import tvm
 from tvm import relax, tirx
 
 from tvm_blislike.cost_models.roofline import clock_hz
-from tvm_blislike.microkernels import kernel_name
 from tvm_blislike.model.choice import Candidate, Choice
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.marks import CHOSEN, DEFAULT_RULE
@@ -70,7 +69,7 @@ def _chosen(name: str, choice: Choice, plan: Plan) -> LayerReport:
         workload.kind,
         str(workload),
         config.implementation,
-        kernel_name(core.isa.name, config.mr, config.nr, workload.types),
+        config.microkernel(core.isa.name, workload.types),
         shown_fields(config),
         tuple(_footprint(entry) for entry in estimate.footprint),
         estimate.seconds * 1e3,

@@ -17,7 +17,7 @@ from tvm_blislike.model.workload import Workload
 from tvm_blislike.passes.plain import product_of, replaced
 from tvm_blislike.passes.plan import Plan, note_of
 from tvm_blislike.plugin import is_ours, marked, root_annotations
-from tvm_blislike.schedules import get_implementation
+from tvm_blislike.schedules import get_implementation, read_config
 from tvm_blislike.schedules.common import root_block, stages
 from tvm_blislike.schedules.default.rule import DefaultCPU
 from tvm_blislike.schedules.lowering import lower as lowering
@@ -81,7 +81,7 @@ def finish(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
         if SCHEDULED in found:
             result.update_func(gvar, _attributed(func))
         elif PLAIN in found:
-            result.update_func(gvar, _replaced(func, Config.from_json(str(found[PLAIN])), target))
+            result.update_func(gvar, _replaced(func, read_config(str(found[PLAIN])), target))
         elif DEFAULT in found:
             result.update_func(gvar, _by_default(func, target))
     return lowering.lower(result)

@@ -17,6 +17,7 @@ from typing import Any
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.records.validity import are_compatible, versions
+from tvm_blislike.schedules import read_config
 
 FORMAT = 1
 # Usable; computes something else; crashed, hung or could not be built; slower in its model.
@@ -108,7 +109,7 @@ class Record:
         fields |= {
             "format": FORMAT,
             "workload": json.loads(self.workload.to_json()),
-            "config": _changed_fields(self.config),
+            "config": self.config.changed_fields(),
             "target": dict(self.target),
             "seconds": list(self.seconds),
             "versions": dict(self.versions),
@@ -144,17 +145,8 @@ def _typed(fields: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("unknown status or context")
     return fields | {
         "workload": Workload.from_json(json.dumps(fields["workload"])),
-        "config": Config.of_fields(fields["config"]),
+        "config": read_config(json.dumps(fields["config"])),
         "seconds": tuple(float(s) for s in fields["seconds"]),
-    }
-
-
-def _changed_fields(config: Config) -> dict[str, Any]:
-    """Return the fields that differ from the defaults: later versions may have more of them."""
-    return {
-        f.name: getattr(config, f.name)
-        for f in dataclasses.fields(config)
-        if getattr(config, f.name) != f.default
     }
 
 

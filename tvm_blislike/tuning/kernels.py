@@ -28,7 +28,7 @@ from tvm_blislike.model.config import Config
 from tvm_blislike.model.marks import BUNDLE
 from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.workload import Workload
-from tvm_blislike.schedules import register_implementation, user_implementations
+from tvm_blislike.schedules import read_config, register_implementation, user_implementations
 from tvm_blislike.tuning import eviction, operands
 
 
@@ -131,7 +131,7 @@ def build(core: Core, threads: int, mod: Any, target: Any, _params: Any) -> Any:
     from tvm_blislike.passes.schedule import schedule
 
     names = json.loads(mod.attrs[BUNDLE])
-    configs = tuple(Config.from_json(text) for text in names["configs"])
+    configs = tuple(read_config(text) for text in names["configs"])
     bundle = Bundle(Workload.from_json(names["workload"]), configs, core, threads)
     found: dict[str, Any] = {}
     for number, config in enumerate(bundle.configs):

@@ -89,7 +89,7 @@ def model_search(strategy: Strategy, workload: Workload) -> Search:
 
 def _siblings(best: Config, offers: Sequence[tuple[Config, float]]) -> list[Proposal]:
     """Return the best configuration's like with another order of loops."""
-    same = [Proposal(c, t) for c, t in offers if kind_of(c) == kind_of(best)]
+    same = [Proposal(c, t) for c, t in offers if c.kind == best.kind]
     orders: dict[str, Proposal] = {}
     for proposal in sorted(same, key=lambda p: p.predicted_seconds):
         orders.setdefault(proposal.config.loop_order, proposal)
@@ -118,16 +118,10 @@ def learned_search(predictor: Predictor) -> SearchMaker:
     return make
 
 
-def kind_of(config: Config) -> tuple[str | int, ...]:
-    """Return what makes two configurations different kernels: algorithm, tile and block."""
-    c = config
-    return (c.implementation, c.transform, c.mr, c.nr, c.tile_h, c.tile_w)
-
-
 def _best_of_kinds(offers: Sequence[tuple[Config, float]]) -> list[Proposal]:
     """Return the best configuration of each kind by rising predicted time."""
     ordered = sorted(offers, key=lambda offer: offer[1])
     kinds: dict[tuple[str | int, ...], Proposal] = {}
     for config, seconds in ordered:
-        kinds.setdefault(kind_of(config), Proposal(config, seconds))
+        kinds.setdefault(config.kind, Proposal(config, seconds))
     return list(kinds.values())
