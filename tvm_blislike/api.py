@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tvm_blislike.errors import BlislikeError, TargetError, UnsupportedOperatorError, suggest
 from tvm_blislike.export.link import is_foreign
@@ -16,12 +16,15 @@ from tvm_blislike.runtime.threads import available_cpus, default_threads, use_th
 
 if TYPE_CHECKING:
     import onnx
+    import tvm
 
     from tvm_blislike.choose.constraints import Constraints
     from tvm_blislike.choose.offers import Predictor
     from tvm_blislike.choose.strategy import Override, Strategy
     from tvm_blislike.hardware import Core
     from tvm_blislike.records.book import RecordBook
+
+Result = TypeVar("Result")
 
 
 def compile(
@@ -77,17 +80,28 @@ def compile(
     ToolchainError
         When `learned` needs xgboost, which is not installed.
     """
+    options = (override, constraints, records, learned)
+    return compile_with(resolve_strategy(resolve_core(target), threads, *options), model, shapes)
+
+
+def resolve_strategy(
+    core: Core,
+    threads: int | None = None,
+    override: Override | None = None,
+    constraints: Constraints | None = None,
+    records: str | os.PathLike[str] | RecordBook | None = None,
+    learned: str | os.PathLike[str] | Predictor | None = None,
+) -> Strategy:
+    """Return the strategy that the arguments of `compile` mean."""
     from tvm_blislike.choose.constraints import Constraints
     from tvm_blislike.choose.strategy import Strategy
     from tvm_blislike.records.book import RecordBook
 
-    core = resolve_core(target)
     if threads is None:
         threads = core.cores if is_foreign(core.target_config()) else default_threads()
     book = records if isinstance(records, RecordBook) else RecordBook.open(records)
     predictor = resolve_predictor(learned, core, threads)
-    limits = constraints or Constraints()
-    return compile_with(Strategy(core, threads, override, limits, book, predictor), model, shapes)
+    return Strategy(core, threads, override, constraints or Constraints(), book, predictor)
 
 
 def compile_with(
@@ -98,12 +112,24 @@ def compile_with(
     """Compile an ONNX model as a strategy chooses; all else as for `compile`."""
     from tvm_blislike.pipeline import compile_module
 
+    loaded, (executable, report, runnable) = built(strategy, model, shapes, compile_module)
+    target = strategy.core.target_config(strategy.threads)
+    return CompiledModel(executable, loaded.inputs, loaded.outputs, target, report, runnable)
+
+
+def built(
+    strategy: Strategy,
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    shapes: Mapping[str, Sequence[int]] | None,
+    build: Callable[[tvm.IRModule, Strategy], Result],
+) -> tuple[frontend.LoadedModel, Result]:
+    """Return an ONNX model and what a compiler makes of its module; errors as of `compile`."""
     target, threads = strategy.core.target_config(strategy.threads), strategy.threads
     # Constants are folded by running kernels: start TVM's pool with all CPUs before that does.
     use_threads(min(threads, len(available_cpus())) if is_foreign(target) else threads)
     loaded = frontend.load(model, shapes)
     try:
-        executable, report, runnable = compile_module(loaded.module, strategy)
+        return loaded, build(loaded.module, strategy)
     except BlislikeError:
         raise
     except Exception as error:
@@ -111,7 +137,6 @@ def compile_with(
         if reason is None:
             raise
         raise reason from error
-    return CompiledModel(executable, loaded.inputs, loaded.outputs, target, report, runnable)
 
 
 def _why_not(

@@ -21,7 +21,7 @@ from tvm_blislike.passes.indices import NarrowIndices
 from tvm_blislike.passes.legalize import legalize
 from tvm_blislike.passes.lower import lower
 from tvm_blislike.passes.plan import Plan, plan_of
-from tvm_blislike.passes.reporting import Reporter, report_of
+from tvm_blislike.passes.reporting import report_of
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.records.book import RecordBook
 from tvm_blislike.tvm_seams.executables import calling
@@ -40,10 +40,8 @@ def blislike_pipeline(
     core: Core | None = None,
     threads: int | None = None,
     override: Override | None = None,
-    reporter: Reporter | None = None,
     constraints: Constraints | None = None,
     records: RecordBook | None = None,
-    finalize: bool = True,
     predictor: Predictor | None = None,
 ) -> tvm.transform.Pass:
     """Return the pipeline; `relax.get_pipeline("blislike", ...)` takes the same arguments.
@@ -56,15 +54,11 @@ def blislike_pipeline(
         Threads of one inference; by default the target's `num-cores`.
     override : callable, optional
         The user's own strategy: gets a workload, returns a config or None.
-    reporter : Reporter, optional
-        Collects what was decided.
     constraints : Constraints, optional
         Limits of the choice.
     records : RecordBook, optional
         What was measured; it overrules the cost model. Where a database of MetaSchedule is
         current (`with database:`), its schedules are replayed.
-    finalize : bool, optional
-        False leaves out what TVM's virtual machine needs, such as its plan of the memory.
     predictor : Predictor, optional
         Corrects the cost model, such as a `LearnedModel`.
 
@@ -74,8 +68,7 @@ def blislike_pipeline(
         To be used as `tvm.compile(mod, target, relax_pipeline=...)`.
     """
     # Whoever runs it goes on with TVM's own pipeline for PrimFuncs.
-    if finalize:
-        plugin.take_over()
+    plugin.take_over()
 
     @tvm.transform.module_pass(opt_level=0, name="blislike.Pipeline")
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -83,7 +76,7 @@ def blislike_pipeline(
         target = target or tvm.target.Target(core.target_config(threads))
         strategy = strategy_for(target, core, threads, override, constraints, records, predictor)
         with compiler_lock(), target:
-            return _lowered(mod, strategy, target, reporter, finalize)
+            return for_machine(scheduled_calls(mod, strategy, target)[0], target)
 
     return run
 
@@ -103,23 +96,24 @@ def strategy_for(
     return Strategy(core or core_of(target), count, override, limits, book, predictor)
 
 
-def _lowered(
-    mod: tvm.IRModule,
-    strategy: Strategy,
-    target: tvm.target.Target,
-    reporter: Reporter | None,
-    finalize: bool,
-) -> tvm.IRModule:
-    # TVM's own CPU pipeline, with our passes where it would lower operators to naive loops.
+def scheduled_calls(
+    mod: tvm.IRModule, strategy: Strategy, target: tvm.target.Target
+) -> tuple[tvm.IRModule, Plan]:
+    """Return a module of scheduled PrimFuncs and of calls on allocated tensors, and the plan.
+
+    This is TVM's own CPU pipeline, with our passes where it would lower operators to naive loops.
+    """
     mod, plan = fused_kernels(mod, strategy, target)
     # Views before scheduling: afterwards a reshape is no longer recognized as one, and TVM's
     # look at some functions fails.
     mod = tvm.transform.Sequential([VIEWS, *_tuned_by_meta_schedule()])(mod)
     lowering = [*lowering_passes(target), concat_in_place]
-    mod = tvm.transform.Sequential(lowering)(schedule(mod, plan))
-    if reporter is not None:
-        reporter.report = report_of(mod, plan)
-    return tvm.transform.Sequential(machine_passes(target))(mod) if finalize else mod
+    return tvm.transform.Sequential(lowering)(schedule(mod, plan)), plan
+
+
+def for_machine(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Return `scheduled_calls` with what TVM's virtual machine needs, such as its memory plan."""
+    return tvm.transform.Sequential(machine_passes(target))(mod)
 
 
 def fused_kernels(
@@ -166,9 +160,10 @@ def compile_module(
         The executable to export, the report of what was chosen for each layer, and the executable
         to run, see `executables.calling`.
     """
-    reporter = Reporter()
     target = tvm.target.Target(strategy.core.target_config(strategy.threads))
     with target:
-        lowered = _lowered(mod, strategy, target, reporter, finalize=True)
+        calls, plan = scheduled_calls(mod, strategy, target)
+        report = report_of(calls, plan)
+        lowered = for_machine(calls, target)
     executable = plugin.compiled(lowered, target)
-    return executable, reporter.report, calling(lowered, executable)
+    return executable, report, calling(lowered, executable)

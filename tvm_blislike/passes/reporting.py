@@ -18,13 +18,6 @@ from tvm_blislike.passes.plan import Plan
 from tvm_blislike.tvm_seams import bindings, functions
 
 
-class Reporter:
-    """Holds the report of the last module that a pipeline compiled."""
-
-    def __init__(self) -> None:
-        self.report = Report(layers=())
-
-
 def report_of(mod: tvm.IRModule, plan: Plan) -> Report:
     """Return the report of a module behind `CallTIRRewrite` and of its plan."""
     layers = tuple(_layer(gvar, mod, plan) for gvar in _calls(mod))

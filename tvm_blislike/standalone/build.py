@@ -11,23 +11,22 @@ import os
 import shutil
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
 from tvm import tirx
 
 from tvm_blislike import plugin
-from tvm_blislike.api import resolve_core, resolve_predictor
+from tvm_blislike.api import built, resolve_core, resolve_strategy
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.errors import OutputError
 from tvm_blislike.export.link import find_archiver, find_builder, is_darwin, run_tool
 from tvm_blislike.files import atomic_path, is_stream, require_writable, scratch_beside
-from tvm_blislike.onnx import frontend
-from tvm_blislike.passes.reporting import Reporter
-from tvm_blislike.pipeline import blislike_pipeline
-from tvm_blislike.runtime.threads import use_threads
+from tvm_blislike.passes.reporting import report_of
+from tvm_blislike.pipeline import scheduled_calls
 from tvm_blislike.standalone import c_tables
 from tvm_blislike.standalone.call_plan import CallPlan, plan_calls
 from tvm_blislike.standalone.model import StandaloneModel
@@ -36,38 +35,32 @@ from tvm_blislike.tvm_seams import executables, llvm_text
 if TYPE_CHECKING:
     import onnx
 
-    from tvm_blislike.choose.constraints import Constraints
-    from tvm_blislike.choose.offers import Predictor
-    from tvm_blislike.choose.strategy import Override
+    from tvm_blislike.choose.strategy import Strategy
     from tvm_blislike.hardware import Core
-    from tvm_blislike.records.book import RecordBook
+    from tvm_blislike.model.report import Report
 
 _SOURCE = Path(__file__).parent / "static" / "standalone.c"
 # Of ELF files.
 _SYMBOL_TABLE, _GLOBAL = 2, 1
 
 
-@compiler_lock()
 def compile(
     model: str | os.PathLike[str] | onnx.ModelProto,
     target: str | os.PathLike[str] | Core,
     name: str = "model",
     shapes: Mapping[str, Sequence[int]] | None = None,
-    override: Override | None = None,
-    constraints: Constraints | None = None,
-    records: RecordBook | None = None,
-    learned: str | os.PathLike[str] | Predictor | None = None,
+    **options: Any,
 ) -> StandaloneModel:
     """Compile an ONNX model for one thread and without TVM's runtime.
 
     Parameters
     ----------
-    model, target, shapes, override, constraints, learned
+    model, target, shapes
         As of `tvm_blislike.compile`.
-    records : RecordBook, optional
-        Measurements to follow.
     name : str
         Prefix of all its C names; characters that C does not allow become underscores.
+    **options
+        As of `tvm_blislike.compile`: override, constraints, records, learned.
 
     Raises
     ------
@@ -76,26 +69,27 @@ def compile(
     BlislikeError
         As of `tvm_blislike.compile`.
     """
-    core = resolve_core(target)
-    # Constants are folded by running kernels.
-    use_threads(1)
-    predictor = resolve_predictor(learned, core, 1)
-    loaded = frontend.load(model, shapes)
-    reporter = Reporter()
-    pipeline = blislike_pipeline(
-        core, 1, override, reporter, constraints, records, finalize=False, predictor=predictor
-    )
-    lowered = pipeline(loaded.module)
+    strategy = resolve_strategy(resolve_core(target), 1, **options)
     prefix = c_tables.identifier(name)
+    loaded, parts = built(strategy, model, shapes, partial(_compiled, prefix))
+    return StandaloneModel(*parts, loaded.inputs, loaded.outputs, strategy.core, prefix)
+
+
+@compiler_lock()
+def _compiled(
+    prefix: str, mod: tvm.IRModule, strategy: Strategy
+) -> tuple[CallPlan, tvm.runtime.Executable, Report]:
+    """Return the calls of a module, its kernels, named with a prefix, and the report."""
+    target = tvm.target.Target(strategy.core.target_config(1))
+    with target:
+        calls, plan = scheduled_calls(mod, strategy, target)
     kernels = {
         gvar.name_hint: func.with_attr("global_symbol", f"{prefix}_{gvar.name_hint}")
-        for gvar, func in lowered.functions_items()
+        for gvar, func in calls.functions_items()
         if isinstance(func, tirx.PrimFunc)
     }
-    built = plugin.compiled(tvm.IRModule(kernels), tvm.target.Target(core.target_config(1)))
-    return StandaloneModel(
-        plan_calls(lowered), built, loaded.inputs, loaded.outputs, core, reporter.report, prefix
-    )
+    executable = plugin.compiled(tvm.IRModule(kernels), target)
+    return plan_calls(calls), executable, report_of(calls, plan)
 
 
 def write(model: StandaloneModel, path: str | os.PathLike[str], cc: str | None = None) -> Path:

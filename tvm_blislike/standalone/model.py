@@ -26,22 +26,22 @@ class StandaloneModel:
         Its kernel calls.
     kernels : tvm.runtime.Executable
         Its kernels, their names without a prefix.
+    report : Report
+        What was chosen for each layer.
     inputs, outputs : tuple of TensorSpec
         In the order of the C function's arguments.
     core : Core
         What it was compiled for.
-    report : Report
-        What was chosen for each layer.
     name : str
         Prefix of all its C names.
     """
 
     plan: CallPlan
     kernels: tvm.runtime.Executable
+    report: Report
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     core: Core
-    report: Report
     name: str
 
     @property
