@@ -11,7 +11,7 @@ from tvm_blislike.tvm_seams.llvm_text import symbol_of
 
 if TYPE_CHECKING:
     from tvm_blislike.model.tensor_spec import TensorSpec
-    from tvm_blislike.standalone import StandaloneModel
+    from tvm_blislike.standalone.model import StandaloneModel
 
 # Codes of DLPack.
 _CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}
