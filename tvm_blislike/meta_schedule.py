@@ -16,7 +16,7 @@
 The space of a layer is then what its configurations may still differ in, such as cache blocking and
 loop order; each is one schedule with the micro-kernel tensorized. A schedule's trace replays from a
 database; what follows it, `schedules.lowering`, runs in front of TVM's own pipeline for PrimFuncs:
-importing this module puts it there (`plugin.take_over`).
+importing this module puts it there (`tir_pipeline.take_over`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ import tvm_ffi
 from tvm import s_tir
 from tvm.s_tir import meta_schedule as ms
 
-from tvm_blislike import plugin
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.strategy import Override, Strategy
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.model.config import Config, KernelConfig
 from tvm_blislike.model.marks import CHOICE, DEFAULT, PLAIN
 from tvm_blislike.model.workload import Workload
+from tvm_blislike.passes import tir_pipeline
 from tvm_blislike.passes.plain import product_of, sums_windows
 from tvm_blislike.passes.plan import read_note
 from tvm_blislike.passes.schedule import apply_template, note_in
@@ -50,7 +50,7 @@ from tvm_blislike.tvm_seams import measuring
 
 __all__ = ["builder", "prepare", "register_intrinsics", "space"]
 
-plugin.take_over()
+tir_pipeline.take_over()
 
 # Schedules of a layer, unless asked for otherwise.
 CANDIDATES = 16
@@ -120,7 +120,7 @@ def builder(**options: Any) -> ms.builder.LocalBuilder:
     **options
         As for `ms.builder.LocalBuilder`, such as `max_workers` and `timeout_sec`.
     """
-    return ms.builder.LocalBuilder(f_build=plugin.build, **options)
+    return ms.builder.LocalBuilder(f_build=tir_pipeline.build, **options)
 
 
 def schedules(mod: tvm.IRModule, strategy: Strategy) -> Iterator[s_tir.Schedule]:

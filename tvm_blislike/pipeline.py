@@ -8,13 +8,13 @@ import tvm
 from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
-from tvm_blislike import plugin
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.offers import Predictor
 from tvm_blislike.choose.strategy import Override, Strategy
 from tvm_blislike.choose.targets import core_of
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.hardware import Core
+from tvm_blislike.passes import tir_pipeline
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.concat import concat_in_place
 from tvm_blislike.passes.indices import NarrowIndices
@@ -68,7 +68,7 @@ def blislike_pipeline(
         To be used as `tvm.compile(mod, target, relax_pipeline=...)`.
     """
     # Whoever runs it goes on with TVM's own pipeline for PrimFuncs.
-    plugin.take_over()
+    tir_pipeline.take_over()
 
     @tvm.transform.module_pass(opt_level=0, name="blislike.Pipeline")
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -165,5 +165,5 @@ def compile_module(
         calls, plan = scheduled_calls(mod, strategy, target)
         report = report_of(calls, plan)
         lowered = for_machine(calls, target)
-    executable = plugin.compiled(lowered, target)
+    executable = tir_pipeline.compiled(lowered, target)
     return executable, report, calling(lowered, executable)

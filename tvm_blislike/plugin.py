@@ -1,103 +1,16 @@
-"""The pipeline for PrimFuncs: TVM's own, between what finishes the schedules of this package.
+"""What TVM imports wherever it is imported itself: an entry point of the group "tvm.backends".
 
-Templates leave loops that `schedules.lowering` turns into code with exact edges, and remainders
-that LLVM must not see. This package compiles with a pipeline of its own name, and TVM's stays as it
-is. Where TVM names the pipeline itself, ours takes its place (`take_over`): with MetaSchedule, with
-the Relax pipeline "blislike", and in TVM's worker processes, which build what a trace has
-scheduled. These import no more than TVM and, with it, the plugins of the entry point group
-"tvm.backends". What has no annotation of ours is left alone.
+TVM's worker processes build what a trace has scheduled, and import no more than TVM.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
-from typing import Any
-
-import tvm
-from tvm import tirx
-
-from tvm_blislike.model.marks import DEFAULT, OURS, PLAIN, SCHEDULED
-
-_PIPELINE = "blislike"
-
-
-def root_annotations(func: Any) -> Mapping[str, Any]:
-    """Return the annotations of the root block of a PrimFunc; none for any other function."""
-    body = getattr(func, "body", None)
-    block = getattr(body, "block", None) if isinstance(func, tirx.PrimFunc) else None
-    return {} if block is None else block.annotations
-
-
-def is_ours(func: Any) -> bool:
-    """Whether a function is to be finished."""
-    return not root_annotations(func).keys().isdisjoint({SCHEDULED, PLAIN, DEFAULT})
-
 
 def register() -> None:
-    """Take over where this process is one of TVM's workers (an entry point of TVM's plugins)."""
+    """Take the place of TVM's pipeline where this process is one of TVM's workers."""
     from tvm_blislike.tvm_seams import pipelines
 
     if pipelines.is_worker():
-        take_over()
+        from tvm_blislike.passes import tir_pipeline
 
-
-@functools.cache
-def pipeline() -> str:
-    """Return the name of the pipeline, for `tvm.compile(..., tir_pipeline=...)`."""
-    from tvm_blislike.tvm_seams import pipelines
-
-    pipelines.register_around(_PIPELINE, finish, hide_remainders)
-    return _PIPELINE
-
-
-@functools.cache
-def take_over() -> None:
-    """Have TVM take this pipeline wherever it names its own, until the process ends."""
-    from tvm_blislike.tvm_seams import pipelines
-
-    pipelines.replace_default(pipeline())
-
-
-def compiled(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Executable:
-    """Compile a lowered Relax module, or scheduled PrimFuncs."""
-    return tvm.compile(mod, target, relax_pipeline=None, tir_pipeline=pipeline())
-
-
-@tvm.transform.module_pass(opt_level=0, name="blislike.Finish")
-def finish(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-    """Finish what templates have scheduled; imports nothing where there is nothing to do."""
-    if not any(is_ours(func) for _, func in mod.functions_items()):
-        return mod
-    from tvm_blislike.passes import schedule
-
-    ours = next(f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc))
-    return marked(schedule.finish(mod, ours.attrs["target"]))
-
-
-def marked(mod: tvm.IRModule) -> tvm.IRModule:
-    """Mark every PrimFunc as one of this package's, whose remainders are to be hidden."""
-    result = mod.clone()
-    for gvar, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc):
-            result.update_func(gvar, func.with_attr(OURS, True))
-    return result
-
-
-@tvm.transform.module_pass(opt_level=0, name="blislike.HideRemainders")
-def hide_remainders(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-    """Hide remainders from LLVM where functions are ours; see `schedules.remainders`."""
-    ours = [(g, f) for g, f in mod.functions_items() if f.attrs and OURS in f.attrs]
-    if not ours:
-        return mod
-    from tvm_blislike.schedules.lowering import remainders
-
-    result = mod.clone()
-    for gvar, func in ours:
-        result.update_func(gvar, func.with_body(remainders.hide(func.body)))
-    return result
-
-
-def build(mod: tvm.IRModule, target: tvm.target.Target, _params: Any) -> tvm.runtime.Module:
-    """Compile PrimFuncs, as TVM's builder does (a builder's `f_build`)."""
-    return tirx.build(mod, target, pipeline())
+        tir_pipeline.take_over()

@@ -10,7 +10,8 @@ import tvm
 from tvm import te, tirx
 
 from tvm_blislike.api import resolve_core
-from tvm_blislike.plugin import compiled, marked
+from tvm_blislike.passes.roots import marked
+from tvm_blislike.passes.tir_pipeline import compiled
 from tvm_blislike.schedules.lowering import remainders
 
 # Elements of the axis whose index is a remainder, its divisor, and elements of the axes inside.

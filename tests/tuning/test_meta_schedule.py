@@ -25,8 +25,8 @@ from tvm_blislike.model.marks import SCHEDULED
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.onnx import frontend
 from tvm_blislike.passes.plain import product_of
+from tvm_blislike.passes.roots import root_annotations
 from tvm_blislike.passes.schedule import apply_template
-from tvm_blislike.plugin import root_annotations
 from tvm_blislike.schedules import all_implementations, get_implementation
 from tvm_blislike.tuning import kernels, operands
 from tvm_blislike.tuning.kernels import Bundle

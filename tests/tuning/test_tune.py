@@ -23,7 +23,7 @@ from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.marks import SCHEDULED
 from tvm_blislike.model.workload import GemmWorkload, Workload
-from tvm_blislike.plugin import root_annotations
+from tvm_blislike.passes.roots import root_annotations
 from tvm_blislike.records import files
 from tvm_blislike.records.book import RecordBook
 from tvm_blislike.records.record import Record, now

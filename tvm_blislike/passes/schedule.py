@@ -16,7 +16,7 @@ from tvm_blislike.model.marks import CHOICE, CHOSEN, DEFAULT, PLAIN, REGISTER_BY
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.passes.plain import product_of, replaced
 from tvm_blislike.passes.plan import Plan, note_of
-from tvm_blislike.plugin import is_ours, marked, root_annotations
+from tvm_blislike.passes.roots import is_ours, marked, root_annotations
 from tvm_blislike.schedules import get_implementation, read_config
 from tvm_blislike.schedules.common import root_block, stages
 from tvm_blislike.schedules.default.rule import DefaultCPU

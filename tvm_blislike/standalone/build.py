@@ -19,12 +19,12 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from tvm_blislike import plugin
 from tvm_blislike.api import built, resolve_core, resolve_strategy
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.errors import OutputError
 from tvm_blislike.export.link import find_archiver, find_builder, is_darwin, run_tool
 from tvm_blislike.files import atomic_path, is_stream, require_writable, scratch_beside
+from tvm_blislike.passes import tir_pipeline
 from tvm_blislike.passes.reporting import report_of
 from tvm_blislike.pipeline import scheduled_calls
 from tvm_blislike.standalone import c_tables
@@ -88,7 +88,7 @@ def _compiled(
         for gvar, func in calls.functions_items()
         if isinstance(func, tirx.PrimFunc)
     }
-    executable = plugin.compiled(tvm.IRModule(kernels), target)
+    executable = tir_pipeline.compiled(tvm.IRModule(kernels), target)
     return plan_calls(calls), executable, report_of(calls, plan)
 
 

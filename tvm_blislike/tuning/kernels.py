@@ -126,7 +126,7 @@ def build(core: Core, threads: int, mod: Any, target: Any, _params: Any) -> Any:
     """Schedule and compile the candidates of `as_module` (a builder's `f_build`)."""
     import tvm
 
-    from tvm_blislike import plugin
+    from tvm_blislike.passes import tir_pipeline
     from tvm_blislike.passes.plan import Plan
     from tvm_blislike.passes.schedule import schedule
 
@@ -138,7 +138,7 @@ def build(core: Core, threads: int, mod: Any, target: Any, _params: Any) -> Any:
         found |= functions(bundle, number, config)
     with target:
         scheduled = schedule(tvm.IRModule(found), Plan(core, threads))
-        return plugin.compiled(scheduled, target)
+        return tir_pipeline.compiled(scheduled, target)
 
 
 def functions(bundle: Bundle, number: int, config: Config) -> dict[str, Any]:
