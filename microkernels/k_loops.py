@@ -19,10 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tvm_blislike.microkernels.kernel import Microkernel
+from typing import Any
 
 _SYMBOL = re.compile(r"blislike_(\w+)_(\d+)x(\d+)_of_(\d+)x(\d+)(_in_order)?")
 
@@ -57,7 +54,7 @@ class KLoop:
     name : str
         Unique; it begins the functions' names.
     serves : callable
-        (kernel, whether the core issues in order): whether its loops take the place of LLVM's.
+        (`Microkernel`, whether the core issues in order): whether its loops take the place of LLVM's.
     source : callable
         (symbol, block) to the text of a function.
     view : str
@@ -67,7 +64,7 @@ class KLoop:
     """
 
     name: str
-    serves: Callable[[Microkernel, bool], bool]
+    serves: Callable[[Any, bool], bool]
     source: Callable[[str, Block], str]
     view: str = "panel"
     hides_loads: Callable[[int, int], bool] = lambda _mr, _nr: False

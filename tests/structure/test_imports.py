@@ -14,6 +14,7 @@ ORDER = (
     "hardware",
     "tvm_seams",
     "model",
+    "operators",
     "records",
     "microkernels",
     "cost_models",
