@@ -7,9 +7,9 @@ import functools
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import avx2_f32, avx512_f32, neon_f16, neon_f32
 from tvm_blislike.microkernels.intrin import shape_named, standalone, update_intrin
-from tvm_blislike.microkernels.kernel import Microkernel, kernel_name
+from tvm_blislike.microkernels.kernel import Microkernel
 from tvm_blislike.microkernels.update_shape import UpdateShape
-from tvm_blislike.model.types import FLOAT32, Types
+from tvm_blislike.model.types import FLOAT32, Types, kernel_name
 
 KERNELS: tuple[Microkernel, ...] = avx512_f32.KERNELS + avx2_f32.KERNELS + neon_f32.KERNELS
 # fp16, of cores with `+fullfp16`.

@@ -54,7 +54,8 @@ class KLoop:
     name : str
         Unique; it begins the functions' names.
     serves : callable
-        (`Microkernel`, whether the core issues in order): whether its loops take the place of LLVM's.
+        (`Microkernel`, whether the core issues in order): whether it takes the place of LLVM's
+        loop.
     source : callable
         (symbol, block) to the text of a function.
     view : str

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from tvm_blislike.hardware import Isa
 from tvm_blislike.microkernels.k_loops import KLoop
-from tvm_blislike.model.types import FLOAT32, Types
+from tvm_blislike.model.types import FLOAT32, Types, kernel_name
 
 # NEON, `rows` view: vectors of A for four k steps stay in registers beside the block and a row of
 # B. With more than this LLVM 22 spills on some core (30: none; 31: 7x12 on Cortex-A53).
@@ -108,11 +108,6 @@ class Microkernel:
         """Return the elements and vectors loaded in one k step over its FMAs."""
         loads = self.a_loads(self.mr, view) + self.vectors
         return loads / (self.mr * self.vectors)
-
-
-def kernel_name(isa: str, mr: int, nr: int, types: Types) -> str:
-    """Return the name of the micro-kernel with that shape."""
-    return f"{isa}_{types.short}_{mr}x{nr}"
 
 
 def within_budget(kernels: Sequence[Microkernel]) -> tuple[Microkernel, ...]:

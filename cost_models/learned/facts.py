@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tvm_blislike.errors import UsageError
 from tvm_blislike.hardware import Core
-from tvm_blislike.records.validity import core_facts
+from tvm_blislike.model.validity import core_facts
 
 
 @dataclass(frozen=True)

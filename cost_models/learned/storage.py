@@ -15,7 +15,7 @@ from tvm_blislike.cost_models.learned.features import FEATURES
 from tvm_blislike.cost_models.learned.model import LearnedModel, import_xgboost
 from tvm_blislike.errors import InputError
 from tvm_blislike.files import write_text
-from tvm_blislike.records.validity import are_compatible
+from tvm_blislike.model.validity import are_compatible
 
 _ATTRIBUTE = "tvm_blislike"
 _HINT = "train one: tvm-blislike records train -o FILE.json"

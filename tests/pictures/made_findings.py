@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import native_core
+from tvm_blislike.model.validity import core_facts
 from tvm_blislike.onnx import frontend
 from tvm_blislike.pictures.findings import Attempt, EngineTime, Findings, Layer, Roofs, TuningStep
 from tvm_blislike.records import files
 from tvm_blislike.records.record import Record
-from tvm_blislike.records.validity import core_facts
 from tvm_blislike.tuning.tasks import tasks_of
 
 UNTUNED = Attempt("conv2d_direct", "14x32", "cold", 0.02, 0.018, True)

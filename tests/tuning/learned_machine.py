@@ -11,9 +11,9 @@ from made import CORE, STRATEGY
 
 from tvm_blislike.cost_models.learned import LearnedModel
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.validity import core_facts
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.records.record import Record
-from tvm_blislike.records.validity import core_facts
 from tvm_blislike.tuning import learn
 
 SAME = (1, 1, 1, 1)

@@ -9,9 +9,9 @@ from dataclasses import replace
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.validity import core_facts
 from tvm_blislike.model.workload import GemmWorkload, Workload
 from tvm_blislike.records.record import Record
-from tvm_blislike.records.validity import core_facts
 from tvm_blislike.tuning.kernels import Bundle
 from tvm_blislike.tuning.measure import Outcome, Wait
 from tvm_blislike.tuning.tasks import Task

@@ -18,10 +18,10 @@ from made import CORE, WORKLOADS, config, record
 
 from tvm_blislike.errors import InputError, OutputError
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.validity import core_facts
 from tvm_blislike.records import files, maintain
 from tvm_blislike.records.book import RecordBook, fastest
 from tvm_blislike.records.record import BadRecordError, Record
-from tvm_blislike.records.validity import core_facts
 
 HERE = Path(__file__).parent
 

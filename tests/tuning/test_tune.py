@@ -22,12 +22,12 @@ from tvm_blislike.errors import TargetError, UsageError
 from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.marks import SCHEDULED
+from tvm_blislike.model.validity import core_facts
 from tvm_blislike.model.workload import GemmWorkload, Workload
 from tvm_blislike.passes.roots import root_annotations
 from tvm_blislike.records import files
 from tvm_blislike.records.book import RecordBook
 from tvm_blislike.records.record import Record, now
-from tvm_blislike.records.validity import core_facts
 from tvm_blislike.tuning import database, finals
 from tvm_blislike.tuning import tune as tuning
 from tvm_blislike.tuning.search import model_search

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from tvm_blislike.microkernels.kernel import kernel_name
-from tvm_blislike.model.types import Types
+from tvm_blislike.model.types import Types, kernel_name
 
 _Own = TypeVar("_Own", bound="Config")
 

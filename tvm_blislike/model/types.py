@@ -83,3 +83,8 @@ FLOAT32 = Types()
 def _short(dtype: str) -> str:
     kind = dtype.rstrip("0123456789")
     return _SHORT.get(kind, kind) + dtype.removeprefix(kind)
+
+
+def kernel_name(isa: str, mr: int, nr: int, types: Types) -> str:
+    """Return the name of the micro-kernel with that shape."""
+    return f"{isa}_{types.short}_{mr}x{nr}"

@@ -15,13 +15,13 @@ from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.roofline import bytes_per_cycle, clock_hz
 from tvm_blislike.errors import InputError
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.validity import core_facts, versions
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.onnx import frontend
 from tvm_blislike.pictures.findings import Attempt, Findings, Layer, Roofs, TuningStep
 from tvm_blislike.records import files
 from tvm_blislike.records.book import RecordBook, fastest, warn_of
 from tvm_blislike.records.record import EMULATED, Record, is_compatible, now
-from tvm_blislike.records.validity import core_facts, versions
 from tvm_blislike.tuning.tasks import Task, tasks_of
 
 # A longer time without a measurement is a pause between two sweeps.

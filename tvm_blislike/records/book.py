@@ -10,10 +10,10 @@ from statistics import median
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.validity import core_facts, versions
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.records import files
 from tvm_blislike.records.record import EMULATED, Record, is_compatible, spread
-from tvm_blislike.records.validity import core_facts, versions
 
 _SHOWN_LINES = 3
 # Of `Record.key`: facts of the core, threads, workload.

@@ -15,8 +15,8 @@ from statistics import median, quantiles
 from typing import Any
 
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.validity import are_compatible, versions
 from tvm_blislike.model.workload import Workload
-from tvm_blislike.records.validity import are_compatible, versions
 from tvm_blislike.schedules import read_config
 
 FORMAT = 1

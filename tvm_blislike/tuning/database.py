@@ -19,9 +19,9 @@ from tvm.s_tir import meta_schedule as ms
 from tvm_blislike.errors import InputError, OutputError
 from tvm_blislike.hardware import Core, names, native_core
 from tvm_blislike.model.marks import RECORD
+from tvm_blislike.model.validity import core_facts
 from tvm_blislike.passes.schedule import apply_template
 from tvm_blislike.records.record import EMULATED, BadRecordError, Record
-from tvm_blislike.records.validity import core_facts
 from tvm_blislike.tuning import kernels
 from tvm_blislike.tuning.kernels import Bundle
 from tvm_blislike.tuning.traces import RECORDS, register_intrinsics

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 from tvm_blislike.cost_models.learned import Candidate, Facts, LearnedModel
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.validity import core_facts, versions
 from tvm_blislike.records.record import Record, is_compatible
-from tvm_blislike.records.validity import core_facts, versions
 from tvm_blislike.schedules import get_implementation
 
 # Kernels by themselves as the other layers of a model leave the caches, and inside a model.

@@ -12,10 +12,10 @@ from typing import Protocol
 
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.validity import core_facts
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.records.book import RecordBook, fastest
 from tvm_blislike.records.record import EMULATED, Record
-from tvm_blislike.records.validity import core_facts
 from tvm_blislike.tuning.kernels import Bundle
 from tvm_blislike.tuning.measure import Outcome, Runner
 from tvm_blislike.tuning.search import Search, SearchMaker

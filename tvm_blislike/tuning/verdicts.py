@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import inf
 
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.validity import versions
 from tvm_blislike.records.record import Record, now
-from tvm_blislike.records.validity import versions
 from tvm_blislike.tuning.competitors import Subject
 from tvm_blislike.tuning.finals import Contest, Verdict, decide
 from tvm_blislike.tuning.measure import Outcome
