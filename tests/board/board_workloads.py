@@ -104,7 +104,7 @@ def gemm_kernel(
     def error(result: np.ndarray) -> float:
         return np.abs(result - wanted).max() / scale
 
-    arguments = [a, packed, *operands, np.empty(wanted.shape, w.dtype)]
+    arguments = [a, packed, *operands, np.empty(wanted.shape, w.types.out)]
     return Kernel(_label(w, config, steps), func, arguments, error)
 
 

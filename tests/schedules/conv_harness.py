@@ -81,7 +81,7 @@ def primfunc(
     w, layout = workload, config.out_layout
     data = te.placeholder(shape_in(config.data_layout, w.n, w.ci, w.h, w.w), w.types.a, name="data")
     implementation = get_implementation(config.implementation)
-    weights = np.zeros((w.co, w.ci // w.groups, w.kh, w.kw), w.dtype)
+    weights = np.zeros((w.co, w.ci // w.groups, w.kh, w.kw), w.types.b)
     packed = te.placeholder(implementation.pack(w, config, weights).shape, w.types.b, name="packed")
     value = implementation.compute(w, config, data, packed)
     params = [data, packed]
@@ -179,7 +179,7 @@ def placed(
     w = workload
     data, weights, *operands = values
     implementation = get_implementation(config.implementation)
-    out = np.full(shape_in(config.out_layout, w.n, w.co, w.oh, w.ow), np.nan, w.dtype)
+    out = np.full(shape_in(config.out_layout, w.n, w.co, w.oh, w.ow), np.nan, w.types.out)
     return [
         in_layout(data, config.data_layout),
         implementation.pack(w, config, weights),
