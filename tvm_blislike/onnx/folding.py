@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tvm_blislike.onnx.operator_sets import STANDARD
-from tvm_blislike.onnx.shapes import constants_of, distinct, shapes_of, untyped
+from tvm_blislike.onnx.shapes import constants_of, distinct, inferred, shapes_in, untyped
 from tvm_blislike.onnx.unsupported import branches, read_in
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ Sizes = Mapping[str, Sequence[int]]
 Tensors = Mapping[str, "onnx.TensorProto"]
 
 
-def settled(proto: onnx.ModelProto, shapes: Sizes) -> Values:
+def settled(proto: onnx.ModelProto, shapes: Sizes) -> tuple[Values, onnx.GraphProto | None]:
     """Return the tensors whose values follow from constants and from the shapes of the inputs.
 
     Parameters
@@ -57,19 +57,25 @@ def settled(proto: onnx.ModelProto, shapes: Sizes) -> Values:
 
     Returns
     -------
-    dict of str to numpy.ndarray
+    values : dict of str to numpy.ndarray
         By name, without those that the model holds as constants.
+    types : onnx.GraphProto or None
+        What ONNX has inferred for that (`shapes.inferred`); None where it was not asked, or cannot.
     """
     constants = constants_of(proto)
     known = _small(constants)
     given = set(known)
     if not any(_foldable(node, known) for node in proto.graph.node):
-        return {}
-    count = -1
-    while len(known) != count:  # what is known now may settle further shapes
+        return {}, None
+    count, types = -1, None
+    sizes: Sizes = {}
+    results = {name for node in proto.graph.node for name in distinct(node.output)}
+    # What is known now may settle further shapes.
+    while len(known) != count and not sizes.keys() >= results:
         count = len(known)
-        _evaluate(proto, _sizes(proto, shapes, constants, known), known)
-    return {name: value for name, value in known.items() if name not in given}
+        types, sizes = _inferred(proto, shapes, constants, known)
+        _evaluate(proto, sizes, known)
+    return {name: value for name, value in known.items() if name not in given}, types
 
 
 def replace_by_constants(proto: onnx.ModelProto, values: Values) -> None:
@@ -149,13 +155,16 @@ def _computed(proto: onnx.ModelProto, node: onnx.NodeProto, operands: Values) ->
     return computed if numbers else {}
 
 
-def _sizes(proto: onnx.ModelProto, shapes: Sizes, constants: Tensors, known: Values) -> Sizes:
-    """Return the shapes that ONNX infers with what is known by now, none when it cannot."""
+def _inferred(
+    proto: onnx.ModelProto, shapes: Sizes, constants: Tensors, known: Values
+) -> tuple[onnx.GraphProto | None, Sizes]:
+    """Return what ONNX infers with what is known by now, and all shapes; none when it cannot."""
     from onnx import numpy_helper
 
     computed = known.keys() - constants.keys()
     tensors = {name: numpy_helper.from_array(known[name], name) for name in computed}
     try:
-        return shapes_of(proto, shapes, {**constants, **tensors})
+        types = inferred(proto, shapes, {**constants, **tensors})
+        return types, shapes_in(types, {**constants, **tensors})
     except Exception:  # an inconsistent model: the importer says more
-        return {}
+        return None, {}

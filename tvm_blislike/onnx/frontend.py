@@ -84,24 +84,17 @@ def prepared(
     proto, name = read_model(model)
     proto = without_functions(proto)
     inputs = resolve_inputs(proto, shapes or {})
-    proto = _folded(proto, inputs, owned=proto is not model)
+    shapes_of_inputs = {spec.name: spec.shape for spec in inputs}
+    values, types = settled(proto, shapes_of_inputs)
+    if values:
+        proto = copy.deepcopy(proto) if proto is model else proto
+        replace_by_constants(proto, values)
     check_operators(proto)
     _require_tensors(proto)
     check_types(proto)
-    shapes_of_inputs = {spec.name: spec.shape for spec in inputs}
-    proto = rewritten(proto, shapes_of_inputs, owned=proto is not model)
+    proto = rewritten(proto, shapes_of_inputs, owned=proto is not model, types=types)
     check_readings(proto)
     return proto, name, inputs
-
-
-def _folded(proto: onnx.ModelProto, inputs: Sequence[TensorSpec], owned: bool) -> onnx.ModelProto:
-    """Return the model without what the shapes of its inputs settle, a copy unless it is owned."""
-    values = settled(proto, {spec.name: spec.shape for spec in inputs})
-    if not values:
-        return proto
-    folded = proto if owned else copy.deepcopy(proto)
-    replace_by_constants(folded, values)
-    return folded
 
 
 def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:

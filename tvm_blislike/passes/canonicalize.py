@@ -27,8 +27,8 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.passes.constants import Folding, empty_tensor
 from tvm_blislike.passes.data_types import ConvertOperands
 from tvm_blislike.passes.denormals import WithoutDenormals
-from tvm_blislike.passes.local_response import local_response
-from tvm_blislike.passes.planar import ToImages
+from tvm_blislike.passes.local_response import POOLS, local_response
+from tvm_blislike.passes.planar import CONVOLUTIONS, ToImages
 from tvm_blislike.passes.tidy import TIDY
 from tvm_blislike.tvm_seams import (
     bindings,
@@ -38,6 +38,7 @@ from tvm_blislike.tvm_seams import (
     functions,
     is_constant,
     op_name,
+    operators,
     static_shape,
     use_counts,
 )
@@ -56,10 +57,13 @@ class Canonicalize:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
-        mod = _rewrite(mod, _Operators)
-        mod = TIDY(local_response(TIDY(mod)))
+        mod = TIDY(_rewrite(mod, _Operators))
+        present = operators(mod)
+        if present & POOLS:
+            mod = TIDY(local_response(mod))
         mod = ConvertOperands(self.core)(mod)
-        mod = TIDY(ToImages(self.core)(mod))
+        if present & CONVOLUTIONS.keys():
+            mod = TIDY(ToImages(self.core)(mod))
         mod = relax.transform.DeadCodeElimination()(_rewrite(mod, _Affine))
         return _rewrite(mod, WithoutDenormals)
 

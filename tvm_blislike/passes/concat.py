@@ -80,6 +80,8 @@ def concat_in_place(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.I
     It runs after `CallTIRRewrite`, when every kernel's output is an allocation of its own, and
     before memory is planned: the planner knows that a view keeps the viewed tensor alive.
     """
+    if not any(func.attrs and CONCAT in func.attrs for _, func in mod.functions_items()):
+        return mod
     result = mod.clone()
     for gvar, func in functions(mod):
         line = _Function(mod, func)

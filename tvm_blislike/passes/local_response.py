@@ -28,7 +28,8 @@ from tvm_blislike.tvm_seams.attributes import NEVER_FUSED
 
 # Channels whose squares are written out as one sum; a pool is better for wider windows.
 _MOST_CHANNELS = 16
-_POOLS = ("relax.nn.avg_pool2d", "relax.nn.avg_pool3d")
+# What the importer sums neighbours by.
+POOLS = frozenset(["relax.nn.avg_pool2d", "relax.nn.avg_pool3d"])
 
 
 @tvm.transform.module_pass(opt_level=0, name="blislike.LocalResponse")
@@ -78,7 +79,7 @@ class _Rewriter(PyExprMutator):
         sum_, bias = self._with_scalar(power, "relax.add")
         scaled, alpha = self._with_scalar(sum_, "relax.multiply")
         pool = self._value(self._through(scaled, "relax.squeeze"))
-        if None in (beta, bias, alpha) or op_name(pool) not in _POOLS:
+        if None in (beta, bias, alpha) or op_name(pool) not in POOLS:
             return None
         size = _channels_of(pool)
         square = self._value(self._through(pool.args[0], "relax.expand_dims"))

@@ -33,7 +33,7 @@ from tvm_blislike.tvm_seams import (
 )
 
 # Operator: spatial axes, and whether it is transposed.
-_CONVOLUTIONS = {
+CONVOLUTIONS = {
     "relax.nn.conv1d": (1, False),
     "relax.nn.conv3d": (3, False),
     "relax.nn.conv1d_transpose": (1, True),
@@ -120,8 +120,8 @@ class _ToImages(PyExprMutator):
 
     def _planar_result(self, call: relax.Call) -> Planar | None:
         name = op_name(call)
-        if name in _CONVOLUTIONS:
-            return self._convolution(call, *_CONVOLUTIONS[name])
+        if name in CONVOLUTIONS:
+            return self._convolution(call, *CONVOLUTIONS[name])
         if name in UNARY and call.args[0] in self.planes:
             source = self.planes[call.args[0]]
             rest = [self.visit_expr(arg) for arg in call.args[1:]]

@@ -31,6 +31,7 @@ from tvm_blislike.tvm_seams.relax_ir import (
     has_known_sizes,
     is_constant,
     op_name,
+    operators,
     static_shape,
     use_counts,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "has_known_sizes",
     "is_constant",
     "op_name",
+    "operators",
     "static_shape",
     "use_counts",
 ]

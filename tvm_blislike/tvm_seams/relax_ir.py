@@ -96,6 +96,14 @@ def bindings(func: relax.Function) -> list[relax.VarBinding]:
     return [b for block in blocks for b in block.bindings if isinstance(b, relax.VarBinding)]
 
 
+def operators(mod: tvm.IRModule) -> set[str]:
+    """Return the names of the operators that the Relax functions call."""
+    found: set[str] = set()
+    for _, func in functions(mod):
+        relax.analysis.post_order_visit(func, lambda expr: found.add(op_name(expr)))
+    return found
+
+
 def use_counts(func: relax.Function) -> dict[relax.Var, int]:
     """Return how often each variable is read."""
     counts: dict[relax.Var, int] = {}

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def rewritten(
-    proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]], owned: bool
+    proto: onnx.ModelProto,
+    shapes: Mapping[str, Sequence[int]],
+    owned: bool,
+    types: onnx.GraphProto | None = None,
 ) -> onnx.ModelProto:
     """Return the model with what TVM's importer would misread written otherwise.
 
@@ -31,6 +34,8 @@ def rewritten(
         Shape of each input.
     owned : bool
         Whether it may be changed; otherwise a model that needs it is copied.
+    types : onnx.GraphProto, optional
+        What was inferred of it already (`shapes.inferred`).
 
     Raises
     ------
@@ -40,7 +45,7 @@ def rewritten(
     if not any(node.op_type in REWRITES for node in all_nodes(proto.graph)):
         return proto
     walk = _Walk(opset(proto), _unused_names(proto.graph), read_in(proto.graph))
-    found = walk.through(proto.graph, _Scope({}, {}), _types(proto, shapes))
+    found = walk.through(proto.graph, _Scope({}, {}), types or _types(proto, shapes))
     if found is None:
         return proto
     result = proto if owned else copy.deepcopy(proto)
