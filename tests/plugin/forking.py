@@ -128,7 +128,7 @@ def while_another_thread_runs() -> int:
         over.wait()
         return 0
 
-    with instruments.attached(model._machine, stop):
+    with instruments.attached(model._machine.started, stop):
         thread = threading.Thread(target=runs_right)
         thread.start()
         inside.wait()

@@ -127,10 +127,10 @@ def test_results_are_the_same(
     compiled: tvm_blislike.CompiledModel, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled.threads = threads
-    compiled._machine = None
+    compiled._machine.started = None
     first, second = compiled.run(image()), compiled.run(image())
     monkeypatch.setenv("TVM_BLISLIKE_HUGE_PAGES", "0")
-    compiled._machine = None
+    compiled._machine.started = None
     plain = compiled.run(image())
     for found in (first, second):
         np.testing.assert_array_equal(found["logits"], plain["logits"])
@@ -141,7 +141,7 @@ def test_weights_and_fresh_memory_are_moved_once(
 ) -> None:
     asked: list[set[int]] = []
     monkeypatch.setattr(huge_pages, "collapse", lambda blocks: asked.append(set(blocks)))
-    compiled._machine = None
+    compiled._machine.started = None
     compiled.run(image())
     compiled.run(image())
     compiled.profile(image(), repeat=1)

@@ -24,7 +24,7 @@ from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_blislike.hardware import Core
-from tvm_blislike.passes.constants import Folding, empty_tensor
+from tvm_blislike.passes.constants import Folding
 from tvm_blislike.passes.data_types import ConvertOperands
 from tvm_blislike.passes.denormals import WithoutDenormals
 from tvm_blislike.passes.local_response import POOLS, local_response
@@ -90,13 +90,13 @@ class _Operators(Folding):
         return self._operator_of(result) if op_name(result) == "relax.call_tir" else result
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
-        item = super().visit_tuple_getitem_(item)
-        source = self.lookup_binding(item.tuple_value)
-        if item.index == 0 and source is not None and op_name(source) == "relax.nn.batch_norm":
+        found = super().visit_tuple_getitem_(item)
+        is_first = isinstance(found, relax.TupleGetItem) and found.index == 0
+        source = self.lookup_binding(found.tuple_value) if is_first else None
+        if source is not None and op_name(source) == "relax.nn.batch_norm":
             normalized = self._normalized(source)
-            return item if normalized is None else normalized
-        empty = empty_tensor(item)
-        return item if empty is None else empty
+            return found if normalized is None else normalized
+        return found
 
     def _normalized(self, call: relax.Call) -> relax.Expr | None:
         data, *parameters = call.args

@@ -52,12 +52,7 @@ _NUMPY: dict[str, Callable[..., Any]] = {
 
 
 def evaluate(call: relax.Call, args: Sequence[relax.Expr]) -> relax.Expr | None:
-    """Return what takes the place of `call` on `args`, None when it must wait for run time.
-
-    That is its value as a constant or, where it has no elements, `empty_tensor`.
-    """
-    if (empty := empty_tensor(call)) is not None:
-        return empty
+    """Return the value of `call` on `args` as a constant, None when it must wait for run time."""
     function = _NUMPY.get(op_name(call))
     tensors = [arg for arg in args if not isinstance(arg, relax.ShapeExpr)]
     if function is None or not tensors or not all(is_constant(arg) for arg in tensors):
@@ -68,26 +63,30 @@ def evaluate(call: relax.Call, args: Sequence[relax.Expr]) -> relax.Expr | None:
     return constant(value, dtype_name(call))
 
 
-def empty_tensor(expr: relax.Expr) -> relax.Expr | None:
+def _with_elements(expr: relax.Expr) -> relax.Expr:
     """Return another tensor for one without elements, which any operator may then compute.
 
     TVM loses such tensors: it takes a slice without elements for a reshape of any other. This one
     is allocated at run time, as TVM cannot read a last constant without elements.
     """
     if not isinstance(expr.ty, relax.TensorType) or 0 not in (static_shape(expr) or ()):
-        return None
+        return expr
     shape = relax.ShapeExpr(static_shape(expr))
     return relax.op.builtin.alloc_tensor(shape, dtype_name(expr), 0)
 
 
 class Folding(PyExprMutator):
-    """Base of mutators that replace calls by their values on the way."""
+    """Base of mutators that replace calls by their values on the way, and what has no elements."""
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         """Return the value of a call whose inputs are constant, or the call."""
         call = super().visit_call_(call)
         value = evaluate(call, [self.known(arg) for arg in call.args])
-        return call if value is None else value
+        return _with_elements(call if value is None else value)
+
+    def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
+        """Return a part of a tuple."""
+        return _with_elements(super().visit_tuple_getitem_(item))
 
     def known(self, arg: relax.Expr) -> relax.Expr:
         """Return the constant that a variable is bound to, or the argument itself."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -13,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tvm_blislike.errors import InputError, UsageError, suggest
+from tvm_blislike.errors import UsageError
 from tvm_blislike.model.tensor_spec import TensorSpec
-from tvm_blislike.runtime import huge_pages, instruments, library
-from tvm_blislike.runtime.runnable import require_runnable
+from tvm_blislike.runtime import library
+from tvm_blislike.runtime.inputs import Inputs, arranged
+from tvm_blislike.runtime.machine import Machine
 from tvm_blislike.runtime.threads import use_threads
 
 if TYPE_CHECKING:
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
 
     from tvm_blislike.export.bundle import Bundle
     from tvm_blislike.model.report import Report
-
-Inputs = Mapping[str, np.ndarray] | Sequence[np.ndarray] | np.ndarray
 
 
 @dataclass(frozen=True)
@@ -87,12 +83,8 @@ class CompiledModel:
         self.threads = report.threads
         self._target = dict(target)
         self._executable = executable
-        self._runnable = runnable or executable
+        self._machine = Machine(runnable or executable, self.inputs, self._target)
         self._report = report
-        self._machine: Any = None
-        self._buffers: list[Any] = []
-        self._lock = threading.Lock()
-        _models.add(self)
 
     @property
     def core(self) -> str:
@@ -138,14 +130,14 @@ class CompiledModel:
         TargetError
             When the model was compiled for another kind of processor.
         """
-        arrays = self._checked(inputs)
-        with self._lock:
-            use_threads(self.threads)
-            return self._named(self._run_on(arrays))
+        arrays = arranged(inputs, self.inputs)
+        use_threads(self.threads)
+        names = [spec.name for spec in self.outputs]
+        return dict(zip(names, self._machine.run(arrays), strict=True))
 
     def check(self, inputs: Inputs) -> None:
         """Raise InputError unless `run` would accept these inputs."""
-        self._checked(inputs)
+        arranged(inputs, self.inputs)
 
     def profile(self, inputs: Inputs, repeat: int = 10) -> list[LayerTime]:
         """Run the model and return the time of each kernel, in order of execution.
@@ -181,15 +173,9 @@ class CompiledModel:
         InputError
             As for `run`.
         """
-        arrays, clock = self._checked(inputs), instruments.KernelClock()
-        with self._lock:
-            use_threads(self.threads)
-            self._run_on(arrays)
-            with instruments.attached(self._machine, clock):
-                for _ in range(repeat):
-                    clock.start_run()
-                    self._machine["main"](*self._buffers)
-        return clock.runs
+        arrays = arranged(inputs, self.inputs)
+        use_threads(self.threads)
+        return self._machine.timed(arrays, repeat)
 
     def explain(self) -> Report:
         """Return what was chosen for each layer, and why."""
@@ -279,88 +265,3 @@ class CompiledModel:
         module, about = library.read(path, verify)
         report = Report.from_json(about.report)
         return CompiledModel(module, about.inputs, about.outputs, about.target, report)
-
-    def _run_on(self, arrays: list[np.ndarray]) -> Any:
-        """Run the model once on new inputs, which stay in its buffers."""
-        # The machine's first run allocates all that later ones use.
-        settled = self._start() if self._machine is None else contextlib.nullcontext()
-        # Own buffers: kernels may count on TVM's alignment, which numpy does not promise.
-        for buffer, array in zip(self._buffers, arrays, strict=True):
-            buffer.copyfrom(array)
-        with settled:
-            return self._machine["main"](*self._buffers)
-
-    def _start(self) -> contextlib.AbstractContextManager[None]:
-        """Load the model and return the context of its machine's first run."""
-        import tvm
-        from tvm import relax
-
-        require_runnable(self._target)
-        machine = relax.VirtualMachine(self._runnable, tvm.cpu())
-        self._buffers = [self._empty(spec) for spec in self.inputs]
-        # Last: whatever fails before, the next run starts anew.
-        self._machine = machine
-        return huge_pages.moved(machine)
-
-    def _after_fork(self) -> None:
-        """Forget a run of another thread, which is not in this process and never ends its run."""
-        if self._lock.locked():
-            self._machine = None
-            self._lock = threading.Lock()
-
-    def _empty(self, spec: TensorSpec) -> Any:
-        import tvm
-
-        return tvm.runtime.empty(spec.shape, spec.dtype)
-
-    def _named(self, result: Any) -> dict[str, np.ndarray]:
-        values = [result] if hasattr(result, "numpy") else list(result)
-        return {s.name: v.numpy() for s, v in zip(self.outputs, values, strict=True)}
-
-    def _checked(self, inputs: Inputs) -> list[np.ndarray]:
-        """Return the arrays in the order of `main`'s arguments."""
-        if isinstance(inputs, np.ndarray):
-            inputs = [inputs]
-        if not isinstance(inputs, Mapping):
-            if len(inputs) != len(self.inputs):
-                raise InputError(f"{len(inputs)} inputs given; {self._expected()}")
-            inputs = {s.name: a for s, a in zip(self.inputs, inputs, strict=True)}
-        names = [spec.name for spec in self.inputs]
-        for name in inputs:
-            if name not in names:
-                raise InputError(f"the model has no input named {name!r}", suggest(name, names))
-        missing = [name for name in names if name not in inputs]
-        if missing:
-            raise InputError(f"missing input: {', '.join(missing)}; {self._expected()}")
-        return [_fitting(spec, np.asarray(inputs[spec.name])) for spec in self.inputs]
-
-    def _expected(self) -> str:
-        return f"the model takes {', '.join(map(str, self.inputs)) or 'none'}"
-
-
-_models: weakref.WeakSet[CompiledModel] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for model in _models:
-        model._after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-def _fitting(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
-    """Return `array` unchanged when it is what `spec` says."""
-    if str(array.dtype) != spec.dtype:
-        raise InputError(
-            f"input {spec.name} has data type {array.dtype}; the model takes {spec.dtype}",
-            f"convert the array, for example with .astype({spec.dtype!r})",
-        )
-    if array.shape != spec.shape:
-        given = TensorSpec(spec.name, array.shape, spec.dtype)
-        raise InputError(
-            f"input {spec.name} has shape {given.sizes}; the model was compiled for {spec.sizes}",
-            f"pass that shape, or compile again with --shape {spec.name}={given.sizes}",
-        )
-    return array

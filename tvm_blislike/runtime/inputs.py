@@ -1,0 +1,53 @@
+"""The arrays that a model runs on: given in any order or by name, checked before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tvm_blislike.errors import InputError, suggest
+from tvm_blislike.model.tensor_spec import TensorSpec
+
+Inputs = Mapping[str, np.ndarray] | Sequence[np.ndarray] | np.ndarray
+
+
+def arranged(inputs: Inputs, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
+    """Return the arrays in the order of what the model takes.
+
+    Raises
+    ------
+    InputError
+        When a name, shape or data type does not fit; the message says what to change.
+    """
+    expected = f"the model takes {', '.join(map(str, specs)) or 'none'}"
+    if isinstance(inputs, np.ndarray):
+        inputs = [inputs]
+    if not isinstance(inputs, Mapping):
+        if len(inputs) != len(specs):
+            raise InputError(f"{len(inputs)} inputs given; {expected}")
+        inputs = {s.name: a for s, a in zip(specs, inputs, strict=True)}
+    names = [spec.name for spec in specs]
+    for name in inputs:
+        if name not in names:
+            raise InputError(f"the model has no input named {name!r}", suggest(name, names))
+    missing = [name for name in names if name not in inputs]
+    if missing:
+        raise InputError(f"missing input: {', '.join(missing)}; {expected}")
+    return [_fitting(spec, np.asarray(inputs[spec.name])) for spec in specs]
+
+
+def _fitting(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
+    """Return `array` unchanged when it is what `spec` says."""
+    if str(array.dtype) != spec.dtype:
+        raise InputError(
+            f"input {spec.name} has data type {array.dtype}; the model takes {spec.dtype}",
+            f"convert the array, for example with .astype({spec.dtype!r})",
+        )
+    if array.shape != spec.shape:
+        given = TensorSpec(spec.name, array.shape, spec.dtype)
+        raise InputError(
+            f"input {spec.name} has shape {given.sizes}; the model was compiled for {spec.sizes}",
+            f"pass that shape, or compile again with --shape {spec.name}={given.sizes}",
+        )
+    return array
