@@ -22,7 +22,7 @@ from tvm import s_tir, te
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.layouts import block_of, shape_in
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.marks import REGISTER_BYTES
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules import get_implementation
@@ -51,7 +51,7 @@ def compiled(workload: Conv2dWorkload, config: Config, core: Core) -> Callable[.
     """Return the function (image, packed weights, result) for one thread."""
     w, ours = workload, get_implementation(config.implementation)
     zeros = np.zeros((w.co, w.ci, w.kh, w.kw), w.types.a)
-    shape = shape_in(config.data_layout, w.n, w.ci, w.h, w.w)
+    shape = Layout(config.data_layout).shape(w.n, w.ci, w.h, w.w)
     data = te.placeholder(shape, w.types.a, name="data")
     packed = te.placeholder(ours.pack(w, config, zeros).shape, w.types.a, name="packed")
     func = te.create_prim_func([data, packed, ours.compute(w, config, data, packed)])
@@ -77,7 +77,7 @@ class Layer:
         w = workload
         self.config, self._channels = config, w.co
         packed = get_implementation(config.implementation).pack(w, config, weights)
-        out = np.empty(shape_in(config.out_layout, w.n, w.co, w.oh, w.ow), np.float32)
+        out = np.empty(Layout(config.out_layout).shape(w.n, w.co, w.oh, w.ow), np.float32)
         arrays = (_in_layout(data, config.data_layout), packed, out)
         self._arguments = [tvm.runtime.tensor(array) for array in arrays]
         self._function = compiled(w, config, core)
@@ -89,7 +89,7 @@ class Layer:
     def result(self) -> np.ndarray:
         """Return the result of the last run, NCHW."""
         out = self._arguments[-1].numpy()
-        if not block_of(self.config.out_layout):
+        if not Layout(self.config.out_layout).block:
             return out if self.config.out_layout == "NCHW" else out.transpose(0, 3, 1, 2)
         n, _, h, w, _ = out.shape
         return out.transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)[:, : self._channels]
@@ -97,7 +97,7 @@ class Layer:
 
 def _in_layout(image: np.ndarray, layout: str) -> np.ndarray:
     """Return an NCHW image in another layout, missing channels of the last block as zeros."""
-    block = block_of(layout)
+    block = Layout(layout).block
     if not block:
         return image if layout == "NCHW" else np.ascontiguousarray(image.transpose(0, 2, 3, 1))
     n, c, h, w = image.shape

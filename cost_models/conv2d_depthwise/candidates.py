@@ -13,7 +13,7 @@ from tvm_blislike.cost_models.conv2d_depthwise.geometry import (
 )
 from tvm_blislike.cost_models.data_types import missing, most_steps
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.layouts import block_of, preferred
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.workload import Conv2dWorkload, Workload
 
 # Configurations to offer, best first.
@@ -59,7 +59,7 @@ def relaid(
     workload: Conv2dWorkload, config: DepthwiseConfig, core: Core
 ) -> Iterator[DepthwiseConfig]:
     """Yield a configuration for NHWC images where both are blocked."""
-    if block_of(config.data_layout) and block_of(config.out_layout):
+    if Layout(config.data_layout).block and Layout(config.out_layout).block:
         yield config.with_fields(data_layout="NHWC", out_layout="NHWC", loop_order="rows")
 
 
@@ -68,8 +68,8 @@ def _candidates(
 ) -> Iterator[DepthwiseConfig]:
     """Tiles that fit into the registers, in the layouts that the channel counts allow."""
     lanes = core.lanes(workload.types.acc)
-    data_layout, out_layout = (preferred(c, 1, lanes) for c in (workload.ci, workload.co))
-    orders = ("channels", "rows") if block_of(out_layout) else ("rows",)
+    data_layout, out_layout = (Layout.preferred(c, 1, lanes) for c in (workload.ci, workload.co))
+    orders = ("channels", "rows") if out_layout.block else ("rows",)
     pixels = depthwise.accumulators(workload, core)
     for tile_h in range(1, min(4, workload.oh) + 1):
         for tile_w in range(1, min(pixels // tile_h, workload.ow, depthwise.widest(core)) + 1):

@@ -10,7 +10,7 @@ from tvm_blislike.cost_models.conv2d_depthwise.candidates import width
 from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import CODE_BYTES, DepthwiseGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.layouts import block_of, preferred
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.space import Axis, Space, Value, single
 from tvm_blislike.model.workload import Conv2dWorkload
 
@@ -32,8 +32,8 @@ def space(
         Whether it computes on NHWC images where blocks are possible.
     """
     w, lanes = workload, core.lanes(workload.types.acc)
-    usual = preferred(w.ci, 1, lanes), preferred(w.co, 1, lanes)
-    in_blocks = all(map(block_of, usual))
+    usual = Layout.preferred(w.ci, 1, lanes), Layout.preferred(w.co, 1, lanes)
+    in_blocks = all(layout.block for layout in usual)
     layouts = [usual, ("NHWC", "NHWC")] if relaid and in_blocks else [usual]
 
     def tiles(c: DepthwiseConfig) -> list[Value]:
@@ -50,7 +50,7 @@ def space(
         return DepthwiseGeometry(w, tiled).code_bytes <= CODE_BYTES
 
     def orders(c: DepthwiseConfig) -> tuple[str, ...]:
-        return ("channels", "rows") if block_of(c.out_layout) else ("rows",)
+        return ("channels", "rows") if Layout(c.out_layout).block else ("rows",)
 
     return Space(
         config_type(nr=width(w.co, lanes)),

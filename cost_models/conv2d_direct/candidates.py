@@ -13,7 +13,7 @@ from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.data_types import missing
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
-from tvm_blislike.model.layouts import block_of, preferred
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.workload import Conv2dWorkload
 
 # First layers of fewer channels than this read NCHW directly, k running along a kernel row.
@@ -39,11 +39,11 @@ def layouts(workload: Conv2dWorkload, lanes: int) -> tuple[str, str]:
     Both are blocked or both NHWC when there are groups: a block may not straddle two groups.
     """
     w = workload
-    out = preferred(w.co, w.groups, lanes)
+    out = Layout.preferred(w.co, w.groups, lanes)
     # A single channel has no other channel to run along, whatever the kernel.
     if w.groups == 1 and w.ci < MIN_BLOCKED_CHANNELS and (w.kw > 1 or w.ci == 1):
         return "NCHW", out
-    data = preferred(w.ci, w.groups, lanes)
+    data = Layout.preferred(w.ci, w.groups, lanes)
     if w.groups > 1 and "NHWC" in (data, out):
         return "NHWC", "NHWC"
     return data, out
@@ -97,7 +97,7 @@ def relaid(workload: Conv2dWorkload, config: DirectConfig, core: Core) -> Iterat
 
 def or_nhwc(layout: str) -> tuple[str, ...]:
     """Return a layout, and the one that a block of all channels makes of it if it is blocked."""
-    return (layout, "NHWC") if block_of(layout) else (layout,)
+    return (layout, "NHWC") if Layout(layout).block else (layout,)
 
 
 def suits_channels(kernel: Microkernel, workload: Conv2dWorkload, out_layout: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tvm_blislike.cost_models.conv_geometry import ConvGeometry
 from tvm_blislike.cost_models.data_types import most_steps
-from tvm_blislike.model.layouts import block_of
+from tvm_blislike.model.layouts import Layout
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class DirectGeometry(ConvGeometry):
     @property
     def ci_block(self) -> int:
         """Input channels that lie side by side: k steps of a micro-kernel call."""
-        return 1 if self.window else block_of(self.config.data_layout) or self.ci_group
+        return 1 if self.window else Layout(self.config.data_layout).block or self.ci_group
 
     @property
     def ci_blocks(self) -> int:
@@ -36,7 +36,7 @@ class DirectGeometry(ConvGeometry):
     @property
     def co_block(self) -> int:
         """Output channels of one group that lie side by side."""
-        return block_of(self.config.out_layout) or self.co_group
+        return Layout(self.config.out_layout).block or self.co_group
 
     @property
     def co_blocks(self) -> int:
@@ -51,7 +51,7 @@ class DirectGeometry(ConvGeometry):
     @property
     def is_blocked(self) -> bool:
         """Whether the output is NCHWc."""
-        return block_of(self.config.out_layout) > 0
+        return Layout(self.config.out_layout).block > 0
 
     @property
     def parts(self) -> int:

@@ -15,7 +15,7 @@ from tvm_blislike.cost_models.conv2d_direct.candidates import layouts, or_nhwc, 
 from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernels_for
-from tvm_blislike.model.layouts import block_of, preferred
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.space import Axis, Space, Value, single, unrolls
 from tvm_blislike.model.workload import Conv2dWorkload
 
@@ -38,7 +38,7 @@ def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
     def unrolled(c: DirectConfig) -> list[int]:
         if c.data_layout == "NCHW":
             return sorted({1, *unrolls(w.kw)})
-        return unrolls(block_of(c.data_layout) or w.ci // w.groups)
+        return unrolls(Layout(c.data_layout).block or w.ci // w.groups)
 
     return Space(
         DirectConfig(),
@@ -61,7 +61,7 @@ def _layouts(workload: Conv2dWorkload, lanes: int) -> list[Value]:
     if w.groups > 1:
         return list(dict.fromkeys((usual, ("NHWC", "NHWC"))))
     # A single channel has no other channel to run along.
-    data = ("NCHW", *(or_nhwc(preferred(w.ci, 1, lanes)) if w.ci > 1 else ()))
+    data = ("NCHW", *(or_nhwc(Layout.preferred(w.ci, 1, lanes)) if w.ci > 1 else ()))
     return list(itertools.product(data, or_nhwc(usual[1])))
 
 

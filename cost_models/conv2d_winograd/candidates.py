@@ -14,7 +14,7 @@ from tvm_blislike.cost_models.data_types import missing, most_steps
 from tvm_blislike.cost_models.roofline import l2_bytes
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
-from tvm_blislike.model.layouts import block_of, preferred
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.workload import Conv2dWorkload
 
 _Own = TypeVar("_Own", bound=BlockedConfig)
@@ -134,9 +134,9 @@ def chunked(
     """Yield a config for each number of panels that divides the output channels."""
     panels = math.ceil(workload.co / kernel.nr)
     lanes = core.lanes(workload.types.acc)
-    layouts = preferred(workload.ci, 1, lanes), preferred(workload.co, 1, lanes)
+    layouts = Layout.preferred(workload.ci, 1, lanes), Layout.preferred(workload.co, 1, lanes)
     # The last panel of an NHWC image is in the same chunk as all others.
-    least = 1 if block_of(layouts[1]) else panels
+    least = 1 if layouts[1].block else panels
     for chunk in (c for c in range(least, panels + 1) if panels % c == 0):
         yield start.with_fields(
             mr=kernel.mr,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tvm_blislike.cost_models.conv2d_winograd.config import FLAT, BlockedConfig
 from tvm_blislike.cost_models.conv_geometry import ConvGeometry
-from tvm_blislike.model.layouts import block_of
+from tvm_blislike.model.layouts import Layout
 
 # Channels of an NHWC image that are transformed together, whole vectors of any width.
 NHWC_BLOCK = 16
@@ -145,12 +145,12 @@ class WinogradGeometry(ConvGeometry):
     @property
     def lanes(self) -> int:
         """Elements that matrices are aligned to."""
-        return block_of(self.config.out_layout) or NHWC_BLOCK
+        return Layout(self.config.out_layout).block or NHWC_BLOCK
 
     @property
     def in_block(self) -> int:
         """Input channels that are transformed together; the last ones of NHWC may be fewer."""
-        return block_of(self.config.data_layout) or NHWC_BLOCK
+        return Layout(self.config.data_layout).block or NHWC_BLOCK
 
     @property
     def in_blocks(self) -> int:
@@ -160,7 +160,7 @@ class WinogradGeometry(ConvGeometry):
     @property
     def out_block(self) -> int:
         """Output channels that are transformed together; the last ones of NHWC may be fewer."""
-        return block_of(self.config.out_layout) or math.gcd(NHWC_BLOCK, self.config.nr)
+        return Layout(self.config.out_layout).block or math.gcd(NHWC_BLOCK, self.config.nr)
 
     @property
     def out_blocks(self) -> int:

@@ -21,7 +21,7 @@ from tvm_blislike.cost_models.conv2d_winograd.config import (
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernels_for
-from tvm_blislike.model.layouts import block_of, preferred
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.space import Axis, Space, Value, divisors, even_parts, single, unrolls
 from tvm_blislike.model.workload import Conv2dWorkload
 
@@ -52,7 +52,7 @@ def blocks_space(
 ) -> Space:
     """Return a space with axes of its own between those of blocks and those of the products."""
     w, lanes = workload, core.lanes(workload.types.acc)
-    layouts = preferred(w.ci, 1, lanes), preferred(w.co, 1, lanes)
+    layouts = Layout.preferred(w.ci, 1, lanes), Layout.preferred(w.co, 1, lanes)
 
     def rows(c: BlockedConfig) -> list[int]:
         tiles_h = math.ceil(w.oh / c.tile_h)
@@ -72,7 +72,7 @@ def blocks_space(
     def chunks(c: BlockedConfig) -> list[int]:
         panels = math.ceil(w.co / c.nr)
         # The last panel of an NHWC image is in the same chunk as all others.
-        counts = divisors(panels) if block_of(c.out_layout) else [panels]
+        counts = divisors(panels) if Layout(c.out_layout).block else [panels]
         return [count * c.nr for count in counts]
 
     return Space(

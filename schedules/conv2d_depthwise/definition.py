@@ -33,7 +33,7 @@ from tvm_blislike.cost_models.conv2d_depthwise import estimate as model
 from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import DepthwiseGeometry
 from tvm_blislike.cost_models.conv2d_depthwise.space import space
-from tvm_blislike.model.layouts import block_of, shape_in, spatial_axis
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import padded, stage
@@ -125,8 +125,8 @@ def compute(
         return acc[n, o // nr, y // th, x // tw, y % th, x % tw, o % nr]
 
     return te.compute(
-        shape_in(config.out_layout, workload.n, workload.co, workload.oh, workload.ow),
-        from_blocks if block_of(config.out_layout) else from_channels,
+        Layout(config.out_layout).shape(workload.n, workload.co, workload.oh, workload.ow),
+        from_blocks if Layout(config.out_layout).block else from_channels,
         name="unpack",
         attrs=stage("unpack"),
     )
@@ -138,8 +138,8 @@ def _pixels(geo: DepthwiseGeometry, data: te.Tensor) -> Any:
     top, left, conditional = *w.padding[:2], any(w.padding) and not geo.copies
     image = data
     if geo.copies:
-        shape = shape_in(layout, w.n, w.ci, *geo.padded_size)
-        image = padded(data, spatial_axis(layout), w.padding, shape)
+        shape = Layout(layout).shape(w.n, w.ci, *geo.padded_size)
+        image = padded(data, Layout(layout).height_axis, w.padding, shape)
 
     def pixel(n: Any, ov: Any, y: Any, x: Any, *lane: Any) -> tuple[Any, Any]:
         if not conditional:
@@ -156,7 +156,7 @@ def _channel_index(
 ) -> tuple[Any, ...]:
     """Index of the input channel of an output lane (the `inner`th of its group), at a pixel."""
     nr, times = geo.config.nr, geo.multiplier
-    block = block_of(geo.config.data_layout)
+    block = Layout(geo.config.data_layout).block
     if geo.ci_group > 1:
         vectors = block // geo.ci_vector
         within = ov % vectors * geo.ci_vector + lane // geo.co_group * geo.ci_group + inner

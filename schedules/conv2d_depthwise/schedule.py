@@ -10,7 +10,7 @@ from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import DepthwiseGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.directives import Apart, Border, ByInput, Edge, Named, Vector, WriteOut
-from tvm_blislike.model.layouts import block_of
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import (
@@ -47,7 +47,7 @@ def schedule(
 def _tile_epilogue(sch: s_tir.Schedule, epilogue: Any, geo: DepthwiseGeometry) -> dict[str, Any]:
     """Split the epilogue's loops into tiles and say where borders and edges are."""
     config, workload = geo.config, geo.workload
-    if block_of(config.out_layout):
+    if Layout(config.out_layout).block:
         n, ov, oh, ow, lane = sch.get_loops(epilogue)
     else:
         n, oh, ow, channel = sch.get_loops(epilogue)

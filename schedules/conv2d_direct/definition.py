@@ -39,7 +39,7 @@ from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.cost_models.conv2d_direct.space import space
 from tvm_blislike.cost_models.data_types import sum_dtype
-from tvm_blislike.model.layouts import shape_in, spatial_axis
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import padded, stage
@@ -106,9 +106,9 @@ def compute(
     layout = config.data_layout
     image = padded(
         data,
-        spatial_axis(layout),
+        Layout(layout).height_axis,
         workload.padding,
-        shape_in(layout, workload.n, workload.ci, *geo.padded_size),
+        Layout(layout).shape(workload.n, workload.ci, *geo.padded_size),
     )
     mh, mw = config.tile_h, config.tile_w
     (sh, sw), (dh, dw) = workload.stride, workload.dilation
@@ -169,7 +169,7 @@ def compute(
         return tirx.if_then_else(channel < workload.co, value, last.astype(workload.types.out))
 
     return te.compute(
-        shape_in(config.out_layout, workload.n, workload.co, workload.oh, workload.ow),
+        Layout(config.out_layout).shape(workload.n, workload.co, workload.oh, workload.ow),
         from_blocks if geo.is_blocked else from_channels,
         name="unpack",
         attrs=stage("unpack"),

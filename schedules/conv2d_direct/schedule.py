@@ -12,7 +12,7 @@ from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
 from tvm_blislike.model.directives import Border, Edge, Named, NextWeights, Vector
-from tvm_blislike.model.layouts import block_of, spatial_axis
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import (
@@ -112,7 +112,7 @@ def _place_padding(
     sch: s_tir.Schedule, pad: Any, loops: dict[str, Any], geo: DirectGeometry, kernel: Microkernel
 ) -> None:
     layout = geo.config.data_layout
-    rank = 5 if block_of(layout) else 4
+    rank = Layout(layout).rank
     if geo.config.loop_order == "rows":
         sch.compute_at(pad, loops["yo"], preserve_unit_loops=True)
     inner = sch.get_loops(pad)[-rank:]
@@ -120,7 +120,7 @@ def _place_padding(
         sch.parallel(inner[1])
     Vector(kernel.lanes).on(sch, inner[-1])
     # Columns outside the image split off: the copy in between is a plain vector loop.
-    Border(*pad_columns(sch, pad)).on(sch, inner[spatial_axis(layout) + 1])
+    Border(*pad_columns(sch, pad)).on(sch, inner[Layout(layout).height_axis + 1])
 
 
 def _parallelize(

@@ -59,7 +59,7 @@ from tvm_blislike.cost_models.conv2d_winograd import estimate as model
 from tvm_blislike.cost_models.conv2d_winograd.config import WinogradConfig
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
 from tvm_blislike.cost_models.conv2d_winograd.space import space
-from tvm_blislike.model.layouts import block_of, shape_in
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import stage
@@ -177,7 +177,7 @@ def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ..
     rows, columns = _transforms(w, c)
 
     def loaded(n: Any, ib: Any, y: Any, x: Any, lane: Any) -> Any:
-        if block_of(c.data_layout):
+        if Layout(c.data_layout).block:
             return data[n, ib, y, x, lane]
         return data[n, y, x, ib * block + lane]
 
@@ -255,8 +255,8 @@ def _output_transform(geo: WinogradGeometry, products: te.Tensor) -> te.Tensor:
         return value(n, channel // lanes, y, x, channel % lanes)
 
     return te.compute(
-        shape_in(c.out_layout, w.n, w.co, w.oh, w.ow),
-        value if block_of(c.out_layout) else of_channels,
+        Layout(c.out_layout).shape(w.n, w.co, w.oh, w.ow),
+        value if Layout(c.out_layout).block else of_channels,
         name="unpack",
         attrs=stage("unpack"),
     )

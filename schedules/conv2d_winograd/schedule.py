@@ -19,7 +19,7 @@ from tvm_blislike.model.directives import (
     Vector,
     WriteOut,
 )
-from tvm_blislike.model.layouts import block_of
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import (
@@ -57,7 +57,7 @@ def tile_epilogue(
 ) -> dict[str, Any]:
     """Split the epilogue's loops into blocks, tiles and pixels of a tile."""
     config, block = geo.config, geo.out_block
-    if block_of(config.out_layout):
+    if Layout(config.out_layout).block:
         n, ob, oh, ow, lane = sch.get_loops(epilogue)
         oc, o = sch.split(ob, [None, config.nc // block])
     else:

@@ -15,7 +15,7 @@ from tvm.relax import op
 from tvm_blislike import Config, Conv2dWorkload, native_core
 from tvm_blislike.choose.constraints import Constraints, parse_pin
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.model.layouts import block_of
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.pipeline import compile_module
@@ -71,7 +71,7 @@ def test_whole_vectors_of_channels_may_lie_in_either_layout(name: str) -> None:
     pairs = [option.layouts for option in options]
     assert len(set(pairs)) == len(pairs)
     assert ("NHWC", "NHWC") in pairs
-    assert any(block_of(data) and block_of(out) for data, out in pairs)
+    assert any(Layout(data).block and Layout(out).block for data, out in pairs)
 
 
 def test_the_first_option_is_the_choice_and_the_others_are_no_faster_in_their_layouts() -> None:

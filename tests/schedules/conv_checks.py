@@ -15,7 +15,7 @@ from tvm import runtime, te, tirx
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.layouts import shape_in
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.workload import Conv2dWorkload
 
@@ -102,7 +102,7 @@ def assert_packed_once_and_alike(
 def assert_result_may_be_broadcast(workload: Conv2dWorkload, config: Config) -> None:
     """Squeeze-and-excite: what follows is larger, so the one pixel is stored and read again."""
     n, channels = workload.n, workload.co
-    shape = shape_in(config.out_layout, n, channels, 5, 6)
+    shape = Layout(config.out_layout).shape(n, channels, 5, 6)
     assert len(shape) == 5
 
     def scaled(gate: te.Tensor, image: te.Tensor) -> te.Tensor:

@@ -13,7 +13,7 @@ from tvm import s_tir, te, tirx
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.layouts import block_of, shape_in
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.marks import CHOICE
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.passes.plan import Plan, note_of
@@ -46,7 +46,7 @@ STEPS = (*ACTIVATIONS, *OPERANDS)
 
 def in_layout(x: np.ndarray, layout: str) -> np.ndarray:
     """Return NCHW data in another layout."""
-    block = block_of(layout)
+    block = Layout(layout).block
     if block:
         return reference.pack_nchwc(x, block)
     return np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if layout == "NHWC" else x
@@ -54,7 +54,7 @@ def in_layout(x: np.ndarray, layout: str) -> np.ndarray:
 
 def nchw(x: np.ndarray, layout: str, channels: int) -> np.ndarray:
     """Return data in `layout` as NCHW."""
-    if block_of(layout):
+    if Layout(layout).block:
         return reference.unpack_nchwc(x, channels)
     return x.transpose(0, 3, 1, 2) if layout == "NHWC" else x
 
@@ -79,7 +79,9 @@ def primfunc(
 ) -> tirx.PrimFunc:
     """Return the unscheduled PrimFunc (data, packed, operand of each step ..., result)."""
     w, layout = workload, config.out_layout
-    data = te.placeholder(shape_in(config.data_layout, w.n, w.ci, w.h, w.w), w.types.a, name="data")
+    data = te.placeholder(
+        Layout(config.data_layout).shape(w.n, w.ci, w.h, w.w), w.types.a, name="data"
+    )
     implementation = get_implementation(config.implementation)
     weights = np.zeros((w.co, w.ci // w.groups, w.kh, w.kw), w.types.b)
     packed = te.placeholder(implementation.pack(w, config, weights).shape, w.types.b, name="packed")
@@ -88,7 +90,7 @@ def primfunc(
     for number, step in enumerate(steps):
         operand = None
         if step in OPERANDS:
-            shape = shape_in(layout, *operand_shape(step, w))
+            shape = Layout(layout).shape(*operand_shape(step, w))
             operand = te.placeholder(shape, w.types.out, name=f"{step}_{number}")
             params.append(operand)
         value = _step(step, value, operand, f"step_{number}")
@@ -179,7 +181,7 @@ def placed(
     w = workload
     data, weights, *operands = values
     implementation = get_implementation(config.implementation)
-    out = np.full(shape_in(config.out_layout, w.n, w.co, w.oh, w.ow), np.nan, w.types.out)
+    out = np.full(Layout(config.out_layout).shape(w.n, w.co, w.oh, w.ow), np.nan, w.types.out)
     return [
         in_layout(data, config.data_layout),
         implementation.pack(w, config, weights),

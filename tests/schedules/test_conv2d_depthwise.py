@@ -15,7 +15,7 @@ from tvm_blislike.cost_models.conv2d_depthwise import estimate as depthwise
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import CODE_BYTES, DepthwiseGeometry
 from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.layouts import block_of, preferred, shape_in
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.marks import REGISTER_BYTES
 from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.types import Types
@@ -50,11 +50,12 @@ def layer(channels, size, kernel=3, multiplier=1, n=1, stride=(1, 1), padding=SA
 def lowered(workload, config, core, threads):
     """Lower the layer with bias, residual add and clip fused behind it."""
     data = te.placeholder(
-        shape_in(config.data_layout, workload.n, workload.ci, workload.h, workload.w), name="data"
+        Layout(config.data_layout).shape(workload.n, workload.ci, workload.h, workload.w),
+        name="data",
     )
     packed = te.placeholder(DepthwiseGeometry(workload, config).packed_shape, name="packed")
     conv = IMPLEMENTATION.compute(workload, config, data, packed)
-    bias = te.placeholder(shape_in(config.out_layout, 1, workload.co, 1, 1), name="bias")
+    bias = te.placeholder(Layout(config.out_layout).shape(1, workload.co, 1, 1), name="bias")
     residual = te.placeholder(conv.shape, name="residual")
 
     def biased(*i):
@@ -72,13 +73,13 @@ def lowered(workload, config, core, threads):
 
 
 def in_layout(x, layout):
-    if block_of(layout):
-        return reference.pack_nchwc(x, block_of(layout))
+    if Layout(layout).block:
+        return reference.pack_nchwc(x, Layout(layout).block)
     return np.ascontiguousarray(x.transpose(0, 2, 3, 1))
 
 
 def out_of_layout(x, layout, channels):
-    return reference.unpack_nchwc(x, channels) if block_of(layout) else x.transpose(0, 3, 1, 2)
+    return reference.unpack_nchwc(x, channels) if Layout(layout).block else x.transpose(0, 3, 1, 2)
 
 
 def max_error(workload, config, threads=1, core=NATIVE):
@@ -314,8 +315,8 @@ def test_configs_and_estimates(workload, threads, core):
     lanes = core.lanes()
     for config in configs:
         assert config.tile_h * config.tile_w <= depthwise.accumulators(workload, core)
-        assert config.data_layout == preferred(workload.ci, 1, lanes)
-        assert config.out_layout == preferred(workload.co, 1, lanes)
+        assert config.data_layout == Layout.preferred(workload.ci, 1, lanes)
+        assert config.out_layout == Layout.preferred(workload.co, 1, lanes)
         estimate = IMPLEMENTATION.estimate(workload, config, core, threads)
         assert estimate.seconds > 0
         assert 0 < estimate.peak_fraction <= 1

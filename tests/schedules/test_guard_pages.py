@@ -132,7 +132,7 @@ def _compiled(implementation, workload, config, core):
     import tvm
 
     from tvm_blislike.model.choice import Choice
-    from tvm_blislike.model.layouts import shape_in
+    from tvm_blislike.model.layouts import Layout
     from tvm_blislike.passes.calls import primfunc
     from tvm_blislike.passes.plan import Plan, note_of
     from tvm_blislike.passes.schedule import schedule_chosen
@@ -141,7 +141,7 @@ def _compiled(implementation, workload, config, core):
     rng = np.random.default_rng(0)
     if workload.kind == "conv2d":
         w = workload
-        data_shape = shape_in(config.data_layout, w.n, w.ci, w.h, w.w)
+        data_shape = Layout(config.data_layout).shape(w.n, w.ci, w.h, w.w)
         operand = rng.standard_normal((w.co, w.ci // w.groups, w.kh, w.kw)).astype("float32")
     else:
         data_shape = (workload.m, workload.k)

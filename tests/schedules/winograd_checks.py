@@ -11,7 +11,7 @@ from tvm_blislike.cost_models.conv2d_winograd.config import TILES
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.layouts import preferred
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules import get_implementation
 
@@ -35,7 +35,9 @@ def blocking(
 ) -> Config:
     """Describe a blocking: tiles of a block (rows, columns), panels of a chunk."""
     kernel = kernel or kernel_of(core, block[0] * block[1], workload.co)
-    data_layout, out_layout = (preferred(c, 1, core.lanes()) for c in (workload.ci, workload.co))
+    data_layout, out_layout = (
+        Layout.preferred(c, 1, core.lanes()) for c in (workload.ci, workload.co)
+    )
     if out_layout == "NHWC":
         chunk = -(-workload.co // kernel.nr)
     config_type = get_implementation(implementation).config_type

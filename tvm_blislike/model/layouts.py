@@ -125,23 +125,3 @@ NHWC = Layout("NHWC")
 def with_rank(array: np.ndarray, rank: int) -> np.ndarray:
     """Return an array with axes of size 1 in front, so that it has `rank` axes."""
     return array.reshape((1,) * (rank - array.ndim) + array.shape)
-
-
-def block_of(layout: str) -> int:
-    """Return the channels per block, see `Layout.block`."""
-    return _block_of(layout)
-
-
-def preferred(channels: int, groups: int, lanes: int) -> Layout:
-    """Return the layout of so many channels, see `Layout.preferred`."""
-    return Layout.preferred(channels, groups, lanes)
-
-
-def shape_in(layout: str, n: int, c: int, h: int, w: int) -> tuple[int, ...]:
-    """Return the shape of an image batch, see `Layout.shape`."""
-    return Layout(layout).shape(n, c, h, w)
-
-
-def spatial_axis(layout: str) -> int:
-    """Return the position of the height, see `Layout.height_axis`."""
-    return Layout(layout).height_axis
