@@ -128,7 +128,7 @@ def _annotate_edges(
 def _prefetch(
     sch: s_tir.Schedule, loops: dict[str, Any], geo: GemmGeometry, kernel: Microkernel, steps: int
 ) -> None:
-    """Ask for operands before the micro-kernel needs them (see `panels`)."""
+    """Ask for operands before the micro-kernel needs them (see `prefetch`)."""
     if not geo.config.prefetch or kernel.isa.lane_operand:
         return
     mr, nr, calls = geo.config.mr, geo.config.nr, geo.calls_per_panel()

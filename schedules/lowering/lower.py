@@ -20,14 +20,13 @@ from tvm_blislike.model import directives as d
 from tvm_blislike.model.directive import Directive, check
 from tvm_blislike.model.marks import REGISTER_BYTES
 from tvm_blislike.schedules.lowering import (
+    accesses,
     edges,
     fresh_registers,
-    in_place,
     loop_code,
     panel_loops,
     pieces,
     prefetch,
-    rings,
     turns,
 )
 from tvm_blislike.schedules.lowering.accumulators import split_rows
@@ -49,15 +48,15 @@ def _each(kind: type[Directive], change: _Change) -> _Step:
 # step is left out where none of them stands.
 STEPS: tuple[_Step, ...] = (
     # First, or what reads the source of a copy that is left out would not be contiguous.
-    ((d.Image,), pieces.address_by_pixel),
+    ((d.Image,), accesses.by_pixel),
     # `Edge` and `Border` take iterations out of their loop, where its other directives are gone
     # and its variable is a number. So before them comes what concerns all iterations of a loop,
     # or counts by its variable:
-    ((d.InPlace,), lambda body, _params: in_place.read(body)),
+    ((d.InPlace,), lambda body, _params: accesses.in_place(body)),
     _each(d.NextWeights, prefetch.next_weights),
     _each(d.NextPanel, prefetch.next_panel),
     _each(d.Ahead, prefetch.ahead),
-    _each(d.Ring, rings.in_ring),
+    _each(d.Ring, accesses.in_ring),
     _each(d.FreshRegisters, fresh_registers.emptied),
     ((d.Edge, d.LastEdge, d.Border, d.Apart), lambda body, _params: edges.split(body)),
     # Behind them, what makes something else of a loop that they may have cut:

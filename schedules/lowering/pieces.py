@@ -1,4 +1,4 @@
-"""A copy loop cut into vectors at given places, and images addressed pixel by pixel.
+"""A copy loop cut into vectors at given places.
 
 Windows of a convolution lie side by side within a row of the image and jump at its end. `split`
 cuts a loop over them at every place where source or target jumps, so that each piece is a copy of
@@ -16,18 +16,16 @@ Ferrari et al., TACO 2023, section 6.2).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from tvm_blislike.model.directives import Image, Pieces
+from tvm_blislike.model.directives import Pieces
 from tvm_blislike.schedules.lowering.rewrite import (
-    collect,
     decided,
     over_lanes,
-    redirected,
     remade,
     sequence,
     substitute,
@@ -108,42 +106,3 @@ def _element(stmt: tirx.Stmt) -> tirx.BufferStore | None:
     at = [analyzer.simplify(index) for index in load.indices]
     to = [analyzer.simplify(index) for index in stmt.indices]
     return tirx.BufferStore(stmt.buffer, tirx.BufferLoad(load.source, at), to)
-
-
-def address_by_pixel(body: tirx.Stmt, params: Iterable[Any]) -> tirx.Stmt:
-    """Return a body with one index per pixel for images of the sizes that `Image` names."""
-    sizes = _sizes(body)
-    views: dict[Any, Any] = {}
-
-    def view(buffer: Any) -> Any:
-        shape = [int(e) for e in buffer.shape]
-        if tuple(shape[-2:]) not in sizes:
-            return None
-        if buffer not in views:
-            pixels = (*shape[:-2], shape[-2] * shape[-1])
-            views[buffer] = tirx.decl_buffer(pixels, buffer.dtype, f"{buffer.name}_pixels")
-        return views[buffer]
-
-    def place(buffer: Any, indices: Any) -> tuple[Any, list[Any]] | None:
-        image = view(buffer)
-        if image is None:
-            return None
-        *outer, y, x = indices
-        return image, [*outer, sym.Analyzer().simplify(y * buffer.shape[-1] + x)]
-
-    def allocate(alloc: Any) -> Any:
-        image = view(alloc.buffer)
-        return alloc if image is None else tirx.AllocBuffer(image, alloc.annotations)
-
-    body = tvm_ffi.structural_map(redirected(body, place), [(tirx.AllocBuffer, allocate)])
-    declared = [tirx.DeclBuffer(views[p], data=p.data) for p in params if p in views]
-    return sequence([*declared, body])
-
-
-def _sizes(body: tirx.Stmt) -> set[tuple[int, ...]]:
-    found: set[tuple[int, ...]] = set()
-    for image in map(Image.of, collect(body, tirx.For)):
-        if image is not None:
-            # Constants of an epilogue may be the same along a row.
-            found.update({(image.height, image.width), (image.height, 1)})
-    return found

@@ -53,7 +53,7 @@ def finish(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
 
 @tvm.transform.module_pass(opt_level=0, name="blislike.HideRemainders")
 def hide_remainders(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-    """Hide remainders from LLVM where functions are ours; see `schedules.remainders`."""
+    """Hide remainders from LLVM where functions are ours; see `lowering.remainders`."""
     ours = [(g, f) for g, f in mod.functions_items() if f.attrs and OURS in f.attrs]
     if not ours:
         return mod
