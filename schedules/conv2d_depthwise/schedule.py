@@ -9,8 +9,8 @@ from tvm import s_tir
 from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import DepthwiseGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.directives import Apart, Border, ByInput, Edge, Named, Vector, WriteOut
 from tvm_blislike.model.layouts import Layout
+from tvm_blislike.model.directives import Apart, Border, ByInput, Edge, Named, Vector
 from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import (
@@ -86,7 +86,7 @@ def _unroll_kernel(sch: s_tir.Schedule, acc: Any, geo: DepthwiseGeometry) -> Non
     init = sch.decompose_reduction(acc, [*inner, ry][0])
     for loop in inner:
         # Its index selects lanes.
-        WriteOut().on(sch, loop)
+        sch.unroll(loop)
     _mark_block(sch, *sch.get_loops(init)[-3:], geo.config.nr)
     _mark_block(sch, ih, iw, lane, geo.config.nr)
     Named("ry").on(sch, ry)
