@@ -5,20 +5,31 @@ from __future__ import annotations
 import functools
 
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import avx2_f32, avx512_f32, neon_f16, neon_f32
+from tvm_blislike.microkernels import (
+    avx2_f32,
+    avx512_bf16,
+    avx512_f16,
+    avx512_f32,
+    neon_f16,
+    neon_f32,
+)
 from tvm_blislike.microkernels.intrin import shape_named, standalone, update_intrin
 from tvm_blislike.microkernels.kernel import Microkernel
 from tvm_blislike.microkernels.update_shape import UpdateShape
 from tvm_blislike.model.types import FLOAT32, Types, kernel_name
 
 KERNELS: tuple[Microkernel, ...] = avx512_f32.KERNELS + avx2_f32.KERNELS + neon_f32.KERNELS
-# fp16, of cores with `+fullfp16`.
-HALF_KERNELS: tuple[Microkernel, ...] = neon_f16.KERNELS
+# fp16, of cores with the feature "fp16".
+HALF_KERNELS: tuple[Microkernel, ...] = avx512_f16.KERNELS + neon_f16.KERNELS
+# Products of other operands, several steps of k at once.
+GROUPED_KERNELS: tuple[Microkernel, ...] = avx512_bf16.KERNELS
 
-_BY_NAME = {kernel.name: kernel for kernel in (*KERNELS, *HALF_KERNELS)}
-_BY_BLOCK = {(k.isa.name, k.types.product, k.mr, k.nr): k for k in _BY_NAME.values()}
+_BY_NAME = {kernel.name: kernel for kernel in (*KERNELS, *HALF_KERNELS, *GROUPED_KERNELS)}
+_BY_BLOCK = {(k.isa.name, k.types.product, k.mr, k.nr, k.ks): k for k in _BY_NAME.values()}
 # K loops that are functions of LLVM, by name.
 LOOPS = {kernel.loop.name: kernel.loop for kernel in KERNELS if kernel.loop}
+# Functions of LLVM that products call, by name.
+FUNCTIONS = dict(pair for kernel in _BY_NAME.values() for pair in kernel.product.functions)
 
 
 def kernels_for(
@@ -55,7 +66,7 @@ def get_kernel(name: str) -> Microkernel:
     return _BY_NAME[name]
 
 
-def kernel_of(core: Core, mr: int, nr: int, types: Types = FLOAT32) -> Microkernel:
+def kernel_of(core: Core, mr: int, nr: int, types: Types = FLOAT32, ks: int = 1) -> Microkernel:
     """Return the micro-kernel of that shape.
 
     Raises
@@ -63,8 +74,8 @@ def kernel_of(core: Core, mr: int, nr: int, types: Types = FLOAT32) -> Microkern
     KeyError
         As for `get_kernel`.
     """
-    found = _BY_BLOCK.get((core.isa.name, types.product, mr, nr))
-    return found or get_kernel(kernel_name(core.isa.name, mr, nr, types))
+    found = _BY_BLOCK.get((core.isa.name, types.product, mr, nr, ks))
+    return found or get_kernel(kernel_name(core.isa.name, mr, nr, types, ks))
 
 
 def register_named(intrin: str) -> None:
@@ -81,6 +92,8 @@ def register_named(intrin: str) -> None:
 
 
 __all__ = [
+    "FUNCTIONS",
+    "GROUPED_KERNELS",
     "HALF_KERNELS",
     "KERNELS",
     "LOOPS",

@@ -21,7 +21,7 @@ from tvm_blislike.microkernels.vector_code import vector_code
 
 # What `_register` calls an intrinsic.
 _INTRIN_NAME = re.compile(
-    r"blislike_(?P<kernel>[a-z0-9]+_[a-z0-9]+_\d+x\d+)_(?P<mh>\d+)x(?P<mw>\d+)"
+    r"blislike_(?P<kernel>[a-z0-9]+_[a-z0-9]+_\d+x\d+(?:x(?P<ks>\d+))?)_(?P<mh>\d+)x(?P<mw>\d+)"
     r"_k(?P<steps>\d+)u(?P<unroll>\d+)_(?P<view>[a-z]+)_s(?P<sh>\d+)_(?P<sw>\d+)_d(?P<dw>\d+)"
     r"(?P<m>_m)?(?P<sums>[a-z]+\d+|)(?P<o>_o)?"
 )
@@ -30,8 +30,8 @@ _INTRIN_NAME = re.compile(
 def update_intrin(kernel: Microkernel, shape: UpdateShape) -> str:
     """Register the TensorIntrin of `kernel` used with `shape`; return its name.
 
-    The intrinsic's C is (mh, mw, nr), its A is `shape.a_shape`, its B is (steps, nr). Leading axes
-    of extent one are dropped from all three, as `Schedule.tensorize` requires.
+    The intrinsic's C is (mh, mw, nr), its A is `shape.a_shape`, its B is (steps, nr * ks).
+    Leading axes of extent one are dropped from all three, as `Schedule.tensorize` requires.
 
     Returns
     -------
@@ -72,6 +72,7 @@ def shape_named(intrin: str) -> tuple[str, UpdateShape] | None:
     fields = found.groupdict()
     flags = {"in_memory": bool(fields.pop("m")), "in_order": bool(fields.pop("o"))}
     kernel, words = fields.pop("kernel"), {key: fields.pop(key) for key in ("view", "sums")}
+    fields["ks"] = fields["ks"] or 1
     return kernel, UpdateShape(**{k: int(v) for k, v in fields.items()}, **words, **flags)
 
 
@@ -90,6 +91,8 @@ def standalone(kernel: Microkernel, shape: UpdateShape) -> PrimFunc:
 def _check(kernel: Microkernel, shape: UpdateShape) -> None:
     if kernel.panels_only and shape.view != "panel":
         raise ValueError(f"{kernel.name} has no register for A in place; use the view panel")
+    if shape.ks != kernel.ks:
+        raise ValueError(f"{kernel.name} takes {kernel.ks} elements of k a step, not {shape.ks}")
     if shape.mh * shape.mw != kernel.mr:
         raise ValueError(f"{kernel.name} has {kernel.mr} rows, not {shape.mh} x {shape.mw}")
 
@@ -104,7 +107,7 @@ def _build(
         with T.prim_func(s_tir=True):
             T.func_name("main")
             a = Operand(shape.a_shape, kernel.types.a, contiguous=not symbolic)
-            b = Operand((shape.steps, kernel.nr), kernel.types.b, contiguous=True)
+            b = Operand((shape.steps, kernel.nr * kernel.ks), kernel.types.b, contiguous=True)
             c = Operand((shape.mh, shape.mw, kernel.nr), shape.sums or kernel.types.acc, True)
             with T.sblock("root"):
                 T.reads(c.region(), a.region(), b.region())
@@ -114,23 +117,24 @@ def _build(
 
 
 def _plain(update: Update) -> None:
-    """Emit the plain semantics: one scalar multiply-add, block axes ordered (mh, mw, nr, k)."""
+    """Emit the plain semantics: one scalar multiply-add, block axes ordered (mh, mw, nr, k, ks)."""
     kernel, shape, a, b, c = update.kernel, update.shape, update.a, update.b, update.c
-    extents = (shape.mh, shape.mw, kernel.nr, shape.steps)
+    extents = (shape.mh, shape.mw, kernel.nr, shape.steps, kernel.ks)
     # k outermost: the order in which the schedules hand the loops to tensorize.
-    order = (3, 0, 1, 2)
+    order = (3, 0, 1, 2, 4)
     kept = [axis for axis in order if extents[axis] != 1]
     with T.grid(*(extents[axis] for axis in kept)) as loops:
         loops = [loops] if len(kept) == 1 else list(loops)
         var = dict(zip(kept, loops, strict=True))
         with T.sblock("update"):
-            v: list[Any] = [0, 0, 0, 0]
+            v: list[Any] = [0, 0, 0, 0, 0]
             for axis in sorted(kept):
-                make = T.axis.reduce if axis == 3 else T.axis.spatial
+                make = T.axis.reduce if axis >= 3 else T.axis.spatial
                 v[axis] = make(extents[axis], var[axis])
-            ih, iw, j, k = v
-            at_c, at_a = c.at(ih, iw, j), a.at(*shape.a_index(ih, iw, k))
-            left, right = a.buffer[at_a], b.buffer[b.at(k, j)]
-            if shape.sums:
-                left, right = tirx.Cast(shape.sums, left), tirx.Cast(shape.sums, right)
+            ih, iw, j, k, s = v
+            at_c, at_a = c.at(ih, iw, j), a.at(*shape.a_index(ih, iw, k, s))
+            left, right = a.buffer[at_a], b.buffer[b.at(k, j * kernel.ks + s)]
+            sums = shape.sums or kernel.types.acc
+            if kernel.types.product != (sums, sums, sums):
+                left, right = tirx.Cast(sums, left), tirx.Cast(sums, right)
             T.buffer_store(c.buffer, c.buffer[at_c] + left * right, at_c)

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from tvm_blislike.hardware import Isa
 from tvm_blislike.microkernels.k_loops import KLoop
+from tvm_blislike.microkernels.products import FMA, Product
 from tvm_blislike.model.types import FLOAT32, Types, kernel_name
 
 # NEON, `rows` view: vectors of A for four k steps stay in registers beside the block and a row of
@@ -29,6 +30,8 @@ class Microkernel:
         Data types of A, B and C, where the sums are.
     features : tuple of str
         Extensions that a core must have (`Isa.features`).
+    product : Product
+        The multiply-add of one register of C, and the steps of k that it takes.
     loop : KLoop or None
         K loops that are functions of LLVM, for the uses that they serve.
     """
@@ -38,12 +41,18 @@ class Microkernel:
     nr: int
     types: Types = FLOAT32
     features: tuple[str, ...] = ()
+    product: Product = FMA
     loop: KLoop | None = None
 
     @property
     def name(self) -> str:
         """Derived name, such as `avx512_f32_14x32`."""
-        return kernel_name(self.isa.name, self.mr, self.nr, self.types)
+        return kernel_name(self.isa.name, self.mr, self.nr, self.types, self.ks)
+
+    @property
+    def ks(self) -> int:
+        """Steps of k that a multiply-add takes."""
+        return self.product.ks
 
     @cached_property
     def lanes(self) -> int:

@@ -54,7 +54,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Update:
-    """One use of a micro-kernel: C (mh, mw, nr) += A (`shape.a_shape`) x B (steps, nr)."""
+    """One use of a micro-kernel: C (mh, mw, nr) += A (`shape.a_shape`) x B (steps, nr * ks)."""
 
     kernel: Microkernel
     shape: UpdateShape

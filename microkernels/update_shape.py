@@ -2,10 +2,12 @@
 
 A micro-kernel updates one block of C that stays in vector registers:
 
-    C[i, j] += sum_k A(i, k) * B[k, j]        0 <= i < mr, 0 <= j < nr, 0 <= k < steps
+    C[i, j] += sum_k A(i, k) * B[k, j]        0 <= i < mr, 0 <= j < nr, 0 <= k < steps * ks
 
-B is a packed panel (steps, nr), read with unit stride. A is read where it lies, through one of
-three views, because a broadcast (x86) or a short vector load (NEON) takes any address:
+B is a packed panel (steps, nr * ks), read with unit stride: ks elements of a column side by side,
+where one multiply-add takes so many (`products`); ks elements of A, too. A is read where it lies,
+through one of three views, because a broadcast (x86) or a short vector load (NEON) takes any
+address:
 
     panel    A[k, i]                          packed micro-panel of BLIS (GEMM paper, figure 3)
     rows     A[ih * sh, iw * sw, k]           pixels of an NCHWc image, or rows of a matrix (mh = 1)
@@ -29,7 +31,7 @@ class UpdateShape:
     mh, mw : int
         Rows of the block as image rows and columns; mh * mw is the kernel's mr.
     steps : int
-        k steps of one call.
+        k steps of one call, of ks elements each.
     unroll : int
         k steps per iteration of the emitted loop.
     view : str
@@ -42,6 +44,8 @@ class UpdateShape:
     sums : str
         Data type of C where it lies in memory; "" for that of the kernel. fp16 blocks, summed in
         fp16 registers, are widened when they are added to C in fp32.
+    ks : int
+        Elements of k in a step, those of the kernel.
     in_order : bool
         The core issues in order: k loops on panels come in the order that such a core needs,
         where there is one (`neon_in_order`).
@@ -57,24 +61,26 @@ class UpdateShape:
     dw: int = 1
     in_memory: bool = False
     sums: str = ""
+    ks: int = 1
     in_order: bool = False
 
     @property
     def a_shape(self) -> tuple[int, ...]:
         """Extent of A that one call reads; rows of a single k step have no axis for it."""
         if self.view == "panel":
-            return (self.steps, self.mh * self.mw)
+            return (self.steps, self.mh * self.mw * self.ks)
         rows = (self.mh - 1) * self.sh + 1
         cols = (self.mw - 1) * self.sw + 1
         if self.view == "window":
             return (rows, cols + (self.steps - 1) * self.dw)
-        return (rows, cols) if self.steps == 1 else (rows, cols, self.steps)
+        depth = self.steps * self.ks
+        return (rows, cols) if depth == 1 else (rows, cols, depth)
 
-    def a_index(self, ih: Any, iw: Any, k: Any) -> tuple[Any, ...]:
-        """Index of A(i, k) in `a_shape`."""
+    def a_index(self, ih: Any, iw: Any, k: Any, s: Any = 0) -> tuple[Any, ...]:
+        """Index of element s of step k of row i in `a_shape`."""
         if self.view == "panel":
-            return (k, ih * self.mw + iw)
+            return (k, (ih * self.mw + iw) * self.ks + s)
         if self.view == "window":
             return (ih * self.sh, iw * self.sw + k * self.dw)
         at = (ih * self.sh, iw * self.sw)
-        return at if self.steps == 1 else (*at, k)
+        return at if self.steps * self.ks == 1 else (*at, k * self.ks + s)

@@ -112,11 +112,13 @@ def _k_steps(update: Update, k0: Any, count: int) -> None:
 
 
 def _by_element(update: Update, k0: Any, count: int, annotations: dict[str, str] | None) -> None:
-    """Each element of A is a load or broadcast of its own."""
-    a, shape = update.a, update.shape
+    """Each element of A, or group of some, is a load or broadcast of its own."""
+    a, shape, product = update.a, update.shape, update.kernel.product
     with T.unroll(0, count, annotations=annotations) as ki:
         for ih, iw in _rows(shape):
-            value = a.buffer[a.at(*shape.a_index(ih, iw, k0 + ki))]
+            *outer, first = a.at(*shape.a_index(ih, iw, k0 + ki))
+            group = T.ramp(first, 1, product.ks) if product.ks > 1 else first
+            value = product.load(a.buffer[[*outer, group]], 1)
             _row_update(update, k0 + ki, ih, iw, value)
 
 
@@ -153,10 +155,10 @@ def _load(local: Any, row: Any, start: int, width: int, value: Callable[[Any], A
 
 
 def _row_update(update: Update, k: Any, ih: Any, iw: Any, value: Any) -> None:
-    """Add an element of A times a row of B to a row of the block."""
-    lanes, b, c = update.kernel.lanes, update.b, update.c
+    """Add an element of A, or a group, times a row of B to a row of the block."""
+    lanes, product, b, c = update.kernel.lanes, update.kernel.product, update.b, update.c
     with T.unroll(0, update.kernel.vectors, annotations=Named("nr").note()) as jv:
-        columns = T.ramp(jv * lanes, 1, lanes)
-        at_c = c.at(ih, iw, columns)
-        product = T.broadcast(value, lanes) * b.buffer[b.at(k, columns)]
-        T.buffer_store(c.buffer, c.buffer[at_c] + product, at_c)
+        at_c = c.at(ih, iw, T.ramp(jv * lanes, 1, lanes))
+        width = lanes * product.ks
+        groups = product.load(b.buffer[b.at(k, T.ramp(jv * width, 1, width))], lanes)
+        T.buffer_store(c.buffer, product.multiply_add(c.buffer[at_c], value, groups, lanes), at_c)

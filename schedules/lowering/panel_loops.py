@@ -10,7 +10,7 @@ from typing import Any
 
 from tvm import tirx
 
-from tvm_blislike.microkernels import LOOPS
+from tvm_blislike.microkernels import FUNCTIONS, LOOPS
 from tvm_blislike.microkernels.k_loops import Block, block_named
 from tvm_blislike.model.directives import KLoopCall, Named
 from tvm_blislike.schedules.lowering import imported
@@ -23,7 +23,9 @@ def with_sources(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _source(symbol: str) -> str:
-    """Return the LLVM function of that name, "" when it is none of these."""
+    """Return the LLVM function of that name, "" when it is none of a micro-kernel's."""
+    if symbol in FUNCTIONS:
+        return FUNCTIONS[symbol]
     found = block_named(symbol)
     return LOOPS[found[0]].source(symbol, found[1]) if found and found[0] in LOOPS else ""
 

@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes  # noqa: F401  names bfloat16 for NumPy
 import numpy as np
 import tvm
 from tvm import s_tir, te, tirx
@@ -50,26 +51,29 @@ class Product:
         """Shape of A."""
         shape, calls = self.shape, self.calls
         if shape.view == "panel":
-            return (calls, *self.tiles[:2], shape.steps, self.kernel.mr)
+            return (calls, *self.tiles[:2], shape.steps, self.kernel.mr * shape.ks)
         rows, columns = (self.h - 1) * shape.sh + 1, (self.w - 1) * shape.sw + 1
         if shape.view == "window":
             return (calls, rows, columns + (shape.steps - 1) * shape.dw)
-        return (calls, rows, columns) if shape.steps == 1 else (calls, rows, columns, shape.steps)
+        depth = shape.steps * shape.ks
+        return (calls, rows, columns) if depth == 1 else (calls, rows, columns, depth)
 
     @property
     def b_shape(self) -> tuple[int, ...]:
         """Shape of B: packed panels."""
-        return (self.calls, self.tiles[2], self.shape.steps, self.kernel.nr)
+        return (self.calls, self.tiles[2], self.shape.steps, self.kernel.nr * self.shape.ks)
 
-    def a_at(self, kb: Any, yt: Any, xt: Any, ih: Any, iw: Any, k: Any) -> tuple[Any, ...]:
-        """Index of A(kb, y, x, k) in memory."""
+    def a_at(
+        self, kb: Any, yt: Any, xt: Any, ih: Any, iw: Any, k: Any, s: Any = 0
+    ) -> tuple[Any, ...]:
+        """Index of A(kb, y, x, k * ks + s) in memory."""
         shape = self.shape
         if shape.view == "panel":
-            return (kb, yt, xt, k, ih * shape.mw + iw)
+            return (kb, yt, xt, k, (ih * shape.mw + iw) * shape.ks + s)
         y, x = (yt * shape.mh + ih) * shape.sh, (xt * shape.mw + iw) * shape.sw
         if shape.view == "window":
             return (kb, y, x + k * shape.dw)
-        return (kb, y, x, k) if shape.steps > 1 else (kb, y, x)
+        return (kb, y, x, k * shape.ks + s) if shape.steps * shape.ks > 1 else (kb, y, x)
 
 
 def primfunc(product: Product) -> tirx.PrimFunc:
@@ -107,8 +111,10 @@ def arrays(product: Product) -> list[np.ndarray]:
 def error(product: Product, c: np.ndarray) -> float:
     """Return the error of a result over what rounding may cause (1 is the limit)."""
     a, b, _ = arrays(product)
-    depth = product.calls * product.shape.steps
-    columns = b.transpose(0, 2, 1, 3).reshape(depth, -1)[:, : product.n].astype(np.float64)
+    shape = product.shape
+    depth = product.calls * shape.steps * shape.ks
+    groups = b.reshape(*b.shape[:-1], product.kernel.nr, shape.ks).astype(np.float64)
+    columns = groups.transpose(0, 2, 4, 1, 3).reshape(depth, -1)[:, : product.n]
     rows = _plain_a(product, a)
     # After YNNPACK: the sum of k products of magnitude below max |a| max |b|.
     largest = np.abs(a).max().astype(np.float64) * np.abs(b).max()
@@ -119,9 +125,10 @@ def error(product: Product, c: np.ndarray) -> float:
 def _plain_a(product: Product, a: np.ndarray) -> np.ndarray:
     """A as (y, x, kb * k), one element after the other."""
     mh, mw = product.block[:2]
-    plain = np.empty((product.h, product.w, product.calls, product.shape.steps))
-    for y, x, kb, k in np.ndindex(plain.shape):
-        plain[y, x, kb, k] = a[product.a_at(kb, y // mh, x // mw, y % mh, x % mw, k)]
+    shape = product.shape
+    plain = np.empty((product.h, product.w, product.calls, shape.steps, shape.ks))
+    for y, x, kb, k, s in np.ndindex(plain.shape):
+        plain[y, x, kb, k, s] = a[product.a_at(kb, y // mh, x // mw, y % mh, x % mw, k, s)]
     return plain.reshape(product.h, product.w, -1)
 
 
@@ -133,10 +140,12 @@ def _define(product: Product) -> list[te.Tensor]:
     wide = product.shape.sums or types.acc
     kb = te.reduce_axis((0, product.calls), "kb")
     k = te.reduce_axis((0, product.shape.steps), "k")
+    ks = product.shape.ks
+    s = [te.reduce_axis((0, ks), "s")] if ks > 1 else []
 
     def block(yt: Any, xt: Any, jt: Any, ih: Any, iw: Any, j: Any) -> Any:
-        factors = a[product.a_at(kb, yt, xt, ih, iw, k)], b[kb, jt, k, j]
-        return te.sum(factors[0].astype(wide) * factors[1].astype(wide), axis=[kb, k])
+        factors = a[product.a_at(kb, yt, xt, ih, iw, k, *s)], b[(kb, jt, k, sum(s, j * ks))]
+        return te.sum(factors[0].astype(wide) * factors[1].astype(wide), axis=[kb, k, *s])
 
     acc = te.compute((*product.tiles, mh, mw, nr), block, name="acc")
 
@@ -190,20 +199,22 @@ def _schedule(sch: s_tir.Schedule, product: Product) -> None:
     outer = _tile_output(sch, product)
     acc = sch.get_sblock("acc")
     sch.compute_at(acc, outer[1], preserve_unit_loops=True)
-    ih, iw, j, kb, k = sch.get_loops(acc)[-5:]
-    sch.reorder(kb, k, ih, iw, j)
+    ih, iw, j, kb, k, *s = sch.get_loops(acc)[-5 - (product.shape.ks > 1) :]
+    sch.reorder(kb, k, ih, iw, j, *s)
     _zero(sch, sch.decompose_reduction(acc, kb), product)
-    sch.tensorize(_kernel_loops(sch, k, ih, iw, j)[0], update_intrin(product.kernel, product.shape))
+    sch.tensorize(
+        _kernel_loops(sch, k, ih, iw, j, *s)[0], update_intrin(product.kernel, product.shape)
+    )
 
 
 def _schedule_in_memory(sch: s_tir.Schedule, product: Product) -> None:
     """Every call adds to blocks of C in memory."""
     _tile_output(sch, product)
     acc = sch.get_sblock("acc")
-    yt, xt, jt, ih, iw, j, kb, k = sch.get_loops(acc)
-    sch.reorder(jt, yt, xt, kb, k, ih, iw, j)
+    yt, xt, jt, ih, iw, j, kb, k, *s = sch.get_loops(acc)
+    sch.reorder(jt, yt, xt, kb, k, ih, iw, j, *s)
     _annotate_edges(sch, product, [yt, xt, jt])
-    inner = _kernel_loops(sch, k, ih, iw, j)
+    inner = _kernel_loops(sch, k, ih, iw, j, *s)
     sch.blockize(inner[0])
     inner = sch.get_loops(acc)[-len(inner) :]
     sch.tensorize(inner[0], update_intrin(product.kernel, product.shape))

@@ -7,6 +7,8 @@ from kernel_harness import Product, compile_all, primfunc, run
 
 from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.microkernels import (
+    GROUPED_KERNELS,
+    HALF_KERNELS,
     KERNELS,
     Microkernel,
     UpdateShape,
@@ -25,7 +27,11 @@ TARGETS = {
         "avx2": Core.named("x86-64-v3").target_config(1),
     }
 }.get(NATIVE.isa.name, {NATIVE.isa.name: NATIVE.target_config(1)})
-RUNNABLE = [kernel for kernel in KERNELS if kernel.isa.name in TARGETS]
+RUNNABLE = [
+    kernel
+    for kernel in (*KERNELS, *HALF_KERNELS, *GROUPED_KERNELS)
+    if kernel.isa.name in TARGETS and {*kernel.features} <= {*NATIVE.features}
+]
 CORES = {core.isa.name: core for core in map(Core.named, ("zen4", "haswell", "cortex-a72"))}
 UNROLL = 4
 PRIME_ROWS, PRIME_COLUMNS, PRIME_K = 31, 37, 13
@@ -49,7 +55,7 @@ def products(kernel: Microkernel) -> dict[str, Product]:
     """The products to run, by name."""
     found = {}
     for number, (m, n, k) in enumerate(sizes(kernel)):
-        row = {"mh": 1, "mw": kernel.mr, "steps": k}
+        row = {"mh": 1, "mw": kernel.mr, "steps": k, "ks": kernel.ks}
         views = {
             "rows": UpdateShape(**row, unroll=UNROLL, sw=1 + number % 2),
             "window": UpdateShape(**row, unroll=1, view="window", sw=2, dw=1 + number % 2),
@@ -58,7 +64,9 @@ def products(kernel: Microkernel) -> dict[str, Product]:
         }
         # The plainest view at every size, the others in turn.
         turn = ("window", "memory", "panel")
-        for view in ("rows", turn[number % 3]):
+        # Overlapping windows begin with any element.
+        other = turn[number % 3] if kernel.ks == 1 else turn[1 + number % 2]
+        for view in ("rows", other):
             found[f"{view}_{m}_{n}_{k}"] = Product(kernel, views[view], 1, m, n)
     return {**found, **image_products(kernel)}
 
@@ -70,12 +78,12 @@ def image_products(kernel: Microkernel) -> dict[str, Product]:
         return {}
     mh = heights[0]
     mw = kernel.mr // mh
-    rows = UpdateShape(mh, mw, 5, UNROLL, sh=2, sw=2)
-    window = UpdateShape(mh, mw, 5, 1, "window", sh=1, sw=2)
-    return {
-        "image_rows": Product(kernel, rows, mh + 1, mw + 1, kernel.nr + kernel.lanes),
-        "image_window": Product(kernel, window, 2 * mh - 1, 2 * mw, kernel.nr),
-    }
+    rows = UpdateShape(mh, mw, 5, UNROLL, sh=2, sw=2, ks=kernel.ks)
+    found = {"image_rows": Product(kernel, rows, mh + 1, mw + 1, kernel.nr + kernel.lanes)}
+    if kernel.ks == 1:
+        window = UpdateShape(mh, mw, 5, 1, "window", sh=1, sw=2)
+        found["image_window"] = Product(kernel, window, 2 * mh - 1, 2 * mw, kernel.nr)
+    return found
 
 
 @pytest.mark.parametrize("kernel", RUNNABLE, ids=lambda kernel: kernel.name)
@@ -118,6 +126,8 @@ def test_intrinsic_is_registered_once_per_use():
         UpdateShape(1, 14, 16, in_memory=True),
     ]
     names = [update_intrin(kernel, use) for use in uses]
+    grouped, pairs = get_kernel("avx512_bf16f32_14x32x2"), UpdateShape(1, 14, 16, ks=2)
+    assert shape_named(update_intrin(grouped, pairs)) == (grouped.name, pairs)
     assert len(set(names)) == len(uses)
     assert names == [update_intrin(kernel, use) for use in uses]
     assert [shape_named(name) for name in names] == [(kernel.name, use) for use in uses]

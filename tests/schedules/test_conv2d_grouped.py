@@ -128,7 +128,7 @@ def test_a_pixel_that_is_not_finite_stays_in_its_group() -> None:
             Conv2dWorkload(1, 64, 9, 9, 32, 3, 3, groups=8),
             "8 input channels per group: the lanes' inputs are not one vector",
         ),
-        (layer(4, 8, 9, types=Types.of("float16")), "no float16 micro-kernels for avx512"),
+        (layer(4, 8, 9, types=Types.of("float64")), "no float64 micro-kernels for avx512"),
         (
             Conv2dWorkload(1, 64, 99, 99, 64, 30, 30, groups=8),
             "7200 products per output are too many to unroll",

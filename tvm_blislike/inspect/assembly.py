@@ -16,7 +16,7 @@ _MACH_O = re.compile(r"^\s*\.section\s+__TEXT,", re.MULTILINE)
 _MACH_O_SYMBOL = re.compile(r"^_([\w.$]+):", re.MULTILINE)
 # Mnemonic and shape of Apple's vector instructions; conditions (`b.ls`) are no shapes.
 _APPLE = re.compile(r"(\w+)\.(\d*[bhsdq])$")
-_FMA = re.compile(r"v?f(n?m)(add|sub)|fml[as]")
+_FMA = re.compile(r"v?f(n?m)(add|sub)|fml[as]|vdp")
 _BRANCH = re.compile(r"^(j\w+|b|b\.\w+|cbn?z|tbn?z)$")
 
 
@@ -29,7 +29,7 @@ class Instruction:
 
     @property
     def is_fma(self) -> bool:
-        """Whether it multiplies and adds floating-point numbers, scalar or vector."""
+        """Whether it multiplies and adds floating-point numbers, scalar, vector or in groups."""
         return _FMA.match(self.name) is not None
 
     @property

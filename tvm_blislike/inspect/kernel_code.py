@@ -40,7 +40,8 @@ def k_loops(
     found = {}
     register_bytes = core.vector_registers * core.vector_bits // 8
     for kernel in kernels:
-        shape = UpdateShape(1, kernel.mr, STEPS, UNROLL, view=view, in_order=core.in_order)
+        how = {"view": view, "ks": kernel.ks, "in_order": core.in_order}
+        shape = UpdateShape(1, kernel.mr, STEPS, UNROLL, **how)
         func = standalone(kernel, shape).with_attr("global_symbol", kernel.name)
         found[kernel.name] = func.with_attr(
             {lowering.REGISTER_BYTES: register_bytes, **attributes.NO_ALIAS}

@@ -85,6 +85,6 @@ def _short(dtype: str) -> str:
     return _SHORT.get(kind, kind) + dtype.removeprefix(kind)
 
 
-def kernel_name(isa: str, mr: int, nr: int, types: Types) -> str:
+def kernel_name(isa: str, mr: int, nr: int, types: Types, ks: int = 1) -> str:
     """Return the name of the micro-kernel with that shape."""
-    return f"{isa}_{types.short}_{mr}x{nr}"
+    return f"{isa}_{types.short}_{mr}x{nr}{f'x{ks}' if ks > 1 else ''}"
