@@ -9,8 +9,8 @@ from tvm import s_tir
 from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import DepthwiseGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.directives import Apart, Border, ByInput, Edge, Named, Vector
+from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import (
