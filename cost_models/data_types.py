@@ -19,8 +19,16 @@ from tvm_blislike.model.workload import Workload
 MOST_HALF_STEPS = 256
 
 
-def missing(workload: Workload, core: Core) -> str:
-    """Return "" when micro-kernels compute in the workload's data type, else why not."""
+def missing(workload: Workload, core: Core, grouped: bool = False) -> str:
+    """Return "" when micro-kernels compute in the workload's data types, else why not.
+
+    Parameters
+    ----------
+    grouped : bool
+        The implementation packs for those that take several steps of k at once.
+    """
+    if not grouped and any(k.ks > 1 for k in kernels_for(core, workload.types)):
+        return f"operands are not packed for the k groups of {workload.types} micro-kernels"
     return missing_types(workload.types, core)
 
 

@@ -29,7 +29,10 @@ L2_PLANNED = 0.75
 
 def applies(workload: GemmWorkload, core: Core) -> str:
     """Return "" for data types that micro-kernels have, else why not."""
-    return missing(workload, core)
+    # In memory of its own TVM keeps bfloat16 as fp32, so A is not filled up to whole groups.
+    if any(workload.k % kernel.ks for kernel in kernels_for(core, workload.types)):
+        return f"k = {workload.k} is no multiple of the k group of {workload.types} micro-kernels"
+    return missing(workload, core, grouped=True)
 
 
 def configs(workload: GemmWorkload, core: Core, threads: int) -> Iterator[GemmConfig]:
@@ -57,6 +60,7 @@ def _few_rows(workload: GemmWorkload, kernel: Microkernel, threads: int) -> Iter
         yield GemmConfig(
             mr=kernel.mr,
             nr=kernel.nr,
+            ks=kernel.ks,
             mc=kernel.mr,
             nc=math.ceil(tiles / threads) * kernel.nr,
             kc=_deepest(workload),
@@ -75,22 +79,23 @@ def _blocked(
         for parallel_m in (True, False) if threads > 1 else (True,):
             block_m = _block(tiles_m, most_m, threads if parallel_m else 1)
             block_n = _block(tiles_n, most_n, 1 if parallel_m else threads)
-            for packing in packings(workload, kernel.mr, kc):
+            for packing in packings(workload, kernel.mr, kc, kernel.ks):
                 yield GemmConfig(
                     mr=kernel.mr,
                     nr=kernel.nr,
+                    ks=kernel.ks,
                     mc=block_m * kernel.mr,
                     nc=block_n * kernel.nr,
                     kc=kc,
                     loop_order=order,
                     packing=packing,
-                    prefetch=1,
+                    prefetch=int(kernel.ks == 1),
                 )
 
 
-def packings(workload: GemmWorkload, mr: int, kc: int) -> tuple[str, ...]:
+def packings(workload: GemmWorkload, mr: int, kc: int, ks: int) -> tuple[str, ...]:
     """Ways to read A: a single tile of rows is in use once, a single step of k copied anyhow."""
-    return (IN_PLACE,) if workload.m <= mr or kc == 1 else (IN_PLACE, PACKED)
+    return (IN_PLACE,) if workload.m <= mr or kc == 1 or ks > 1 else (IN_PLACE, PACKED)
 
 
 def _depths(

@@ -49,7 +49,7 @@ def estimate(workload: GemmWorkload, config: GemmConfig, core: Core, threads: in
         Cycles by cause; the footprint of a panel, a block, and the operand that passes by.
     """
     geo = GemmGeometry(workload, config)
-    kernel = kernel_of(core, config.mr, config.nr, workload.types)
+    kernel = kernel_of(core, config.mr, config.nr, workload.types, config.ks)
     loop = geo.parallel_loop(threads)
     share = geo.share(loop, threads) if loop else 1.0
     cycles = {name: value * share for name, value in _calls(geo, kernel, core).items()}
@@ -84,8 +84,10 @@ def _calls(geo: GemmGeometry, kernel: Microkernel, core: Core) -> dict[str, floa
         for count_n, width in columns:
             number = w.batch * count_m * count_n
             vectors = math.ceil(width / kernel.lanes)
-            issue = w.k * step_cycles(core, height, vectors, kernel.a_loads(height))
-            useful = w.k * height * width / kernel.lanes / core.fma_per_cycle / FMA_EFFICIENCY
+            issue = w.k / c.ks * step_cycles(core, height, vectors, kernel.a_loads(height))
+            useful = (
+                w.k / c.ks * height * width / kernel.lanes / core.fma_per_cycle / FMA_EFFICIENCY
+            )
             arrival = w.k * _l2_bytes(geo, core, height, vectors * kernel.lanes)
             total["fma"] += number * useful
             total["loads and edges"] += number * max(0.0, issue - useful)

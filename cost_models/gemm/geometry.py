@@ -62,8 +62,9 @@ class GemmGeometry(Divisible):
 
     @property
     def kc(self) -> int:
-        """Steps of k in a block."""
-        return min(self.config.kc or self.workload.k, self.workload.k)
+        """Steps of k in a block, whole groups."""
+        k, ks = self.workload.k, self.config.ks
+        return min(math.ceil((self.config.kc or k) / ks) * ks, k)
 
     @property
     def blocks_k(self) -> int:
@@ -77,8 +78,9 @@ class GemmGeometry(Divisible):
 
     @property
     def packed_shape(self) -> tuple[int, int, int, int]:
-        """Shape of packed B: (1, tiles of nr, k, nr), with the batch in front if B has one."""
-        return (1, self.tiles_n, self.workload.k, self.config.nr)
+        """Shape of packed B: (1, tiles, groups of k, nr * ks), the batch in front if B has one."""
+        ks = self.config.ks
+        return (1, self.tiles_n, self.workload.k // ks, self.config.nr * ks)
 
     def packs(self, steps: int) -> bool:
         """Whether A is copied into panels; otherwise micro-kernels read it in place.

@@ -25,7 +25,7 @@ def space(workload: GemmWorkload, core: Core, threads: int) -> Space:
 
     def kernels(_: GemmConfig) -> list[Value]:
         offered = kernels_for(core, w.types)
-        return [(k.mr, k.nr) for k in offered if k.mr <= w.m and k.nr < w.n + k.lanes]
+        return [(k.mr, k.nr, k.ks) for k in offered if k.mr <= w.m and k.nr < w.n + k.lanes]
 
     def depths(_: GemmConfig) -> list[int]:
         fewest = math.ceil(w.k / most_steps(w.types))
@@ -44,12 +44,12 @@ def space(workload: GemmWorkload, core: Core, threads: int) -> Space:
     return Space(
         GemmConfig(),
         (
-            Axis("block", ("mr", "nr"), kernels),
+            Axis("block", ("mr", "nr", "ks"), kernels),
             single("loop_order", lambda _: LOOP_ORDERS),
             single("kc", depths),
             single("mc", lambda c: parts(w.m, c.mr)),
             single("nc", lambda c: parts(w.n, c.nr)),
-            single("packing", lambda c: packings(w, c.mr, c.kc), "packing of A"),
+            single("packing", lambda c: packings(w, c.mr, c.kc, c.ks), "packing of A"),
             single("unroll", lambda c: unrolls(c.kc) if _unrolls(c, w, core) else (4,)),
             single("prefetch", lambda _: (0, 1)),
             single("prefetch_bytes", distances),
@@ -59,7 +59,7 @@ def space(workload: GemmWorkload, core: Core, threads: int) -> Space:
 
 
 def _kernel(config: GemmConfig, workload: GemmWorkload, core: Core) -> Microkernel:
-    return kernel_of(core, config.mr, config.nr, workload.types)
+    return kernel_of(core, config.mr, config.nr, workload.types, config.ks)
 
 
 def _unrolls(config: GemmConfig, workload: GemmWorkload, core: Core) -> bool:

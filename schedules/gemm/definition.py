@@ -28,6 +28,7 @@ from tvm_blislike.cost_models.gemm import estimate as model
 from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.geometry import GemmGeometry
 from tvm_blislike.cost_models.gemm.space import space
+from tvm_blislike.microkernels.products import panels_of_b, place_in_b
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.schedules.common import stage
@@ -35,21 +36,14 @@ from tvm_blislike.schedules.gemm.schedule import schedule
 
 
 def pack_b(workload: GemmWorkload, config: GemmConfig, b: np.ndarray) -> np.ndarray:
-    """Pack B into micro-panels: (1 or batch, tiles of nr, k, nr); lanes beyond n hold zeros.
+    """Pack B into micro-panels: (1 or batch, tiles of nr, groups of k, nr * ks), zeros beyond n, k.
 
     Parameters
     ----------
     b : numpy.ndarray
         (k, n), or (batch, k, n).
     """
-    geo = GemmGeometry(workload, config)
-    b = b.reshape(-1, workload.k, workload.n)
-    panels = np.zeros((len(b), geo.tiles_n, workload.k, config.nr), b.dtype)
-    # Panel by panel: no copy of B, which may be hundreds of megabytes.
-    for jt in range(geo.tiles_n):
-        columns = b[:, :, jt * config.nr : (jt + 1) * config.nr]
-        panels[:, jt, :, : columns.shape[2]] = columns
-    return panels
+    return panels_of_b(b.reshape(-1, workload.k, workload.n), config.nr, config.ks)
 
 
 def pack_b_te(workload: GemmWorkload, config: GemmConfig, b: te.Tensor) -> te.Tensor:
@@ -58,11 +52,12 @@ def pack_b_te(workload: GemmWorkload, config: GemmConfig, b: te.Tensor) -> te.Te
     shared = len(b.shape) == 2
 
     def value(s: Any, jt: Any, p: Any, j: Any) -> Any:
-        column = jt * config.nr + j
-        loaded = b[p, column] if shared else b[s, p, column]
+        step, inner = place_in_b(p, j, config.ks)
+        column = jt * config.nr + inner
+        loaded = b[step, column] if shared else b[s, step, column]
         return tirx.if_then_else(column < workload.n, loaded, tirx.const(0, workload.types.b))
 
-    shape = (1 if shared else workload.batch, geo.tiles_n, workload.k, config.nr)
+    shape = (1 if shared else workload.batch, *geo.packed_shape[1:])
     return te.compute(shape, value, name="pack_b", attrs=stage("pack_b"))
 
 
@@ -84,7 +79,7 @@ def compute(
         C, with as many axes as A.
     """
     geo = GemmGeometry(workload, config)
-    mr, nr = config.mr, config.nr
+    mr, nr, ks = config.mr, config.nr, config.ks
     head = (geo.blocks_k - 1) * geo.kc
     shared = int(packed.shape[0]) == 1
     # Whole blocks of tiles: a predicate on their number would reach the micro-kernel's block.
@@ -116,12 +111,14 @@ def compute(
 
     def product(a_at: Any, first: int, blocks: int, steps: int, name: str, dtype: str) -> te.Tensor:
         pc = te.reduce_axis((0, blocks), "pc")
-        p = te.reduce_axis((0, steps), "p")
+        p = te.reduce_axis((0, steps // ks), "p")
+        group = [te.reduce_axis((0, ks), "s")] if ks > 1 else []
 
         def value(b: Any, jt: Any, it: Any, i: Any, j: Any) -> Any:
-            panel = packed[0 if shared else b, jt, first + pc * steps + p, j]
-            factors = a_at(b, pc, it, i, p).astype(dtype), panel.astype(dtype)
-            return te.sum(factors[0] * factors[1], axis=[pc, p])
+            place = (first + pc * steps) // ks + p, sum(group, j * ks)
+            panel = packed[(0 if shared else b, jt, *place)]
+            factors = a_at(b, pc, it, i, sum(group, p * ks)).astype(dtype), panel.astype(dtype)
+            return te.sum(factors[0] * factors[1], axis=[pc, p, *group])
 
         shape = (workload.batch, *grid, mr, nr)
         return te.compute(shape, value, name=name, attrs=stage(name))

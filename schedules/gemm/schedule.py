@@ -48,7 +48,7 @@ def schedule(
     threads: int,
 ) -> None:
     """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
-    kernel = kernel_of(core, config.mr, config.nr, workload.types)
+    kernel = kernel_of(core, config.mr, config.nr, workload.types, config.ks)
     geo = GemmGeometry(workload, config)
     parallel = geo.parallel_loop(threads)
     marked = stages(sch)
@@ -129,7 +129,7 @@ def _prefetch(
     sch: s_tir.Schedule, loops: dict[str, Any], geo: GemmGeometry, kernel: Microkernel, steps: int
 ) -> None:
     """Ask for operands before the micro-kernel needs them (see `prefetch`)."""
-    if not geo.config.prefetch or kernel.isa.lane_operand:
+    if not geo.config.prefetch or kernel.isa.lane_operand or kernel.ks > 1:
         return
     mr, nr, calls = geo.config.mr, geo.config.nr, geo.calls_per_panel()
     row_bytes = nr * geo.workload.types.b_bytes
@@ -164,12 +164,14 @@ def _tensorize(
     sch: s_tir.Schedule, acc: Any, geo: GemmGeometry, kernel: Microkernel, steps: int
 ) -> None:
     """Zero a block of C in registers and update it by one micro-kernel call."""
-    i, j, pc, p = sch.get_loops(acc)[-4:]
-    sch.reorder(pc, p, i, j)
+    i, j, pc, p, *s = sch.get_loops(acc)[-4 - (kernel.ks > 1) :]
+    sch.reorder(pc, p, i, j, *s)
     sch.unannotate(acc, STAGE)
     sch.vectorize(unroll_block(sch, sch.decompose_reduction(acc, pc), kernel))
-    shape = UpdateShape(1, geo.config.mr, steps=steps, unroll=geo.config.unroll)
-    call_kernel(sch, acc, (p, i, j), kernel, shape)
+    shape = UpdateShape(
+        1, geo.config.mr, steps=steps // kernel.ks, unroll=geo.config.unroll, ks=kernel.ks
+    )
+    call_kernel(sch, acc, (p, i, j, *s), kernel, shape)
 
 
 def _schedule_partial(
@@ -181,12 +183,12 @@ def _schedule_partial(
 ) -> None:
     """Sum all blocks of k but the last into tiles of C in memory."""
     partial, config = marked["partial"], geo.config
-    b, jt, it, i, j, pc, p = sch.get_loops(partial)
+    b, jt, it, i, j, pc, p, *s = sch.get_loops(partial)
     ic, ir = sch.split(it, [None, geo.block_m])
     jc, jr = sch.split(jt, [None, geo.block_n])
     loops = {"b": b, "ic": ic, "ir": ir, "jc": jc, "jr": jr, "pc": pc}
     outer = _outer(config, parallel)
-    sch.reorder(*(loops[name] for name in (*outer, *_inner(config))), p, i, j)
+    sch.reorder(*(loops[name] for name in (*outer, *_inner(config))), p, i, j, *s)
     _annotate_edges(sch, loops, geo, kernel)
     _prefetch(sch, loops, geo, kernel, geo.kc)
     if parallel:
@@ -199,12 +201,13 @@ def _schedule_partial(
     shape = UpdateShape(
         1,
         config.mr,
-        steps=geo.kc,
+        steps=geo.kc // kernel.ks,
+        ks=kernel.ks,
         unroll=config.unroll,
         in_memory=True,
         sums="" if wide == kernel.types.acc else wide,
     )
-    call_kernel(sch, partial, (p, i, j), kernel, shape)
+    call_kernel(sch, partial, (p, i, j, *s), kernel, shape)
 
 
 def _schedule_pack_b(
