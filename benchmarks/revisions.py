@@ -3,8 +3,9 @@
     python benchmarks/revisions.py fae9cb5              every model of the bars, 1 and 2 threads
     python benchmarks/revisions.py HEAD~3 -m vgg11 -t 1
 
-The revision is checked out into a folder of its own and runs with the packages of this Python. Both
-compile each model, one after the other, in processes of their own. The two libraries are then
+The revision and this checkout are installed into folders of their own, all rooms of each, and run
+with the other packages of this Python. Both compile each model, one after the other, in processes
+of their own. The two libraries are then
 loaded into one process and run in turns; four such processes, as where weights lie in memory
 counts as much as a kernel does. A ratio above 1 means that this checkout is faster.
 """
@@ -35,25 +36,32 @@ PROCESSES, ROUNDS, SECONDS = 4, 30, 4.0
 
 
 @contextmanager
-def checked_out(revision: str) -> Iterator[Path]:
-    """Yield a folder with that revision of the project."""
+def installed(revision: str | None) -> Iterator[Path]:
+    """Yield a folder with the package as of a revision, of None as it is in this checkout."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "revision"
-        worktree = ["git", "-C", str(ROOT), "worktree"]
-        subprocess.run([*worktree, "add", "--quiet", "--detach", path, revision], check=True)
-        try:
-            yield path
-        finally:
-            subprocess.run([*worktree, "remove", "--force", path], check=True)
+        source, target = Path(folder) / "revision", Path(folder) / "installed"
+        if revision is None:
+            # Of what git knows, and not in place: building leaves files behind.
+            command = "git ls-files -z --cached | xargs -0 cp --parents -t"
+            source.mkdir()
+            subprocess.run(f"{command} {source}", shell=True, cwd=ROOT, check=True)
+        else:
+            source.mkdir()
+            archive = ["git", "-C", str(ROOT), "archive", "--format=tar", revision]
+            text = subprocess.run(archive, check=True, stdout=subprocess.PIPE).stdout
+            subprocess.run(["tar", "-x", "-C", str(source)], input=text, check=True)
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
+        subprocess.run([*pip, str(target), str(source)], check=True)
+        yield target
 
 
-def compiled(source: Path, model: Path, threads: int, output: Path) -> float:
+def compiled(package: Path, model: Path, threads: int, output: Path) -> float:
     """Compile a model with the package in a folder; return the seconds that took."""
-    environment = {**os.environ, "PYTHONPATH": str(source)}
+    environment = {**os.environ, "PYTHONPATH": str(package)}
     command = [sys.executable, "-m", "tvm_blislike", "compile", str(model), "-o", str(output)]
     command += ["--threads", str(threads), "--records", "none"]
     started = time.perf_counter()
-    subprocess.run(command, check=True, cwd=source, env=environment, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, cwd=package, env=environment, stdout=subprocess.DEVNULL)
     return time.perf_counter() - started
 
 
@@ -92,12 +100,16 @@ def compare(options: argparse.Namespace) -> None:
     """Print a line per model and number of threads, then the geometric means."""
     print(f"machine: {native_core().name}, {len(available_cpus())} CPUs, {platform.release()}")
     speeds, builds = [], []
-    with checked_out(options.revision) as source, tempfile.TemporaryDirectory() as folder:
+    with (
+        installed(options.revision) as older,
+        installed(None) as newer,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         new, old = Path(folder) / "new.so", Path(folder) / "old.so"
         for name, model in saved(options.model):
             for threads in options.threads or (1, 2):
-                before = compiled(source, model, threads, old)
-                after = compiled(ROOT, model, threads, new)
+                before = compiled(older, model, threads, old)
+                after = compiled(newer, model, threads, new)
                 found = ratios(new, old)
                 speeds.append(geometric_mean(found))
                 builds.append(after / before)
