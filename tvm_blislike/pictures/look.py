@@ -13,19 +13,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from tvm_blislike.schedules import all_implementations
+
 # Colours that most colour-blind people tell apart (Okabe and Ito), lighter on dark paper.
 _ON_LIGHT = ("#0072b2", "#d55e00", "#009e73", "#b8860b", "#a64d79", "#3f7f93", "#555555")
 _ON_DARK = ("#56b4e9", "#ff8c42", "#2fc79a", "#f0c541", "#e292bd", "#8fd0e0", "#c0c0c0")
 _MARKERS = "osD^vPX"
-# Fixed places, so that an algorithm or engine looks the same on every page.
-_PLACES = {
-    name: place
-    for names in (
-        ("conv2d_direct", "conv2d_winograd", "conv2d_depthwise", "conv2d_im2col", "gemm"),
-        ("blislike", "onnxruntime", "openvino", "ncnn", "tvm", "untuned"),
-    )
-    for place, name in enumerate(names)
-} | {"conv2d_winograd_1d": 5}
+# An algorithm or engine looks the same on every page.
+_ENGINES = ("blislike", "onnxruntime", "openvino", "ncnn", "tvm", "untuned")
 _SETTINGS = {
     # Text instead of paths, which would treble the page; other fonts are rarely wider.
     "svg.fonttype": "none",
@@ -150,4 +145,6 @@ def spread_ticks(axis: Axes, which: str) -> None:
 
 def _place(name: str) -> int:
     """Return an index of colours and markers; algorithms of other packages share the last."""
-    return _PLACES.get(name, len(_MARKERS) - 1)
+    algorithms = [implementation.name for implementation in all_implementations()]
+    found = [names.index(name) for names in (_ENGINES, algorithms) if name in names]
+    return min([*found, len(_MARKERS) - 1])
