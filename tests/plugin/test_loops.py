@@ -49,7 +49,7 @@ def test_every_layer_with_a_micro_kernel_has_a_loop(name: str, tool):
     model = tvm_blislike.compile(two_convolutions(), core, threads=2, constraints=limits)
     assembly = model.assembly()
     found = layer_loops(assembly, model.explain(), core)
-    chosen = [layer.name for layer in model.explain().layers if layer.microkernel]
+    chosen = [layer.name for layer in model.explain().layers if layer.is_chosen]
     assert {entry.layer for entry in found} <= set(chosen)
     assert found
     for entry in found:

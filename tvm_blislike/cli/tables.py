@@ -262,7 +262,7 @@ def _print_reasons(console: Console, report: Report) -> None:
     layers_of: dict[tuple[bool, str], list[str]] = {}
     for layer in report.layers:
         if layer.reason:
-            layers_of.setdefault((bool(layer.microkernel), layer.reason), []).append(layer.name)
+            layers_of.setdefault((layer.is_chosen, layer.reason), []).append(layer.name)
     for (chosen, reason), names in sorted(layers_of.items()):
         kind = "why" if chosen else "default rule"
         listed = ", ".join(dict.fromkeys(names))

@@ -54,7 +54,7 @@ def layer_loops(assembly: str, report: Report, core: Core) -> list[LayerLoop]:
             loop for part in parts_of(layer.name, bodies) for loop in innermost_loops(bodies[part])
         ]
         loop = max(loops, key=_fmas, default=[])
-        if layer.microkernel and _fmas(loop):
+        if layer.is_chosen and _fmas(loop):
             found.append(
                 LayerLoop(
                     layer.name,

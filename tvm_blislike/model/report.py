@@ -100,6 +100,11 @@ class LayerReport:
     candidates: tuple[CandidateReport, ...] = ()
     measured_ms: float | None = None
 
+    @property
+    def is_chosen(self) -> bool:
+        """Whether an implementation computes it, rather than the default rule."""
+        return bool(self.config)
+
 
 @dataclass(frozen=True)
 class Report:
