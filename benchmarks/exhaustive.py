@@ -31,11 +31,11 @@ from tvm_blislike.onnx import frontend
 from tvm_blislike.records.book import RecordBook, fastest
 from tvm_blislike.records.record import Record
 from tvm_blislike.tuning.budget import PER_TASK
-from tvm_blislike.tuning.kernels import Bundle
+from tvm_blislike.tuning.kernels import CandidateGroup
 from tvm_blislike.tuning.measure import LocalRunner
-from tvm_blislike.tuning.plans import plan_for
 from tvm_blislike.tuning.search import model_search
 from tvm_blislike.tuning.tasks import Task, tasks_of
+from tvm_blislike.tuning.timing import timing_for
 from tvm_blislike.tuning.tune import tune
 
 FINALISTS = 4
@@ -75,8 +75,8 @@ def side_by_side(strategy: Strategy, task: Task, book: RecordBook, runner: Local
     records = sorted((r for r in usable if r.context == "cold"), key=lambda r: r.median_seconds)
     untuned, few = task.choice.config, winner(strategy, task, records)
     contestants = dict.fromkeys([untuned, few, *[r.config for r in records[:FINALISTS]]])
-    bundle = Bundle(task.workload, tuple(contestants), strategy.core, strategy.threads)
-    with closing(runner.measure([bundle])) as results:
+    group = CandidateGroup(task.workload, tuple(contestants), strategy.core, strategy.threads)
+    with closing(runner.measure([group])) as results:
         ((_, outcomes),) = results
     seconds = {o.config: median(o.seconds) for o in outcomes if o.status == "ok"}
     return Layer(task, len(records), seconds[untuned], seconds[few], min(seconds.values()))
@@ -113,7 +113,7 @@ def main() -> None:
     options = parser.parse_args()
     core, model = tvm_blislike.native_core(), zoo.build(options.model)
     strategy = Strategy(core, options.threads)
-    runner = LocalRunner(core, options.threads, plan_for(core))
+    runner = LocalRunner(core, options.threads, timing_for(core))
     try:
         done = tune(
             model,

@@ -33,7 +33,7 @@ import xgboost
 from scipy.stats import spearmanr
 
 from tvm_blislike.api import resolve_core
-from tvm_blislike.cost_models.learned import Candidate
+from tvm_blislike.cost_models.learned import Sample
 from tvm_blislike.files import write_text
 from tvm_blislike.hardware import Core
 from tvm_blislike.inspect.probe import probe
@@ -55,7 +55,7 @@ class Layer:
         The model that it is of.
     records : tuple of Record
         One per candidate.
-    candidates : tuple of Candidate
+    candidates : tuple of Sample
         The same for the predictors.
     predicted : dict of str to array
         Seconds of each candidate, by predictor.
@@ -63,7 +63,7 @@ class Layer:
 
     model: str
     records: tuple[Record, ...]
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Sample, ...]
     predicted: dict[str, np.ndarray]
 
     @property
@@ -90,12 +90,12 @@ class Layer:
 
 def layers_of(records: Sequence[Record], also: Sequence[Record], core: Core) -> Iterator[Layer]:
     """Yield the layers of each model of `records` with what was predicted without them."""
-    bundles = defaultdict(list)
+    groups = defaultdict(list)
     alone = [record for record in records if record.context == "cold"]
-    for record, number in zip(alone, learn.bundles_of(alone), strict=True):
-        bundles[record.model, number].append(record)
-    for name in sorted({name for name, _ in bundles}):
-        pages = [page for (model, _), page in bundles.items() if model == name and len(page) > 1]
+    for record, number in zip(alone, learn.groups_of(alone), strict=True):
+        groups[record.model, number].append(record)
+    for name in sorted({name for name, _ in groups}):
+        pages = [page for (model, _), page in groups.items() if model == name and len(page) > 1]
         model = learn.train(_without([*records, *also], name), core)
         for page in pages:
             candidates = tuple(learn.candidate_of(record, core) for record in page)

@@ -24,11 +24,11 @@ from tvm_blislike import Conv2dWorkload, GemmWorkload, Workload, native_core
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.inspect.probe import measure_peak_gflops
 from tvm_blislike.model.config import Config
-from tvm_blislike.tuning.kernels import Bundle
+from tvm_blislike.tuning.kernels import CandidateGroup
 from tvm_blislike.tuning.measure import LocalRunner, Outcome
-from tvm_blislike.tuning.plans import plan_for
 from tvm_blislike.tuning.searches import search_named
 from tvm_blislike.tuning.sweep import BUNDLE
+from tvm_blislike.tuning.timing import timing_for
 
 SEARCHES = ("model", "random", "genetic", "narrowing")
 # Of ResNet, of MobileNet-v2, of a transformer.
@@ -48,20 +48,20 @@ def seconds_of(outcomes: Iterable[Outcome], moving: Callable[[Config], float]) -
 def explore(
     strategy: Strategy, runner: LocalRunner, workload: Workload, most: int, seed: int
 ) -> dict[str, list[Outcome]]:
-    """Return the outcomes of each search in order; bundles that several propose are shared."""
+    """Return the outcomes of each search in order; groups that several propose are shared."""
     searches = {name: search_named(name, seed=seed)(strategy, workload) for name in SEARCHES}
     found: dict[str, list[Outcome]] = {name: [] for name in SEARCHES}
     for first in range(0, most, BUNDLE):
-        bundles = {}
+        groups = {}
         for name, search in searches.items():
             configs = tuple(p.config for p in search.propose(min(BUNDLE, most - first)))
             if configs:
-                bundles[name] = Bundle(workload, configs, strategy.core, strategy.threads)
-        with closing(runner.measure(list(dict.fromkeys(bundles.values())))) as measured:
+                groups[name] = CandidateGroup(workload, configs, strategy.core, strategy.threads)
+        with closing(runner.measure(list(dict.fromkeys(groups.values())))) as measured:
             outcomes = dict(measured)
-        for name, bundle in bundles.items():
-            searches[name].tell(outcomes[bundle])
-            found[name] += outcomes[bundle]
+        for name, group in groups.items():
+            searches[name].tell(outcomes[group])
+            found[name] += outcomes[group]
     return found
 
 
@@ -75,8 +75,8 @@ def compare(
     times = {name: seconds_of(outcomes, moving) for name, outcomes in found.items()}
     best = {name: min(seconds, key=seconds.__getitem__) for name, seconds in times.items()}
     finalists = tuple(dict.fromkeys((choice, *best.values())))
-    bundle = Bundle(workload, finalists, strategy.core, strategy.threads)
-    with closing(runner.measure([bundle])) as measured:
+    group = CandidateGroup(workload, finalists, strategy.core, strategy.threads)
+    with closing(runner.measure([group])) as measured:
         again = seconds_of(next(measured)[1], moving)
     usual = _named(choice)
     print(f"{workload}: model's choice {1e3 * again[choice]:.3f} ms, {usual}", flush=True)
@@ -91,7 +91,7 @@ def compare(
 
 
 def _gains(times: Seconds, choice: Config) -> list[float]:
-    """Return how much faster than the choice the best is after each bundle."""
+    """Return how much faster than the choice the best is after each group."""
     ordered = list(times.values())
     ends = range(BUNDLE, len(ordered) + BUNDLE, BUNDLE)
     return [times[choice] / min(ordered[:end]) for end in ends]
@@ -115,7 +115,7 @@ def main() -> None:
         f"{core.name}, threads {options.threads}, seed {options.seed}; apache-tvm {tvm}, ", end=""
     )
     print(f"Python {platform.python_version()}; peak {measure_peak_gflops(core):.0f} GFLOPS")
-    with closing(LocalRunner(core, options.threads, plan_for(core))) as runner:
+    with closing(LocalRunner(core, options.threads, timing_for(core))) as runner:
         strategy = Strategy(core, options.threads)
         for number in options.layers:
             compare(strategy, runner, LAYERS[number], options.measurements, options.seed)

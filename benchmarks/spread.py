@@ -5,7 +5,7 @@
 
 Of the most expensive layers of each model that no model before had: the first 6 candidates of the
 exhaustive search and 14 at equal steps behind them, each kernel by itself, with the caches as a
-model leaves them. All of a layer take turns in one process: between bundles the clock moves more
+model leaves them. All of a layer take turns in one process: between groups the clock moves more
 than candidates differ. Matrix products are measured in six processes: their candidates all take
 what memory takes, and differ by less than by where their weights lie. Records come in the order of
 the models; layers that the file has already are left out, so that the same command goes on after
@@ -34,13 +34,13 @@ from tvm_blislike.onnx import frontend
 from tvm_blislike.records import files
 from tvm_blislike.records.book import RecordBook
 from tvm_blislike.tuning.interrupt import Interrupt
-from tvm_blislike.tuning.kernels import Bundle
+from tvm_blislike.tuning.kernels import CandidateGroup
 from tvm_blislike.tuning.measure import LocalRunner, Measured, Outcome, Wait
-from tvm_blislike.tuning.plans import plan_for
 from tvm_blislike.tuning.progress import Progress
 from tvm_blislike.tuning.search import InOrder, exhaustive_search
 from tvm_blislike.tuning.sweep import Limits, Sweep
 from tvm_blislike.tuning.tasks import tasks_of
+from tvm_blislike.tuning.timing import timing_for
 
 FIRST, BEHIND = 6, 14
 PROCESSES = 6
@@ -52,13 +52,13 @@ class InProcesses:
     def __init__(self, runner: LocalRunner) -> None:
         self.runner, self.emulated, self.at_once = runner, runner.emulated, runner.at_once
 
-    def measure(self, bundles: Sequence[Bundle], wait: Wait) -> Measured:
-        """Measure each bundle and yield it with its outcomes, the repeats of all processes."""
-        products = [bundle for bundle in bundles if bundle.workload.kind == "gemm"]
-        yield from self.runner.measure([b for b in bundles if b not in products], wait)
-        for bundle in products:
-            runs = [dict(self.runner.measure([bundle], wait))[bundle] for _ in range(PROCESSES)]
-            yield bundle, [joined(outcomes) for outcomes in zip(*runs, strict=True)]
+    def measure(self, groups: Sequence[CandidateGroup], wait: Wait) -> Measured:
+        """Measure each group and yield it with its outcomes, the repeats of all processes."""
+        products = [group for group in groups if group.workload.kind == "gemm"]
+        yield from self.runner.measure([b for b in groups if b not in products], wait)
+        for group in products:
+            runs = [dict(self.runner.measure([group], wait))[group] for _ in range(PROCESSES)]
+            yield group, [joined(outcomes) for outcomes in zip(*runs, strict=True)]
 
     def close(self) -> None:
         """Stop all processes."""
@@ -88,7 +88,7 @@ def gather(name: str, layers: int, strategy: Strategy, path: Path, end: float) -
     tasks = tasks_of(frontend.load(zoo.build(name), None).module, strategy)
     fresh = [task for task in tasks if known.get(task.workload, name) == name]
     progress = Progress(Console(stderr=True))
-    runner = InProcesses(LocalRunner(strategy.core, strategy.threads, plan_for(strategy.core)))
+    runner = InProcesses(LocalRunner(strategy.core, strategy.threads, timing_for(strategy.core)))
     with progress, Interrupt(lambda: progress.working("stopping")) as interrupt:
         sweep = Sweep(
             strategy,
@@ -100,7 +100,7 @@ def gather(name: str, layers: int, strategy: Strategy, path: Path, end: float) -
             Limits(sys.maxsize, end=end),
             stopped=interrupt.asked,
             model=name,
-            bundle=FIRST + BEHIND,
+            group=FIRST + BEHIND,
         )
         try:
             sweep.run(fresh[:layers])

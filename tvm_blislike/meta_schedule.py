@@ -189,7 +189,7 @@ def _fixed(config: Config) -> tuple[Any, ...]:
 
 def _expression(workload: Workload, config: Config, strategy: Strategy) -> tvm.IRModule:
     """Return what a configuration computes, without the note that names it."""
-    bundle = kernels.Bundle(workload, (config,), strategy.core, strategy.threads)
-    sch = s_tir.Schedule(kernels.functions(bundle, 0, config)["candidate_0"])
+    group = kernels.CandidateGroup(workload, (config,), strategy.core, strategy.threads)
+    sch = s_tir.Schedule(kernels.functions(group, 0, config)["candidate_0"])
     sch.unannotate(stages(sch)["unpack"], CHOICE)
     return sch.mod

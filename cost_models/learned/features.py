@@ -27,7 +27,7 @@ FEATURES = 2
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Sample:
     """A configuration of a workload with its analytical estimate.
 
     Parameters
@@ -59,14 +59,14 @@ class Candidate:
         return kernel_seconds(self.estimate, self.core)
 
 
-def matrix(candidates: Sequence[Candidate], names: Sequence[str]) -> np.ndarray:
+def matrix(candidates: Sequence[Sample], names: Sequence[str]) -> np.ndarray:
     """Return the features of candidates, [candidate, name], float32."""
     rows = [features(candidate) for candidate in candidates]
     values = [row.get(name, 0.0) for row in rows for name in names]
     return np.array(values, np.float32).reshape(len(rows), len(names))
 
 
-def features(candidate: Candidate) -> dict[str, float]:
+def features(candidate: Sample) -> dict[str, float]:
     """Return the features of a candidate by name."""
     moved = _bytes(candidate.workload)
     cycles = candidate.seconds * clock_hz(candidate.core)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tvm_blislike.cost_models.learned.facts import Facts
-from tvm_blislike.cost_models.learned.features import Candidate, features, matrix
+from tvm_blislike.cost_models.learned.features import Sample, features, matrix
 from tvm_blislike.cost_models.roofline import clock_hz
 from tvm_blislike.errors import ToolchainError, UsageError
 from tvm_blislike.hardware import Core
@@ -33,11 +33,11 @@ LEAST_OF_ONE = 8
 # Part of a breakdown: what the trees add to the analytical model, or take away.
 LEARNED = "learned"
 _ROUNDS = 300
-# What a bundle's mean error counts for, relative to the errors around it. Bundles that were
+# What a group's mean error counts for, relative to the errors around it. Groups that were
 # measured again took 0.85 to 1.12 times as long, candidates alike within 3 %: clocks move,
 # and candidates that take turns move together.
-BUNDLE_WEIGHT = 0.3
-# Standard deviation of the measured times of a bundle's candidates, relatively, below which it is
+GROUP_WEIGHT = 0.3
+# Standard deviation of the measured times of a group's candidates, relatively, below which it is
 # noise as much as difference.
 NOISE = 0.055
 # Small steps and shallow trees on a part of the records and features each: there are a thousand
@@ -75,9 +75,9 @@ class LearnedModel:
 
     @staticmethod
     def train(
-        candidates: Sequence[Candidate],
+        candidates: Sequence[Sample],
         seconds: Sequence[float],
-        bundles: Sequence[int],
+        groups: Sequence[int],
         facts: Facts,
         seed: int = 0,
     ) -> LearnedModel:
@@ -85,11 +85,11 @@ class LearnedModel:
 
         Parameters
         ----------
-        candidates : sequence of Candidate
+        candidates : sequence of Sample
             All of one core.
         seconds : sequence of float
             Measured time of each.
-        bundles : sequence of int
+        groups : sequence of int
             The same number for those that took turns.
         facts : Facts
             What they have in common.
@@ -115,11 +115,11 @@ class LearnedModel:
         target = np.log(np.asarray(seconds) / analytical)
         offset = float(np.median(target))
         data = xgb.DMatrix(matrix(candidates, names), target - offset, feature_names=names)
-        loss = _loss(target - offset, np.log(seconds), np.asarray(bundles))
+        loss = _loss(target - offset, np.log(seconds), np.asarray(groups))
         booster = xgb.train({**_PARAMETERS, "seed": seed}, data, _ROUNDS, obj=loss)
         return LearnedModel(booster, facts, offset)
 
-    def seconds(self, candidates: Sequence[Candidate]) -> np.ndarray:
+    def seconds(self, candidates: Sequence[Sample]) -> np.ndarray:
         """Return the predicted times of candidates' kernels, in seconds."""
         rows = matrix(candidates, self.booster.feature_names)
         corrections = self.booster.inplace_predict(rows, validate_features=False)
@@ -147,7 +147,7 @@ class LearnedModel:
         if not configs:
             return []
         candidates = [
-            Candidate(workload, config, estimate, core, threads, self.facts.in_model)
+            Sample(workload, config, estimate, core, threads, self.facts.in_model)
             for config, estimate in zip(configs, analytical, strict=True)
         ]
         seconds = map(float, self.seconds(candidates))
@@ -155,26 +155,26 @@ class LearnedModel:
 
 
 def _loss(
-    target: np.ndarray, times: np.ndarray, bundles: np.ndarray
+    target: np.ndarray, times: np.ndarray, groups: np.ndarray
 ) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
-    """Return gradient and Hessian of half the squared errors, bundles' means weighing less.
+    """Return gradient and Hessian of half the squared errors, groups' means weighing less.
 
-    Errors count relative to how much the candidates of their bundle differ: those of a fully
+    Errors count relative to how much the candidates of their group differ: those of a fully
     connected layer by a few percent, those of a convolution by a factor of ten.
     """
-    _, places, sizes = np.unique(bundles, return_inverse=True, return_counts=True)
+    _, places, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     weights = _weights(times, places, sizes)[places]
 
     def derivatives(predicted: np.ndarray, _data: object) -> tuple[np.ndarray, np.ndarray]:
         errors = predicted - target
         means = np.bincount(places, errors) / sizes
-        return weights * (errors - (1 - BUNDLE_WEIGHT) * means[places]), weights
+        return weights * (errors - (1 - GROUP_WEIGHT) * means[places]), weights
 
     return derivatives
 
 
 def _weights(times: np.ndarray, places: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the inverse variance of each bundle's times, 1 on average over the candidates."""
+    """Return the inverse variance of each group's times, 1 on average over the candidates."""
     means = np.bincount(places, times) / sizes
     variances = np.bincount(places, (times - means[places]) ** 2) / sizes
     several = sizes > 1
@@ -184,7 +184,7 @@ def _weights(times: np.ndarray, places: np.ndarray, sizes: np.ndarray) -> np.nda
     return weights / np.average(weights, weights=sizes)
 
 
-def _corrected(candidate: Candidate, seconds: float) -> Estimate:
+def _corrected(candidate: Sample, seconds: float) -> Estimate:
     """Return a candidate's estimate with another time of its kernel."""
     estimate, added = candidate.estimate, seconds - candidate.seconds
     total = estimate.seconds + added

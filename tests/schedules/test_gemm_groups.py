@@ -12,7 +12,7 @@ from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 from tvm_blislike.schedules import get_implementation
-from tvm_blislike.tuning.kernels import Bundle, as_module, build
+from tvm_blislike.tuning.kernels import CandidateGroup, as_module, build
 
 NATIVE = native_core()
 RUNS = Core.named("zen4")
@@ -32,9 +32,9 @@ def test_against_numpy(m: int, n: int, k: int, kc: int) -> None:
     configs = list(gemm.configs(workload, NATIVE, 1))
     for config in {configs[0], configs[-1]}:
         chosen = config.with_fields(kc=kc) if kc else config
-        bundle = Bundle(workload, (chosen,), NATIVE, 1)
+        group = CandidateGroup(workload, (chosen,), NATIVE, 1)
         target = tvm.target.Target(NATIVE.target_config(1))
-        library = build(NATIVE, 1, as_module(bundle), target, None)
+        library = build(NATIVE, 1, as_module(group), target, None)
         assert "vdpbf16ps" in library.mod.inspect_source("asm")
         arrays = (a, gemm.pack(workload, chosen, b), np.full((m, n), np.nan, np.float32))
         tensors = [tvm.runtime.tensor(array) for array in arrays]

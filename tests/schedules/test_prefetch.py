@@ -76,9 +76,9 @@ CASES = [
 def test_every_panel_but_the_first_is_asked_for(name: str, workload: Conv2dWorkload) -> None:
     offers = [o for o in Strategy(CORE, 1).offers(workload) if o[0].implementation == name]
     config, _ = min(offers, key=lambda offer: offer[1])
-    bundle = kernels.Bundle(workload, (config,), CORE, 1)
+    group = kernels.CandidateGroup(workload, (config,), CORE, 1)
     with tvm.target.Target(CORE.target_config(1)):
-        made = schedule(tvm.IRModule(kernels.functions(bundle, 0, config)), Plan(CORE, 1))
+        made = schedule(tvm.IRModule(kernels.functions(group, 0, config)), Plan(CORE, 1))
     asked = set(lines_asked_for(made["candidate_0"].body, {}))
     weights = np.zeros((workload.co, workload.ci, workload.kh, workload.kw), np.float32)
     lines = get_implementation(name).pack(workload, config, weights).size // LINE

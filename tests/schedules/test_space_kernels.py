@@ -22,7 +22,7 @@ from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.tuning import operands
-from tvm_blislike.tuning.kernels import Bundle, as_module, build, functions
+from tvm_blislike.tuning.kernels import CandidateGroup, as_module, build, functions
 from tvm_blislike.tuning.searches.walks import Walks
 
 CHANNELS = st.sampled_from([1, 3, 9, 16, 24, 32, 48, 57, 64])
@@ -48,9 +48,9 @@ WORKLOADS = {
 def error_of(workload: Workload, config: Config, core: Core, threads: int) -> float:
     """Build and run as tuning does; return the error relative to the largest result."""
     implementation = get_implementation(config.implementation)
-    bundle = Bundle(workload, (config,), core, threads)
+    group = CandidateGroup(workload, (config,), core, threads)
     target = tvm.target.Target(core.target_config(threads))
-    library = build(core, threads, as_module(bundle), target, None)
+    library = build(core, threads, as_module(group), target, None)
     data, weights = operands.operands(workload)
     out = np.full(operands.result_shape(workload, config), np.nan, workload.types.out)
     packed = implementation.pack(workload, config, weights)
@@ -108,7 +108,7 @@ def test_every_axis_changes_the_kernel(name: str) -> None:
 
 def _code(workload: Workload, config: Config, threads: int) -> tvm.IRModule:
     """Return the scheduled kernel."""
-    found = functions(Bundle(workload, (config,), NATIVE, threads), 0, config)
+    found = functions(CandidateGroup(workload, (config,), NATIVE, threads), 0, config)
     with tvm.target.Target(NATIVE.target_config(threads)):
         return schedule(tvm.IRModule(found), Plan(NATIVE, threads))
 

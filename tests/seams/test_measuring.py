@@ -45,7 +45,7 @@ def test_a_runner_takes_other_functions_for_each_run(tmp_path: Path) -> None:
     library = str(tmp_path / "library.so")
     built = tvm.compile(doubled(), TARGET)
     built.export_library(library, fcompile=lambda *a, **k: link(compiler, *a, **k))
-    runner = measuring.Runner(20.0, lambda: None)
+    runner = measuring.IsolatedRunner(20.0, lambda: None)
     try:
         for number in (1.0, 2.0):
             found = runner.run(library, lambda *_, n=number: [n], lambda *run: [run[-1][0], 7.0])

@@ -12,7 +12,7 @@ from tvm_blislike.model.config import Config
 from tvm_blislike.model.validity import core_facts
 from tvm_blislike.model.workload import GemmWorkload, Workload
 from tvm_blislike.records.record import Record
-from tvm_blislike.tuning.kernels import Bundle
+from tvm_blislike.tuning.kernels import CandidateGroup
 from tvm_blislike.tuning.measure import Outcome, Wait
 from tvm_blislike.tuning.tasks import Task
 
@@ -53,7 +53,7 @@ class MadeRunner:
     Parameters
     ----------
     pause : float
-        Seconds per bundle.
+        Seconds per group.
     bad : mapping of int to str
         Status of configurations with such an mr.
     emulates : bool
@@ -69,13 +69,13 @@ class MadeRunner:
         self.asked: list[Config] = []
 
     def measure(
-        self, bundles: Sequence[Bundle], wait: Wait
-    ) -> Iterator[tuple[Bundle, list[Outcome]]]:
+        self, groups: Sequence[CandidateGroup], wait: Wait
+    ) -> Iterator[tuple[CandidateGroup, list[Outcome]]]:
         """Yield made-up outcomes."""
-        for bundle in bundles:
+        for group in groups:
             time.sleep(self.pause)
-            self.asked += bundle.configs
-            yield bundle, [self._outcome(c) for c in bundle.configs]
+            self.asked += group.configs
+            yield group, [self._outcome(c) for c in group.configs]
 
     def at_once(self) -> int:
         """Return 1."""

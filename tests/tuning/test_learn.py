@@ -17,7 +17,7 @@ from test_sweep import sweep
 
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.cost_models.learned import Candidate, load, save
+from tvm_blislike.cost_models.learned import Sample, load, save
 from tvm_blislike.cost_models.learned.features import features
 from tvm_blislike.cost_models.learned.model import _loss
 from tvm_blislike.cost_models.roofline import clock_hz
@@ -37,7 +37,7 @@ OTHER = Core.named("zen4")
 LEARNED = Strategy(CORE, 1, predictor=machine.model())
 
 
-def candidates(workload: Workload) -> list[Candidate]:
+def candidates(workload: Workload) -> list[Sample]:
     """Return some candidates of a workload."""
     made = [machine.record(workload, c, 1.0) for c in some_configs(workload)]
     return [learn.candidate_of(record, CORE) for record in made]
@@ -172,7 +172,7 @@ def test_times_inside_a_model_are_told_from_those_of_kernels_by_themselves() -> 
     assert strategy.seconds(HELD_OUT, found[0].config) == pytest.approx(one + moves)
 
 
-def test_clocks_that_move_between_bundles_matter_less_than_what_differs_in_one(
+def test_clocks_that_move_between_groups_matter_less_than_what_differs_in_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = candidates(HELD_OUT)
@@ -188,16 +188,16 @@ def test_clocks_that_move_between_bundles_matter_less_than_what_differs_in_one(
         return float(np.median([correlation(m.seconds(found), truth) for m in models]))
 
     weighed = typical()
-    monkeypatch.setattr("tvm_blislike.cost_models.learned.model.BUNDLE_WEIGHT", 1.0)
+    monkeypatch.setattr("tvm_blislike.cost_models.learned.model.GROUP_WEIGHT", 1.0)
     assert weighed > typical() + 0.1
 
 
-def test_errors_count_relative_to_how_much_the_candidates_of_a_bundle_differ() -> None:
+def test_errors_count_relative_to_how_much_the_candidates_of_a_group_differ() -> None:
     alike, apart, alone = [0.00, 0.02, 0.04], [0.0, 1.0, 2.0], [5.0]
-    times, bundles = np.array(alike + apart + alone), np.array([0, 0, 0, 1, 1, 1, 2])
+    times, groups = np.array(alike + apart + alone), np.array([0, 0, 0, 1, 1, 1, 2])
     target = np.zeros_like(times)
     errors = np.array([0.01, -0.01, 0.0] * 2 + [0.0])
-    gradient, hessian = _loss(target, times, bundles)(target + errors, None)
+    gradient, hessian = _loss(target, times, groups)(target + errors, None)
     assert np.all(hessian[:3] == hessian[0]) and np.all(hessian[3:6] == hessian[3])
     assert hessian[0] > 50 * hessian[3]
     assert np.average(hessian) == pytest.approx(1.0)
@@ -216,7 +216,7 @@ def test_candidates_that_took_turns_are_recognized() -> None:
         replace(later, date="2026-01-01T00:01:00.000+00:00"),
         replace(first, date="2026-01-01T00:00:00.003+00:00", context="model"),
     ]
-    numbers = learn.bundles_of(records)
+    numbers = learn.groups_of(records)
     assert numbers[0] == numbers[2] and len(set(numbers)) == 4
 
 

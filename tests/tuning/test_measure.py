@@ -28,12 +28,12 @@ from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.schedules import get_implementation, unregister_implementation
 from tvm_blislike.tuning import kernels, operands
-from tvm_blislike.tuning.kernels import Bundle, Plan
+from tvm_blislike.tuning.kernels import CandidateGroup, Timing
 from tvm_blislike.tuning.measure import LocalRunner, Outcome
 
 NATIVE = native_core()
 GEMM = GemmWorkload(48, 64, 32)
-PLAN = Plan(cold_bytes=1 << 20, evicts=True, repeats=4, round_seconds=0.05)
+TIMING = Timing(cold_bytes=1 << 20, evicts=True, repeats=4, round_seconds=0.05)
 # Workers cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -77,7 +77,7 @@ def runner() -> Iterator[LocalRunner]:
     """A runner whose workers know the culprits."""
     for name, methods in CULPRITS.items():
         register_implementation(replace(get_implementation("gemm"), name=name, **methods))
-    made = LocalRunner(NATIVE, 1, PLAN, build_seconds=100, run_seconds=12)
+    made = LocalRunner(NATIVE, 1, TIMING, build_seconds=100, run_seconds=12)
     yield made
     made.close()
     for name in CULPRITS:
@@ -90,7 +90,7 @@ def _configs(workload: Workload, name: str, count: int = 1) -> list[Config]:
 
 
 def _measure(runner: LocalRunner, workload: Workload, *configs: Config) -> list[Outcome]:
-    ((_, outcomes),) = runner.measure([Bundle(workload, configs, NATIVE, 1)])
+    ((_, outcomes),) = runner.measure([CandidateGroup(workload, configs, NATIVE, 1)])
     assert [o.config for o in outcomes] == list(configs)
     return outcomes
 
@@ -98,12 +98,12 @@ def _measure(runner: LocalRunner, workload: Workload, *configs: Config) -> list[
 def test_right_candidates_take_turns(runner: LocalRunner) -> None:
     conv = Conv2dWorkload(1, 16, 9, 11, 32, 3, 3, padding=(1, 1, 1, 1))
     names = ("conv2d_direct", "conv2d_winograd", "conv2d_im2col")
-    bundles = [
-        Bundle(conv, tuple(c for n in names for c in _configs(conv, n)), NATIVE, 1),
-        Bundle(GEMM, tuple(_configs(GEMM, "gemm", 3)), NATIVE, 1),
+    groups = [
+        CandidateGroup(conv, tuple(c for n in names for c in _configs(conv, n)), NATIVE, 1),
+        CandidateGroup(GEMM, tuple(_configs(GEMM, "gemm", 3)), NATIVE, 1),
     ]
-    for bundle, outcomes in runner.measure(bundles):
-        assert [o.config for o in outcomes] == list(bundle.configs)
+    for group, outcomes in runner.measure(groups):
+        assert [o.config for o in outcomes] == list(group.configs)
         for outcome in outcomes:
             assert outcome.status == "ok" and outcome.error < 2e-5
             assert 4 <= len(outcome.seconds) <= 40
@@ -144,13 +144,13 @@ class _Watched:
 
 
 def test_memory_is_moved_when_all_have_run_and_before_any_is_timed(tmp_path: Path) -> None:
-    bundle = Bundle(GEMM, tuple(_configs(GEMM, "gemm", 2)), NATIVE, 1)
+    group = CandidateGroup(GEMM, tuple(_configs(GEMM, "gemm", 2)), NATIVE, 1)
     target = tvm.target.Target(NATIVE.target_config(1))
-    built = kernels.build(NATIVE, 1, kernels.as_module(bundle), target, None)
+    built = kernels.build(NATIVE, 1, kernels.as_module(group), target, None)
     built.export_library(str(tmp_path / "candidates.so"))
     library, notes = tvm.runtime.load_module(str(tmp_path / "candidates.so")), []
-    arguments, watched = kernels.allocate(bundle, tvm.cpu()), _Watched(library, notes)
-    kernels.run(bundle, Plan(), watched, tvm.cpu(), arguments, lambda: notes.append("moved"))
+    arguments, watched = kernels.allocate(group, tvm.cpu()), _Watched(library, notes)
+    kernels.run(group, Timing(), watched, tvm.cpu(), arguments, lambda: notes.append("moved"))
     timers = ["timer of candidate_0", "timer of candidate_1"]
     assert notes == ["candidate_0", "candidate_1", "moved", *timers]
 
@@ -172,8 +172,8 @@ class _Timed:
 
 
 def test_each_round_has_an_order_of_its_own() -> None:
-    bundle, module = Bundle(GEMM, (), NATIVE, 1), _Timed()
-    seconds = kernels._take_turns(bundle, Plan(repeats=12), module, None, [["a", "b", "c"]] * 6)
+    group, module = CandidateGroup(GEMM, (), NATIVE, 1), _Timed()
+    seconds = kernels._take_turns(group, Timing(repeats=12), module, None, [["a", "b", "c"]] * 6)
     rounds = [module.turns[i : i + 6] for i in range(0, len(module.turns), 6)]
     assert len(rounds) >= 12 and all(sorted(r) == list(range(6)) for r in rounds)
     # None is always behind the same other one.
@@ -185,9 +185,9 @@ def test_each_round_has_an_order_of_its_own() -> None:
 @pytest.mark.parametrize("evicts", [True, False])
 def test_weights_leave_the_caches_before_a_repeat(constant: bool, evicts: bool) -> None:
     workload = GemmWorkload(32, 48, 64, constant_b=constant)
-    bundle, module = Bundle(workload, (), NATIVE, 1), _Recorder()
-    plan = Plan(1 << 20, evicts)
-    kernels._timers(bundle, plan, module, None, 3, ["data", "b", "packed", "result"])
+    group, module = CandidateGroup(workload, (), NATIVE, 1), _Recorder()
+    timing = Timing(1 << 20, evicts)
+    kernels._timers(group, timing, module, None, 3, ["data", "b", "packed", "result"])
     asked = module.asked.pop("candidate_3")
     assert asked["cache_flush_bytes"] == 1 << 20
     # What an operand of run time holds was written just before.
@@ -199,8 +199,8 @@ def test_weights_leave_the_caches_before_a_repeat(constant: bool, evicts: bool) 
 def test_the_image_of_a_depthwise_layer_stays_in_the_caches() -> None:
     layer = Conv2dWorkload(1, 32, 14, 14, 32, 3, 3, padding=(1, 1, 1, 1), groups=32)
     module = _Recorder()
-    bundle = Bundle(layer, (), NATIVE, 1)
-    kernels._timers(bundle, Plan(1 << 20), module, None, 0, ["data", "packed", "result"])
+    group = CandidateGroup(layer, (), NATIVE, 1)
+    kernels._timers(group, Timing(1 << 20), module, None, 0, ["data", "packed", "result"])
     assert module.asked["candidate_0"]["cache_flush_bytes"] == 0
 
 

@@ -29,7 +29,7 @@ from tvm_blislike.passes.roots import root_annotations
 from tvm_blislike.passes.schedule import apply_template
 from tvm_blislike.schedules import all_implementations, get_implementation
 from tvm_blislike.tuning import kernels, operands
-from tvm_blislike.tuning.kernels import Bundle
+from tvm_blislike.tuning.kernels import CandidateGroup
 
 NATIVE = native_core()
 ARM = Core.named("cortex-a72")
@@ -67,7 +67,7 @@ def _unused_loggers() -> Iterator[None]:
 
 def module(workload: Workload, config: Any, core: Core = NATIVE) -> tvm.IRModule:
     """Return the PrimFunc of a configuration as a module of MetaSchedule's."""
-    func = kernels.functions(Bundle(workload, (config,), core, 1), 0, config)["candidate_0"]
+    func = kernels.functions(CandidateGroup(workload, (config,), core, 1), 0, config)["candidate_0"]
     return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
 

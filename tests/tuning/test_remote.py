@@ -27,12 +27,12 @@ from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import GemmWorkload, Workload
 from tvm_blislike.records import files
 from tvm_blislike.schedules import get_implementation, unregister_implementation
-from tvm_blislike.tuning.kernels import Bundle, Plan
+from tvm_blislike.tuning.kernels import CandidateGroup, Timing
 from tvm_blislike.tuning.remote import RemoteRunner
 from tvm_blislike.tuning.tune import tune
 
 NATIVE = native_core()
-PLAN = Plan(cold_bytes=1 << 20, repeats=3, round_seconds=0.05)
+TIMING = Timing(cold_bytes=1 << 20, repeats=3, round_seconds=0.05)
 GEMM = GemmWorkload(48, 64, 32)
 # Workers cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -47,18 +47,20 @@ def loopback(tmp_path: Path) -> Iterator[Loopback]:
     made.end()
 
 
-def _runner(loopback: Loopback, plan: Plan = PLAN, **options: float) -> RemoteRunner:
-    return RemoteRunner(NATIVE, 1, plan, loopback.address, KEY, **options)
+def _runner(loopback: Loopback, timing: Timing = TIMING, **options: float) -> RemoteRunner:
+    return RemoteRunner(NATIVE, 1, timing, loopback.address, KEY, **options)
 
 
-def _bundle(workload: GemmWorkload, count: int, name: str = "gemm") -> Bundle:
+def _group(workload: GemmWorkload, count: int, name: str = "gemm") -> CandidateGroup:
     offers = list(get_implementation(name).configs(workload, NATIVE, 1))[:count]
-    return Bundle(workload, tuple(replace(c, implementation=name) for c in offers), NATIVE, 1)
+    return CandidateGroup(
+        workload, tuple(replace(c, implementation=name) for c in offers), NATIVE, 1
+    )
 
 
 def test_missing_boards_are_an_error(loopback: Loopback) -> None:
     with pytest.raises(UsageError, match="HOST:PORT"):
-        RemoteRunner(NATIVE, 1, PLAN, "nowhere", KEY)
+        RemoteRunner(NATIVE, 1, TIMING, "nowhere", KEY)
     with pytest.raises(TargetError, match=f"no board '{KEY}' at the tracker {loopback.address}"):
         _runner(loopback, start_seconds=0)
     loopback.end()
@@ -87,17 +89,17 @@ def test_a_candidate_that_crashes_costs_no_board(loopback: Loopback) -> None:
     register_implementation(culprit)
     (server,) = loopback.add(1)
     loopback.wait_for(1)
-    good, bad = _bundle(GEMM, 2), _bundle(GEMM, 1, "gemm_abort")
-    bundle = replace(good, configs=(good.configs[0], *bad.configs, good.configs[1]))
+    good, bad = _group(GEMM, 2), _group(GEMM, 1, "gemm_abort")
+    group = replace(good, configs=(good.configs[0], *bad.configs, good.configs[1]))
     runner = _runner(loopback, run_seconds=30, patience_seconds=60)
     try:
-        ((_, outcomes),) = runner.measure([bundle])
+        ((_, outcomes),) = runner.measure([group])
     finally:
         runner.close()
         unregister_implementation("gemm_abort")
     assert [o.status for o in outcomes] == ["ok", "failed", "ok"]
     assert "3 boards were lost" in outcomes[1].reason
-    # A look at the board; three times the bundle and the culprit, once each of the others, and
+    # A look at the board; three times the group and the culprit, once each of the others, and
     # those side by side.
     assert server.sessions() == 10
 
@@ -108,14 +110,14 @@ def test_without_boards_it_waits_and_then_ends(loopback: Loopback) -> None:
     runner = _runner(loopback, patience_seconds=15)
     told: list[str] = []
     try:
-        assert len(list(runner.measure([_bundle(GEMM, 2)]))) == 1
+        assert len(list(runner.measure([_group(GEMM, 2)]))) == 1
         server.end()
         loopback.wait_for(0)
         with pytest.raises(TargetError, match=r"for 15 s(.|\n)*goes on from there"):
-            list(runner.measure([_bundle(GEMM, 2)], lambda what: told.append(what) or True))
+            list(runner.measure([_group(GEMM, 2)], lambda what: told.append(what) or True))
         assert f"waiting for a board '{KEY}'" in told[0]
         # Whoever does not want to wait need not.
-        assert not list(runner.measure([_bundle(GEMM, 2)], lambda _: False))
+        assert not list(runner.measure([_group(GEMM, 2)], lambda _: False))
     finally:
         runner.close()
 
@@ -144,15 +146,15 @@ def test_a_sweep_survives_its_boards(loopback: Loopback, tmp_path: Path) -> None
     model, records = _model(tmp_path / "chain.onnx", 5), tmp_path / "records.jsonl"
     boards = loopback.add(3)
     loopback.wait_for(3)
-    # No board has the time to end its first bundle.
-    runner = _runner(loopback, replace(PLAN, repeats=10**6), run_seconds=20)
+    # No board has the time to end its first group.
+    runner = _runner(loopback, replace(TIMING, repeats=10**6), run_seconds=20)
     at_once: list[int] = []
 
     def mistreat() -> None:
         while not all(board.busy() for board in boards):
             time.sleep(0.02)
         at_once.append(runner.at_once())
-        runner.plan = PLAN
+        runner.timing = TIMING
         killed, hung, leaving = boards
         killed.signal(signal.SIGKILL)
         hung.signal(signal.SIGSTOP)

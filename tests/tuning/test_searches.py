@@ -78,7 +78,7 @@ def made(name: str, seed: int = 0, strategy: object = None) -> Search:
 def measured(
     search: Search, most: int, status: Callable[[Config], str] = lambda config: "ok"
 ) -> list[Config]:
-    """Measure up to `most` proposals, in bundles of 8; return all in order."""
+    """Measure up to `most` proposals, in groups of 8; return all in order."""
     found: list[Config] = []
     while len(found) < most:
         proposals = [p.config for p in search.propose(min(8, most - len(found)))]
@@ -290,7 +290,7 @@ def test_the_best_are_measured_again_when_time_ends_a_search(
     )
     monkeypatch.setattr(time, "monotonic", lambda: sweep.measured)
     sweep.run(tasks())
-    # Two bundles of each of three layers; then the best four of a layer, until time is over.
+    # Two groups of each of three layers; then the best four of a layer, until time is over.
     first, again = runner.asked[:48], runner.asked[48:]
     assert len(set(first)) == 48
     assert len(again) == 8 and {*again} <= {*first}

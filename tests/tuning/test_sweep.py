@@ -123,24 +123,24 @@ def test_batches_are_as_large_as_there_is_time_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Slow(MadeRunner):
-        """Takes ten seconds to build each bundle, then measures all."""
+        """Takes ten seconds to build each group, then measures all."""
 
-        def measure(self, bundles, wait):
-            clock[0] += 10.0 * len(bundles)
-            sizes.append(len(bundles))
-            yield from super().measure(bundles, wait)
+        def measure(self, groups, wait):
+            clock[0] += 10.0 * len(groups)
+            sizes.append(len(groups))
+            yield from super().measure(groups, wait)
 
     def run(end: float | None) -> list[int]:
         sizes.clear()
         clock[0] = 0.0
         path = tmp_path / f"{end}.jsonl"
-        sweep(path, Slow(), limits=Limits(end=end), batch=3, bundle=2).run(tasks())
+        sweep(path, Slow(), limits=Limits(end=end), batch=3, group=2).run(tasks())
         return list(sizes)
 
     clock, sizes = [0.0], []
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(sweep_module, "_FIRST_BUNDLES", 1)
-    # Three layers of four bundles; then those of each layer meet again.
+    monkeypatch.setattr(sweep_module, "_FIRST_GROUPS", 1)
+    # Three layers of four groups; then those of each layer meet again.
     assert run(None) == [3] * 5
     assert run(math.inf) == [1, 3, 3, 3, 3, 2]
     # After the third batch 25 seconds are left, after the fourth 5.
@@ -180,7 +180,7 @@ def test_an_emulated_board_among_others_is_labelled(tmp_path: Path) -> None:
     assert sweep(path).best(tasks()[0]) is None
 
 
-def test_what_several_bundles_found_is_measured_side_by_side(tmp_path: Path) -> None:
+def test_what_several_groups_found_is_measured_side_by_side(tmp_path: Path) -> None:
     path, runner = tmp_path / "records.jsonl", MadeRunner()
     done = sweep(path, runner, limits=Limits(per_task=20))
     done.run(tasks()[:1])

@@ -51,7 +51,7 @@ def lower(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
 
 
 @dataclass(frozen=True)
-class Image:
+class LaidOut:
     """A value that lies in memory in another layout than NCHW.
 
     Parameters
@@ -76,7 +76,7 @@ class _Lowering(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, plan: Plan) -> None:
         super().__init__(mod)
         self.plan = plan
-        self.images: dict[relax.Var, Image] = {}
+        self.images: dict[relax.Var, LaidOut] = {}
         self.made: dict[tuple[relax.Var, Layout], relax.Var] = {}
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
@@ -89,7 +89,7 @@ class _Lowering(PyExprMutator):
         if emitted is None:
             super().visit_var_binding_(binding)
             return
-        var, is_image = binding.var, isinstance(emitted, Image)
+        var, is_image = binding.var, isinstance(emitted, LaidOut)
         if is_image:
             self.images[var] = emitted
         if not isinstance(var, relax.DataflowVar):
@@ -106,7 +106,7 @@ class _Lowering(PyExprMutator):
             return self._converted(var, NCHW)
         return super().visit_dataflow_var_(var)
 
-    def _emit(self, binding: relax.VarBinding) -> Image | relax.Var | None:
+    def _emit(self, binding: relax.VarBinding) -> LaidOut | relax.Var | None:
         call, layout = binding.value, self.plan.layouts.get(binding.var)
         if binding.var in self.plan.choices:
             choice = self.plan.choices[binding.var]
@@ -121,9 +121,9 @@ class _Lowering(PyExprMutator):
         sources = {image: self._converted(image, layout) for image in images}
         result = self._in_layout(call, sources, layout)
         sizes = static_shape(call)
-        return None if result is None else Image(self.builder_.emit(result), layout, sizes)
+        return None if result is None else LaidOut(self.builder_.emit(result), layout, sizes)
 
-    def _on_images(self, call: relax.Call, choice: Choice) -> Image | relax.Var:
+    def _on_images(self, call: relax.Call, choice: Choice) -> LaidOut | relax.Var:
         """Emit a layer that reads an image and makes one."""
         reads, writes = map(Layout, choice.layouts)
         given, wanted = Layout(call.attrs.data_layout), Layout(call.attrs.out_layout)
@@ -132,11 +132,11 @@ class _Lowering(PyExprMutator):
         if given == NCHW:
             data = self._converted(source, reads)
         else:
-            data = self._moved(Image(self.visit_expr(source), given, sizes), reads)
+            data = self._moved(LaidOut(self.visit_expr(source), given, sizes), reads)
         result = emit_call(
             self.builder_, choice, self.plan.note(choice), data, self.visit_expr(operand), call
         )
-        image = Image(self.builder_.emit(result), writes, result_sizes)
+        image = LaidOut(self.builder_.emit(result), writes, result_sizes)
         return image if wanted == NCHW else self._moved(image, wanted)
 
     def _plain(self, call: relax.Call, choice: Choice) -> relax.Var:
@@ -147,7 +147,7 @@ class _Lowering(PyExprMutator):
         result = emit_call(builder, choice, self.plan.note(choice), data, operand, call)
         return builder.emit(reshaped(builder, builder.normalize(result), static_shape(call)))
 
-    def _moved(self, image: Image, layout: Layout) -> relax.Var:
+    def _moved(self, image: LaidOut, layout: Layout) -> relax.Var:
         if image.layout == layout:
             return image.var
         return self.builder_.emit(transformed(image, layout))
@@ -191,7 +191,7 @@ class _Lowering(PyExprMutator):
             plain = self.visit_expr(value)
             if layout == NCHW:
                 return plain
-            image = Image(plain, NCHW, static_shape(value))
+            image = LaidOut(plain, NCHW, static_shape(value))
         if image.layout == layout:
             return image.var
         key = (value, layout)
@@ -215,7 +215,7 @@ def _pool(call: relax.Call, source: relax.Expr, layout: str) -> relax.Expr:
     )
 
 
-def transformed(image: Image, layout: Layout) -> relax.Expr:
+def transformed(image: LaidOut, layout: Layout) -> relax.Expr:
     """Return the expression that moves an image into another layout."""
     source, (_, c, h, w) = image.layout, image.sizes
     if h == w == 1 or c == 1:

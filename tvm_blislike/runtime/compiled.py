@@ -14,7 +14,7 @@ from tvm_blislike.errors import UsageError
 from tvm_blislike.model.tensor_spec import TensorSpec
 from tvm_blislike.runtime import library
 from tvm_blislike.runtime.inputs import Inputs, arranged
-from tvm_blislike.runtime.machine import Machine
+from tvm_blislike.runtime.machine import ModelMachine
 from tvm_blislike.runtime.threads import use_threads
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class CompiledModel:
         self.threads = report.threads
         self._target = dict(target)
         self._executable = executable
-        self._machine = Machine(runnable or executable, self.inputs, self._target)
+        self._machine = ModelMachine(runnable or executable, self.inputs, self._target)
         self._report = report
 
     @property

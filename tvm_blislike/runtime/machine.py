@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tvm_blislike.model.tensor_spec import TensorSpec
 
 
-class Machine:
+class ModelMachine:
     """Runs an executable, from several Python threads one after the other.
 
     Parameters
@@ -109,7 +109,7 @@ class Machine:
             self._lock = threading.Lock()
 
 
-_machines: weakref.WeakSet[Machine] = weakref.WeakSet()
+_machines: weakref.WeakSet[ModelMachine] = weakref.WeakSet()
 
 
 def _after_fork() -> None:

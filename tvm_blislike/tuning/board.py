@@ -13,7 +13,7 @@ from typing import Any
 from tvm_blislike.export.link import find_builder, run_tool
 from tvm_blislike.tuning import kernels
 from tvm_blislike.tuning.farm import Farm
-from tvm_blislike.tuning.kernels import Bundle, Plan
+from tvm_blislike.tuning.kernels import CandidateGroup, Timing
 from tvm_blislike.tvm_seams import runtime, wheels
 from tvm_blislike.tvm_seams.measuring import Worker
 
@@ -43,7 +43,7 @@ def build_board_side(target: Mapping[str, Any], folder: str) -> str:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of a bundle on a board.
+    """What came of a group on a board.
 
     Parameters
     ----------
@@ -65,14 +65,14 @@ class Reply:
 
 
 class BoardUser:
-    """A process that measures bundles on one board after the other.
+    """A process that measures groups on one board after the other.
 
     Parameters
     ----------
     farm : Farm
         The boards.
     run_seconds : float
-        Time that a board may take for a bundle.
+        Time that a board may take for a group.
     start : callable
         Prepares the process; see `kernels.worker_start`.
     """
@@ -83,15 +83,15 @@ class BoardUser:
         self._worker = Worker(start)
         self.connected = False
 
-    def measure(self, bundle: Bundle, plan: Plan, library: str) -> Reply:
+    def measure(self, group: CandidateGroup, timing: Timing, library: str) -> Reply:
         """Take a free board, measure a library there, and give the board back."""
-        return self._use(library, bundle, plan)
+        return self._use(library, group, timing)
 
     def probe(self, library: str) -> Reply:
         """Take a free board, load a library without candidates there, and give the board back."""
         return self._use(library)
 
-    def _use(self, library: str, *bundle_and_plan: Any) -> Reply:
+    def _use(self, library: str, *group_and_timing: Any) -> Reply:
         self.connected = False
         try:
             session_seconds = ceil(self._run_seconds)
@@ -101,7 +101,7 @@ class BoardUser:
         self.connected = True
         try:
             limits = {"timeout": self._run_seconds + _GRACE_SECONDS}
-            return self._worker.ask(_serve, self._run_seconds, library, *bundle_and_plan, **limits)
+            return self._worker.ask(_serve, self._run_seconds, library, *group_and_timing, **limits)
         except TimeoutError:
             return Reply("lost", message="the board does not answer")
         except ChildProcessError:
@@ -126,14 +126,14 @@ def _connect(farm: Farm, session_seconds: int) -> None:
     _session = tracker.request(farm.key, session_timeout=session_seconds, max_retry=1)
 
 
-def _serve(run_seconds: float, library: str, *bundle_and_plan: Any) -> Reply:
+def _serve(run_seconds: float, library: str, *group_and_timing: Any) -> Reply:
     global _session
     started, emulated = time.monotonic(), False
     try:
         _session.upload(library)
         module = _session.load_module(Path(library).name)
         emulated = bool(module["blislike_board_side"]())
-        numbers = _run(module, *bundle_and_plan) if bundle_and_plan else []
+        numbers = _run(module, *group_and_timing) if group_and_timing else []
         return Reply("ok", tuple(numbers), "", emulated)
     except Exception as error:
         if time.monotonic() - started > 0.95 * run_seconds:
@@ -145,10 +145,10 @@ def _serve(run_seconds: float, library: str, *bundle_and_plan: Any) -> Reply:
         gc.collect()
 
 
-def _run(module: Any, bundle: Bundle, plan: Plan) -> list[float]:
-    runtime.use_fastest_cores(_session, bundle.threads)
+def _run(module: Any, group: CandidateGroup, timing: Timing) -> list[float]:
+    runtime.use_fastest_cores(_session, group.threads)
     device = _session.cpu()
-    return kernels.run(bundle, plan, module, device, kernels.allocate(bundle, device))
+    return kernels.run(group, timing, module, device, kernels.allocate(group, device))
 
 
 def _answers() -> bool:

@@ -23,7 +23,7 @@ from tvm_blislike.model.validity import core_facts
 from tvm_blislike.passes.schedule import apply_template
 from tvm_blislike.records.record import EMULATED, BadRecordError, Record
 from tvm_blislike.tuning import kernels
-from tvm_blislike.tuning.kernels import Bundle
+from tvm_blislike.tuning.kernels import CandidateGroup
 from tvm_blislike.tuning.traces import RECORDS, register_intrinsics
 
 _FILES = ("database_workload.json", RECORDS)
@@ -76,8 +76,8 @@ def read(folder: Path) -> tuple[list[Record], int]:
 
 
 def _commit(database: Any, record: Record, core: Core) -> None:
-    bundle = Bundle(record.workload, (record.config,), core, record.threads)
-    func = kernels.functions(bundle, 0, record.config)["candidate_0"]
+    group = CandidateGroup(record.workload, (record.config,), core, record.threads)
+    func = kernels.functions(group, 0, record.config)["candidate_0"]
     func = func.with_attr({"global_symbol": "main", RECORD: record.to_json()})
     mod = tvm.IRModule({"main": func})
     schedule = s_tir.Schedule(mod)

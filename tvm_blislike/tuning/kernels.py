@@ -1,6 +1,6 @@
 """What happens in the processes that build and run candidates.
 
-The candidates of a bundle share one library, so that they take turns, repeat by repeat, in one
+The candidates of a group share one library, so that they take turns, repeat by repeat, in one
 process. The functions of candidate i are `candidate_i` and, where the second operand is not
 constant, `pack_i`.
 """
@@ -33,7 +33,7 @@ from tvm_blislike.tuning import eviction, operands
 
 
 @dataclass(frozen=True)
-class Bundle:
+class CandidateGroup:
     """Candidates of one workload that are built into one library and measured in turns.
 
     Parameters
@@ -58,13 +58,13 @@ class Bundle:
         """Whether packing the second operand is a part of each run."""
         return not self.workload.packs_once
 
-    def only(self, config: Config) -> Bundle:
-        """Return the bundle of one of the candidates."""
+    def only(self, config: Config) -> CandidateGroup:
+        """Return the group of one of the candidates."""
         return replace(self, configs=(config,))
 
 
 @dataclass(frozen=True)
-class Plan:
+class Timing:
     """How candidates are timed.
 
     Parameters
@@ -111,13 +111,13 @@ def _start_worker(parent: int, implementations: Sequence[Implementation], folder
     threading.Thread(target=watch, daemon=True).start()
 
 
-def as_module(bundle: Bundle) -> Any:
+def as_module(group: CandidateGroup) -> Any:
     """Return what a builder takes: a module without functions that names the candidates."""
     import tvm
 
     names = {
-        "workload": bundle.workload.to_json(),
-        "configs": [c.to_json() for c in bundle.configs],
+        "workload": group.workload.to_json(),
+        "configs": [c.to_json() for c in group.configs],
     }
     return tvm.IRModule({}, attrs={BUNDLE: json.dumps(names)})
 
@@ -132,16 +132,16 @@ def build(core: Core, threads: int, mod: Any, target: Any, _params: Any) -> Any:
 
     names = json.loads(mod.attrs[BUNDLE])
     configs = tuple(read_config(text) for text in names["configs"])
-    bundle = Bundle(Workload.from_json(names["workload"]), configs, core, threads)
+    group = CandidateGroup(Workload.from_json(names["workload"]), configs, core, threads)
     found: dict[str, Any] = {}
-    for number, config in enumerate(bundle.configs):
-        found |= functions(bundle, number, config)
+    for number, config in enumerate(group.configs):
+        found |= functions(group, number, config)
     with target:
         scheduled = schedule(tvm.IRModule(found), Plan(core, threads))
         return tir_pipeline.compiled(scheduled, target)
 
 
-def functions(bundle: Bundle, number: int, config: Config) -> dict[str, Any]:
+def functions(group: CandidateGroup, number: int, config: Config) -> dict[str, Any]:
     """Return the unscheduled PrimFuncs of one candidate by name."""
     from tvm import te
 
@@ -150,14 +150,14 @@ def functions(bundle: Bundle, number: int, config: Config) -> dict[str, Any]:
     from tvm_blislike.passes.plan import note_of
     from tvm_blislike.schedules import get_implementation
 
-    workload, implementation = bundle.workload, get_implementation(config.implementation)
+    workload, implementation = group.workload, get_implementation(config.implementation)
     data, (_, weights) = operands.data_shape(workload, config), workload.operands.values()
     operand = te.placeholder(weights, workload.types.b, name="operand")
     packed = implementation.pack_te(workload, config, operand)
     choice = Choice(workload, implementation, config, None, "")
     shape = tuple(int(extent) for extent in packed.shape)
     found = {f"candidate_{number}": primfunc(choice, note_of(workload, config), data, shape)}
-    if bundle.packs:
+    if group.packs:
         found[f"pack_{number}"] = te.create_prim_func([operand, packed])
     return {name: func.with_attr("global_symbol", name) for name, func in found.items()}
 
@@ -177,7 +177,7 @@ def export(folder: str, compiler: list[str], others: Sequence[str], library: Any
     return str(place)
 
 
-def allocate(bundle: Bundle, device: Any, *_context: Any) -> list[list[Any]]:
+def allocate(group: CandidateGroup, device: Any, *_context: Any) -> list[list[Any]]:
     """Return [data, packed operand, (plain operand,) result] of each candidate, seeded.
 
     Candidates share images and results of the same layout: where an image lies, and with it in
@@ -188,7 +188,7 @@ def allocate(bundle: Bundle, device: Any, *_context: Any) -> list[list[Any]]:
 
     from tvm_blislike.schedules import get_implementation
 
-    workload = bundle.workload
+    workload = group.workload
     data, weights = operands.operands(workload)
 
     def on_device(value: np.ndarray) -> Any:
@@ -203,10 +203,10 @@ def allocate(bundle: Bundle, device: Any, *_context: Any) -> list[list[Any]]:
         return tvm.runtime.empty(shape, workload.types.out, device)
 
     arguments = []
-    for config in bundle.configs:
+    for config in group.configs:
         packed = get_implementation(config.implementation).pack(workload, config, weights)
         values = [image(config.data_layout), on_device(packed)]
-        values += [on_device(weights)] if bundle.packs else []
+        values += [on_device(weights)] if group.packs else []
         arguments.append([*values, result(operands.result_shape(workload, config))])
     return arguments
 
@@ -220,9 +220,14 @@ def _cpus() -> list[int]:
 
 
 def run_here(
-    bundle: Bundle, plan: Plan, module: Any, device: Any, _config: Any, arguments: list[Any]
+    group: CandidateGroup,
+    timing: Timing,
+    module: Any,
+    device: Any,
+    _config: Any,
+    arguments: list[Any],
 ) -> list[float]:
-    """Do as `run` with the threads of the bundle (a local runner's `f_run_evaluator`).
+    """Do as `run` with the threads of the group (a local runner's `f_run_evaluator`).
 
     Operands, results and workspaces lie on huge pages, as in a compiled model: with 400 MB of
     weights on pages of 4 KiB 1x128 blocks of a fully connected layer take 1.33 times as long as
@@ -232,22 +237,22 @@ def run_here(
     from tvm_blislike.runtime.threads import use_threads
 
     cpus = _cpus()
-    if plan.evicts:
-        eviction.register(bundle.core)
-    use_threads(bundle.threads)
+    if timing.evicts:
+        eviction.register(group.core)
+    use_threads(group.threads)
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cpus[: bundle.threads])
+        os.sched_setaffinity(0, cpus[: group.threads])
 
     def settle() -> None:
         if huge_pages.is_wanted():
             huge_pages.collapse(huge_pages.filled_blocks())
 
-    return run(bundle, plan, module, device, arguments, settle)
+    return run(group, timing, module, device, arguments, settle)
 
 
 def run(
-    bundle: Bundle,
-    plan: Plan,
+    group: CandidateGroup,
+    timing: Timing,
     module: Any,
     device: Any,
     arguments: list[list[Any]],
@@ -263,17 +268,17 @@ def run(
         For each candidate its error (negative if not finite) and `repeats` seconds, flattened:
         a runner's result is one list of numbers.
     """
-    expected = {"": _expected(bundle.workload)}
+    expected = {"": _expected(group.workload)}
     errors = []
     for number, values in enumerate(arguments):
         # Not what another candidate has left there.
-        values[-1].copyfrom(np.full(values[-1].shape, np.nan, bundle.workload.types.out))
-        _call(module, number, values, bundle.packs)
-        found = operands.from_layout(bundle.workload, bundle.configs[number], values[-1].numpy())
+        values[-1].copyfrom(np.full(values[-1].shape, np.nan, group.workload.types.out))
+        _call(module, number, values, group.packs)
+        found = operands.from_layout(group.workload, group.configs[number], values[-1].numpy())
         error = max_rel_error({"": found}, expected)
         errors.append(error if np.isfinite(error) else -1.0)
     settle()
-    seconds = _take_turns(bundle, plan, module, device, arguments)
+    seconds = _take_turns(group, timing, module, device, arguments)
     return [x for error, times in zip(errors, seconds, strict=True) for x in (error, *times)]
 
 
@@ -292,19 +297,19 @@ def _call(module: Any, number: int, values: list[Any], packs: bool) -> None:
 
 
 def _take_turns(
-    bundle: Bundle, plan: Plan, module: Any, device: Any, arguments: list[list[Any]]
+    group: CandidateGroup, timing: Timing, module: Any, device: Any, arguments: list[list[Any]]
 ) -> list[list[float]]:
     """Time the candidates, round by round in another order.
 
     What ran before leaves its mark: a depthwise candidate behind im2col, whose images have another
     layout, takes 5 to 25 % longer, which in one fixed order was always the first, the model's own.
     """
-    turns = [_timers(bundle, plan, module, device, n, a) for n, a in enumerate(arguments)]
+    turns = [_timers(group, timing, module, device, n, a) for n, a in enumerate(arguments)]
     seconds: list[list[float]] = [[] for _ in turns]
     order = np.random.default_rng(0)
-    end = time.perf_counter() + plan.round_seconds * len(turns) / 8
-    while len(seconds[0]) < plan.repeats or (
-        time.perf_counter() < end and len(seconds[0]) < plan.most_repeats
+    end = time.perf_counter() + timing.round_seconds * len(turns) / 8
+    while len(seconds[0]) < timing.repeats or (
+        time.perf_counter() < end and len(seconds[0]) < timing.most_repeats
     ):
         for number in order.permutation(len(turns)):
             seconds[number].append(sum(timer() for timer in turns[number]))
@@ -312,12 +317,12 @@ def _take_turns(
 
 
 def _timers(
-    bundle: Bundle, plan: Plan, module: Any, device: Any, number: int, values: list[Any]
+    group: CandidateGroup, timing: Timing, module: Any, device: Any, number: int, values: list[Any]
 ) -> list[Any]:
     """Return functions that run the parts of one candidate once and return the seconds."""
     # The layer before has just written the image, which is most of what a depthwise one reads:
     # 192 channels of 28x28 take 0.021 ms in their model, 0.041 where L2 has been emptied.
-    cold_bytes = 0 if bundle.workload.is_depthwise else plan.cold_bytes
+    cold_bytes = 0 if group.workload.is_depthwise else timing.cold_bytes
 
     def timer(name: str, *args: Any, evict: str = "") -> Any:
         evaluate = module.time_evaluator(
@@ -326,7 +331,7 @@ def _timers(
         return lambda: float(evaluate(*args).results[0])
 
     data, packed, *rest = values
-    parts = [timer(f"pack_{number}", rest[0], packed)] if bundle.packs else []
+    parts = [timer(f"pack_{number}", rest[0], packed)] if group.packs else []
     # What is packed at run time was written just before.
-    evict = eviction.EVICT if plan.evicts and not bundle.packs else ""
+    evict = eviction.EVICT if timing.evicts and not group.packs else ""
     return [*parts, timer(f"candidate_{number}", data, packed, rest[-1], evict=evict)]

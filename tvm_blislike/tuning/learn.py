@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from tvm_blislike.cost_models.learned import Candidate, Facts, LearnedModel
+from tvm_blislike.cost_models.learned import Facts, LearnedModel, Sample
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.validity import core_facts, versions
 from tvm_blislike.records.record import Record, is_compatible
@@ -15,7 +15,7 @@ from tvm_blislike.schedules import get_implementation
 
 # Kernels by themselves as the other layers of a model leave the caches, and inside a model.
 _CONTEXTS = ("cold", "model")
-# Records of a bundle are written within milliseconds.
+# Records of a group are written within milliseconds.
 _TOGETHER = timedelta(seconds=1)
 
 
@@ -38,7 +38,7 @@ def train(records: Iterable[Record], core: Core, seed: int = 0) -> LearnedModel:
     return LearnedModel.train(
         [candidate for _, candidate in known],
         [record.median_seconds for record, _ in known],
-        bundles_of([record for record, _ in known]),
+        groups_of([record for record, _ in known]),
         _facts([record for record, _ in known], core),
         seed,
     )
@@ -58,10 +58,10 @@ def usable(records: Iterable[Record], core: Core) -> list[Record]:
     return sorted(timed, key=Record.to_json)
 
 
-def bundles_of(records: Sequence[Record]) -> list[int]:
+def groups_of(records: Sequence[Record]) -> list[int]:
     """Return a number for each record, the same for candidates of a workload that took turns.
 
-    They were written down together; bundles of the same workload have some builds between them.
+    They were written down together; groups of the same workload have some builds between them.
     """
     order = sorted(range(len(records)), key=lambda place: _place_and_date(records[place]))
     numbers = [0] * len(records)
@@ -82,14 +82,14 @@ def _took_turns(one: Record, other: Record) -> bool:
     return abs(dates[1] - dates[0]) <= _TOGETHER
 
 
-def candidate_of(record: Record, core: Core) -> Candidate | None:
+def candidate_of(record: Record, core: Core) -> Sample | None:
     """Return what is known of a record's configuration today, None if it cannot be built."""
     w, c, threads = record.workload, record.config, record.threads
     try:
         estimate = get_implementation(c.implementation).estimate(w, c, core, threads)
     except KeyError:
         return None
-    return Candidate(w, c, estimate, core, threads, record.context == "model")
+    return Sample(w, c, estimate, core, threads, record.context == "model")
 
 
 def _facts(records: Sequence[Record], core: Core) -> Facts:

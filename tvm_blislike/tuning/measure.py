@@ -21,7 +21,7 @@ from tvm_blislike.runtime.library import find_compiler
 from tvm_blislike.runtime.threads import available_cpus
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.tuning import kernels
-from tvm_blislike.tuning.kernels import Bundle, Plan
+from tvm_blislike.tuning.kernels import CandidateGroup, Timing
 from tvm_blislike.tuning.scratch import Scratch
 
 # Error of a sum of a few thousand products relative to the largest result, with room.
@@ -59,7 +59,7 @@ class Outcome:
     emulated: bool = False
 
 
-Measured = Generator[tuple[Bundle, list[Outcome]], None, None]
+Measured = Generator[tuple[CandidateGroup, list[Outcome]], None, None]
 # Is told what a runner waits for, again and again, and returns whether it should go on.
 Wait = Callable[[str], bool]
 
@@ -74,7 +74,7 @@ def patiently(_what: str) -> bool:
 
 
 class Runner(Protocol):
-    """Measures bundles of candidates, one after the other or many at once.
+    """Measures groups of candidates, one after the other or many at once.
 
     Attributes
     ----------
@@ -84,14 +84,14 @@ class Runner(Protocol):
 
     emulated: bool
 
-    def measure(self, bundles: Sequence[Bundle], wait: Wait) -> Measured:
-        """Yield each bundle with an outcome for each of its candidates, as they come in.
+    def measure(self, groups: Sequence[CandidateGroup], wait: Wait) -> Measured:
+        """Yield each group with an outcome for each of its candidates, as they come in.
 
         Closing the generator ends the measuring, and so does `wait`.
         """
 
     def at_once(self) -> int:
-        """Return how many bundles it can run at once at present."""
+        """Return how many groups it can run at once at present."""
 
     def close(self) -> None:
         """End the processes and remove what was built."""
@@ -106,10 +106,10 @@ class BundleRunner(ABC):
         What to build for.
     threads : int
         Threads of the candidates.
-    plan : Plan
+    timing : Timing
         How they are timed.
     build_seconds : float
-        Time that a bundle may take to build; a single candidate gets the same.
+        Time that a group may take to build; a single candidate gets the same.
 
     Raises
     ------
@@ -119,11 +119,13 @@ class BundleRunner(ABC):
 
     emulated = False
 
-    def __init__(self, core: Core, threads: int, plan: Plan, build_seconds: float = 120.0) -> None:
+    def __init__(
+        self, core: Core, threads: int, timing: Timing, build_seconds: float = 120.0
+    ) -> None:
         import tvm
         from tvm.s_tir import meta_schedule as ms
 
-        self.plan, self.target_config = plan, core.target_config(threads)
+        self.timing, self.target_config = timing, core.target_config(threads)
         self.target = tvm.target.Target(self.target_config)
         compiler = find_compiler(self.target_config)
         self._scratch = Scratch()
@@ -142,13 +144,13 @@ class BundleRunner(ABC):
         self._builder = builder.result()
         started.result()
 
-    def measure(self, bundles: Sequence[Bundle], wait: Wait = patiently) -> Measured:
-        """Build all bundles, then yield each with an outcome for each of its candidates."""
+    def measure(self, groups: Sequence[CandidateGroup], wait: Wait = patiently) -> Measured:
+        """Build all groups, then yield each with an outcome for each of its candidates."""
         try:
-            for bundle, outcomes in self._measure(bundles, wait):
-                several = len(bundle.configs) > 1
+            for group, outcomes in self._measure(groups, wait):
+                several = len(group.configs) > 1
                 failed = any(outcome.status == "failed" for outcome in outcomes)
-                yield bundle, self._one_by_one(bundle, wait) if several and failed else outcomes
+                yield group, self._one_by_one(group, wait) if several and failed else outcomes
         except GivenUpError:
             return
 
@@ -162,7 +164,7 @@ class BundleRunner(ABC):
 
     @abstractmethod
     def at_once(self) -> int:
-        """Return how many bundles it can run at once at present."""
+        """Return how many groups it can run at once at present."""
 
     @abstractmethod
     def _start(self) -> None:
@@ -173,7 +175,7 @@ class BundleRunner(ABC):
         """End it."""
 
     @abstractmethod
-    def _run(self, built: Sequence[tuple[Bundle, str]], wait: Wait) -> Measured:
+    def _run(self, built: Sequence[tuple[CandidateGroup, str]], wait: Wait) -> Measured:
         """Run libraries; outcomes in any order.
 
         Raises
@@ -186,57 +188,57 @@ class BundleRunner(ABC):
         """Return object files that each library needs beside its candidates."""
         return []
 
-    def _measure(self, bundles: Sequence[Bundle], wait: Wait) -> Measured:
-        built: list[tuple[Bundle, str]] = []
-        for bundle, result in zip(bundles, self._build(bundles), strict=True):
+    def _measure(self, groups: Sequence[CandidateGroup], wait: Wait) -> Measured:
+        built: list[tuple[CandidateGroup, str]] = []
+        for group, result in zip(groups, self._build(groups), strict=True):
             if result.error_msg is not None:
-                yield bundle, failures(bundle, "cannot be built", str(result.error_msg))
+                yield group, failures(group, "cannot be built", str(result.error_msg))
             else:
-                built.append((bundle, str(result.artifact_path)))
-        libraries = {bundle: library for bundle, library in built}
-        for bundle, outcomes in self._run(built, wait):
-            shutil.rmtree(Path(libraries[bundle]).parent, ignore_errors=True)
-            yield bundle, outcomes
+                built.append((group, str(result.artifact_path)))
+        libraries = {group: library for group, library in built}
+        for group, outcomes in self._run(built, wait):
+            shutil.rmtree(Path(libraries[group]).parent, ignore_errors=True)
+            yield group, outcomes
 
-    def _build(self, bundles: Sequence[Bundle]) -> Sequence[Any]:
+    def _build(self, groups: Sequence[CandidateGroup]) -> Sequence[Any]:
         from tvm.s_tir.meta_schedule.builder import BuilderInput
 
         return self._builder.build(
-            [BuilderInput(kernels.as_module(b), self.target) for b in bundles]
+            [BuilderInput(kernels.as_module(b), self.target) for b in groups]
         )
 
-    def _one_by_one(self, bundle: Bundle, wait: Wait) -> list[Outcome]:
+    def _one_by_one(self, group: CandidateGroup, wait: Wait) -> list[Outcome]:
         """Find the candidates that fail; measure the others once more, in turns."""
-        singles = [bundle.only(config) for config in bundle.configs]
+        singles = [group.only(config) for config in group.configs]
         found = {o.config: o for _, outcomes in self._measure(singles, wait) for o in outcomes}
-        sound = tuple(c for c in bundle.configs if found[c].status != "failed")
+        sound = tuple(c for c in group.configs if found[c].status != "failed")
         if len(sound) > 1:
-            ((_, again),) = self._measure([replace(bundle, configs=sound)], wait)
+            ((_, again),) = self._measure([replace(group, configs=sound)], wait)
             found |= {o.config: o for o in again if o.status != "failed"}
-        return [found[config] for config in bundle.configs]
+        return [found[config] for config in group.configs]
 
 
 class LocalRunner(BundleRunner):
-    """Measures one bundle at a time on this machine.
+    """Measures one group at a time on this machine.
 
     Parameters
     ----------
-    core, threads, plan, build_seconds
+    core, threads, timing, build_seconds
         As for `BundleRunner`; `core` is this machine.
     run_seconds : float
-        Time that a bundle may take to run; a single candidate gets the same.
+        Time that a group may take to run; a single candidate gets the same.
     """
 
     def __init__(
         self,
         core: Core,
         threads: int,
-        plan: Plan,
+        timing: Timing,
         build_seconds: float = 120.0,
         run_seconds: float = 30.0,
     ) -> None:
         self._run_seconds = run_seconds
-        super().__init__(core, threads, plan, build_seconds)
+        super().__init__(core, threads, timing, build_seconds)
 
     def at_once(self) -> int:
         """Return 1: measurements must not disturb each other."""
@@ -245,30 +247,32 @@ class LocalRunner(BundleRunner):
     def _start(self) -> None:
         from tvm_blislike.tvm_seams import measuring
 
-        self._runner = measuring.Runner(self._run_seconds, self._worker_start())
+        self._runner = measuring.IsolatedRunner(self._run_seconds, self._worker_start())
 
     def _stop(self) -> None:
         self._runner.close()
 
-    def _run(self, built: Sequence[tuple[Bundle, str]], wait: Wait) -> Measured:
-        for bundle, library in built:
-            allocate = partial(kernels.allocate, bundle)
-            evaluate = partial(kernels.run_here, bundle, self.plan)
+    def _run(self, built: Sequence[tuple[CandidateGroup, str]], wait: Wait) -> Measured:
+        for group, library in built:
+            allocate = partial(kernels.allocate, group)
+            evaluate = partial(kernels.run_here, group, self.timing)
             try:
                 numbers = self._runner.run(library, allocate, evaluate)
             except RuntimeError as error:
-                yield bundle, failures(bundle, "cannot be run", str(error))
+                yield group, failures(group, "cannot be run", str(error))
             else:
-                yield bundle, measured(bundle, numbers)
+                yield group, measured(group, numbers)
 
 
-def measured(bundle: Bundle, numbers: Sequence[float], emulated: bool = False) -> list[Outcome]:
+def measured(
+    group: CandidateGroup, numbers: Sequence[float], emulated: bool = False
+) -> list[Outcome]:
     """Return the outcomes that the numbers of `kernels.run` mean."""
-    width = len(numbers) // len(bundle.configs)
-    parts = [numbers[i * width : (i + 1) * width] for i in range(len(bundle.configs))]
+    width = len(numbers) // len(group.configs)
+    parts = [numbers[i * width : (i + 1) * width] for i in range(len(group.configs))]
     outcomes = [
-        _outcome(bundle.workload, config, part[0], tuple(part[1:]))
-        for config, part in zip(bundle.configs, parts, strict=True)
+        _outcome(group.workload, config, part[0], tuple(part[1:]))
+        for config, part in zip(group.configs, parts, strict=True)
     ]
     return [replace(outcome, emulated=emulated) for outcome in outcomes]
 
@@ -285,8 +289,10 @@ def _outcome(
     return Outcome(config, "ok", seconds, error)
 
 
-def failures(bundle: Bundle, what: str, message: str, emulated: bool = False) -> list[Outcome]:
-    """Return the outcomes of a bundle that could not be measured, with the message's last line."""
+def failures(
+    group: CandidateGroup, what: str, message: str, emulated: bool = False
+) -> list[Outcome]:
+    """Return the outcomes of a group that could not be measured, with the message's last line."""
     lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
     reason = f"{what}: {lines[-1] if lines else 'no message'}"[:_REASON_LENGTH]
-    return [Outcome(c, "failed", reason=reason, emulated=emulated) for c in bundle.configs]
+    return [Outcome(c, "failed", reason=reason, emulated=emulated) for c in group.configs]

@@ -20,7 +20,7 @@ from tvm_blislike.export.link import find_compiler, link, machine_of
 from tvm_blislike.hardware import Core
 from tvm_blislike.tuning.board import BoardUser, Reply, build_board_side
 from tvm_blislike.tuning.farm import Farm
-from tvm_blislike.tuning.kernels import Bundle, Plan
+from tvm_blislike.tuning.kernels import CandidateGroup, Timing
 from tvm_blislike.tuning.measure import (
     BundleRunner,
     GivenUpError,
@@ -30,7 +30,7 @@ from tvm_blislike.tuning.measure import (
     measured,
 )
 
-# Boards that a bundle may lose before its candidates are to blame.
+# Boards that a group may lose before its candidates are to blame.
 _TRIES = 3
 # How often the tracker is asked for free boards while something is to be measured.
 _TICK_SECONDS = 0.5
@@ -43,14 +43,14 @@ class RemoteRunner(BundleRunner):
 
     Parameters
     ----------
-    core, threads, plan, build_seconds
+    core, threads, timing, build_seconds
         As for `BundleRunner`; `core` is that of the boards.
     tracker : str
         "HOST:PORT".
     key : str
         What the boards are registered under.
     run_seconds : float
-        Time that a board may take for a bundle, waiting for the board not included.
+        Time that a board may take for a group, waiting for the board not included.
     patience_seconds : float
         Time without any board after which measuring ends.
     start_seconds : float
@@ -72,7 +72,7 @@ class RemoteRunner(BundleRunner):
         self,
         core: Core,
         threads: int,
-        plan: Plan,
+        timing: Timing,
         tracker: str,
         key: str,
         build_seconds: float = 120.0,
@@ -84,7 +84,7 @@ class RemoteRunner(BundleRunner):
         self._farm = Farm.at(tracker, key, start_seconds)
         self._run_seconds, self._patience = run_seconds, patience_seconds
         self._idle: list[BoardUser] = []
-        super().__init__(core, threads, plan, build_seconds)
+        super().__init__(core, threads, timing, build_seconds)
         try:
             self.emulated = self._probe() or emulated
         except BaseException:
@@ -133,8 +133,8 @@ class RemoteRunner(BundleRunner):
         except TargetError:
             return 0, 0
 
-    def _run(self, built: Sequence[tuple[Bundle, str]], wait: Wait) -> Measured:
-        waiting = deque(_Task(bundle, library) for bundle, library in built)
+    def _run(self, built: Sequence[tuple[CandidateGroup, str]], wait: Wait) -> Measured:
+        waiting = deque(_Task(group, library) for group, library in built)
         running, absence = _Running(), _Absence(self._farm, self._patience)
         try:
             while waiting or running.users:
@@ -156,7 +156,7 @@ class RemoteRunner(BundleRunner):
             return
         for _ in range(self._boards()[1] - running.asking()):
             if waiting:
-                running.start(waiting.popleft(), self._user(), self.plan)
+                running.start(waiting.popleft(), self._user(), self.timing)
 
     def _settle(
         self, task: _Task, reply: Reply, waiting: deque[_Task], running: _Running
@@ -165,11 +165,11 @@ class RemoteRunner(BundleRunner):
         self._idle.append(running.users.pop(task))
         task.lost += reply.kind == "lost"
         if reply.kind == "ok":
-            yield task.bundle, measured(task.bundle, reply.numbers, reply.emulated)
+            yield task.group, measured(task.group, reply.numbers, reply.emulated)
         elif reply.kind == "failed" or task.lost == _TRIES:
             lost = f": {_TRIES} boards were lost" if reply.kind == "lost" else ""
             what = f"cannot be run{lost}"
-            yield task.bundle, failures(task.bundle, what, reply.message, reply.emulated)
+            yield task.group, failures(task.group, what, reply.message, reply.emulated)
         else:
             waiting.append(task)
 
@@ -178,7 +178,7 @@ class RemoteRunner(BundleRunner):
 class _Task:
     """A library to measure, and how many boards were lost with it."""
 
-    bundle: Bundle
+    group: CandidateGroup
     library: str
     lost: int = 0
 
@@ -190,13 +190,13 @@ class _Running:
         self.users: dict[_Task, BoardUser] = {}
         self._replies: SimpleQueue[tuple[_Task, Reply]] = SimpleQueue()
 
-    def start(self, task: _Task, user: BoardUser, plan: Plan) -> None:
+    def start(self, task: _Task, user: BoardUser, timing: Timing) -> None:
         """Let a user measure a task."""
         self.users[task] = user
         user.connected = False
 
         def work() -> None:
-            self._replies.put((task, user.measure(task.bundle, plan, task.library)))
+            self._replies.put((task, user.measure(task.group, timing, task.library)))
 
         Thread(target=work, daemon=True).start()
 

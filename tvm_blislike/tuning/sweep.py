@@ -16,7 +16,7 @@ from tvm_blislike.model.validity import core_facts
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.records.book import RecordBook, fastest
 from tvm_blislike.records.record import EMULATED, Record
-from tvm_blislike.tuning.kernels import Bundle
+from tvm_blislike.tuning.kernels import CandidateGroup
 from tvm_blislike.tuning.measure import Outcome, Runner
 from tvm_blislike.tuning.search import Search, SearchMaker
 from tvm_blislike.tuning.tasks import Task
@@ -27,7 +27,7 @@ BUNDLE = 8
 BUNDLES_PER_CPU = 6
 # The same for the first batch of a sweep that has to end in time.
 _FIRST_BUNDLES = 4
-# Measured again, side by side, when a search needed more than one bundle.
+# Measured again, side by side, when a search needed more than one group.
 _FINALISTS = 4
 # Layers of less than this share of the model's time are worth fewer measurements.
 _SMALL_SHARE = 0.01
@@ -91,7 +91,7 @@ class _Job:
     task: Task
     search: Search
     left: int
-    bundles: int = 0
+    groups: int = 0
 
 
 @dataclass
@@ -122,7 +122,7 @@ class Sweep:
         Name of the model, for the records.
     batch : int
         Bundles that are built at once, more if the runner can run more at once.
-    bundle : int
+    group : int
         Candidates that take turns in one process.
     """
 
@@ -137,7 +137,7 @@ class Sweep:
     context: str = "cold"
     model: str = ""
     batch: int = BUNDLES_PER_CPU
-    bundle: int = BUNDLE
+    group: int = BUNDLE
     measured: int = 0
     _planned: int = 0
     _bundle_seconds: float | None = None
@@ -157,14 +157,14 @@ class Sweep:
     def _compare_until(self, last: float, jobs: Sequence[_Job]) -> None:
         """Measure the best of each search side by side where the time ended it."""
         self.limits = replace(self.limits, end=last)
-        found = [(job, bundle) for job in jobs if (bundle := self._finale(job)) is not None]
+        found = [(job, group) for job in jobs if (group := self._finale(job)) is not None]
         while found and not self._over():
             size = self._batch_size()
             batch, found = found[:size], found[size:]
             self._measure(batch)
 
     def _batch_size(self) -> int:
-        """Return how many bundles to build at once, no more than there is time to measure."""
+        """Return how many groups to build at once, no more than there is time to measure."""
         least, most = self.runner.at_once(), max(self.batch, self.runner.at_once())
         if self.limits.end is None:
             return most
@@ -206,53 +206,53 @@ class Sweep:
             most = min(most, _FEW)
         return _Job(task, search, most - len(known))
 
-    def _with_work(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Bundle]]:
+    def _with_work(self, jobs: Sequence[_Job]) -> list[tuple[_Job, CandidateGroup]]:
         found = [(job, self._next(job)) for job in jobs]
-        for job, bundle in found:
-            if bundle is None:
+        for job, group in found:
+            if group is None:
                 self.watcher.finished(job.task)
-        return [(job, bundle) for job, bundle in found if bundle is not None]
+        return [(job, group) for job, group in found if group is not None]
 
-    def _next(self, job: _Job) -> Bundle | None:
-        most = min(self.bundle, job.left, self._left())
+    def _next(self, job: _Job) -> CandidateGroup | None:
+        most = min(self.group, job.left, self._left())
         proposals = job.search.propose(most) if most > 0 else []
         if not proposals:
             return self._finale(job)
         job.left -= len(proposals)
-        job.bundles += 1
-        return self._bundle(job, [proposal.config for proposal in proposals])
+        job.groups += 1
+        return self._group(job, [proposal.config for proposal in proposals])
 
     def _left(self) -> int:
         """Return how many measurements may still be planned."""
         return sys.maxsize if self.limits.trials is None else self.limits.trials - self._planned
 
-    def _finale(self, job: _Job) -> Bundle | None:
-        """Return the best few of several bundles, which were not measured side by side."""
-        bundles, job.bundles = job.bundles, 0
-        if bundles < 2:
+    def _finale(self, job: _Job) -> CandidateGroup | None:
+        """Return the best few of several groups, which were not measured side by side."""
+        groups, job.groups = job.groups, 0
+        if groups < 2:
             return None
         ordered = sorted(self.usable(job.task), key=lambda record: record.median_seconds)[
             :_FINALISTS
         ]
         job.left = 0
-        return self._bundle(job, [record.config for record in ordered])
+        return self._group(job, [record.config for record in ordered])
 
-    def _bundle(self, job: _Job, configs: Sequence[Config]) -> Bundle:
+    def _group(self, job: _Job, configs: Sequence[Config]) -> CandidateGroup:
         s = self.strategy
         self._planned += len(configs)
-        return Bundle(job.task.workload, tuple(configs), s.core, s.threads)
+        return CandidateGroup(job.task.workload, tuple(configs), s.core, s.threads)
 
-    def _measure(self, batch: Sequence[tuple[_Job, Bundle]]) -> None:
-        jobs = {bundle.workload: job for job, bundle in batch}
+    def _measure(self, batch: Sequence[tuple[_Job, CandidateGroup]]) -> None:
+        jobs = {group.workload: job for job, group in batch}
         started = time.monotonic()
         self.watcher.working("building")
-        bundles = [bundle for _, bundle in batch]
-        with closing(self.runner.measure(bundles, self._wait)) as results:
-            for bundle, outcomes in results:
+        groups = [group for _, group in batch]
+        with closing(self.runner.measure(groups, self._wait)) as results:
+            for group, outcomes in results:
                 # What a stop interrupted did not fail.
                 if self.stopped():
                     return
-                self._note(jobs[bundle.workload], outcomes)
+                self._note(jobs[group.workload], outcomes)
                 if self._over():
                     return
         self._bundle_seconds = (time.monotonic() - started) / len(batch)

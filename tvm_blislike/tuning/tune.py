@@ -28,15 +28,15 @@ from tvm_blislike.tuning.budget import limits_for
 from tvm_blislike.tuning.competitors import Subject
 from tvm_blislike.tuning.finals import Verdict
 from tvm_blislike.tuning.interrupt import Interrupt
-from tvm_blislike.tuning.kernels import Plan
+from tvm_blislike.tuning.kernels import Timing
 from tvm_blislike.tuning.measure import LocalRunner, Runner
-from tvm_blislike.tuning.plans import plan_for
 from tvm_blislike.tuning.progress import Progress
 from tvm_blislike.tuning.remote import RemoteRunner
 from tvm_blislike.tuning.result import TuneResult, rejections, tuned_layer
 from tvm_blislike.tuning.searches import LEARNED, search_named
 from tvm_blislike.tuning.sweep import BUNDLES_PER_CPU, Sweep
 from tvm_blislike.tuning.tasks import Task, tasks_of
+from tvm_blislike.tuning.timing import timing_for
 from tvm_blislike.tuning.verdicts import judge
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def tune(
     if emulated and rpc is None:
         raise UsageError("only boards are emulated: name them by rpc and key")
     here = runner is None and rpc is None
-    plan = plan_for(core, cache, here)
+    timing = timing_for(core, cache, here)
     threads = threads or (default_threads() if here else core.cores)
     if here:
         require_runnable(core.target_config(threads))
@@ -139,7 +139,7 @@ def tune(
     shapes = {spec.name: spec.shape for spec in loaded.inputs}
     tasks = tasks_of(loaded.module, strategy)
     book = RecordBook.open(path) if path.exists() else RecordBook()
-    used = runner or _runner(core, threads, plan, rpc, key, emulated)
+    used = runner or _runner(core, threads, timing, rpc, key, emulated)
     sweep = Sweep(
         strategy,
         make_search,
@@ -168,11 +168,11 @@ def tune(
 
 
 def _runner(
-    core: Core, threads: int, plan: Plan, rpc: str | None, key: str | None, emulated: bool
+    core: Core, threads: int, timing: Timing, rpc: str | None, key: str | None, emulated: bool
 ) -> Runner:
     if rpc is None or key is None:
-        return LocalRunner(core, threads, plan)
-    return RemoteRunner(core, threads, plan, rpc, key, emulated=emulated)
+        return LocalRunner(core, threads, timing)
+    return RemoteRunner(core, threads, timing, rpc, key, emulated=emulated)
 
 
 def _predictor(

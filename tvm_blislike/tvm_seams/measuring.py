@@ -45,7 +45,7 @@ def space(schedules: Callable[[tvm.IRModule, Any], Sequence[Any]]) -> Any:
     return Space()
 
 
-class Runner:
+class IsolatedRunner:
     """MetaSchedule's runner of libraries in one process, with functions of each run's own.
 
     Parameters

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from tvm_blislike.errors import UsageError
 from tvm_blislike.hardware import Core
-from tvm_blislike.tuning.kernels import Plan
+from tvm_blislike.tuning.kernels import Timing
 
 _CACHES = ("cold", "warm")
 # Larger caches are shared by many cores: copying as much before each repeat would take longer than
@@ -20,7 +20,7 @@ _CACHES = ("cold", "warm")
 _MOST_COPIED_BYTES = 8 << 20
 
 
-def plan_for(core: Core, cache: str = "cold", here: bool = True) -> Plan:
+def timing_for(core: Core, cache: str = "cold", here: bool = True) -> Timing:
     """Return how to time candidates.
 
     Parameters
@@ -41,7 +41,7 @@ def plan_for(core: Core, cache: str = "cold", here: bool = True) -> Plan:
     if cache not in _CACHES:
         raise UsageError(f"unknown cache mode {cache!r}", f"known: {', '.join(_CACHES)}")
     if cache == "warm":
-        return Plan()
+        return Timing()
     sizes = [c.bytes for c in core.caches]
     copied = max((n for n in sizes if n <= _MOST_COPIED_BYTES), default=_MOST_COPIED_BYTES)
-    return Plan(copied, here and max(sizes, default=0) > copied)
+    return Timing(copied, here and max(sizes, default=0) > copied)

@@ -6,23 +6,23 @@ import pytest
 
 from tvm_blislike.errors import UsageError
 from tvm_blislike.hardware import Core
-from tvm_blislike.tuning.plans import plan_for
+from tvm_blislike.tuning.timing import timing_for
 
 SERVER = Core.named("skylake-avx512")
 
 
 def test_cold_repeats_empty_the_caches_of_one_core() -> None:
-    assert plan_for(SERVER, "warm").cold_bytes == 0
-    assert plan_for(SERVER).cold_bytes == 1 << 20
-    assert plan_for(Core.named("cortex-a53")).cold_bytes >= 1 << 19
+    assert timing_for(SERVER, "warm").cold_bytes == 0
+    assert timing_for(SERVER).cold_bytes == 1 << 20
+    assert timing_for(Core.named("cortex-a53")).cold_bytes >= 1 << 19
     with pytest.raises(UsageError, match="cold, warm"):
-        plan_for(SERVER, "hot")
+        timing_for(SERVER, "hot")
 
 
 def test_weights_leave_caches_that_are_too_large_to_be_emptied() -> None:
-    assert plan_for(SERVER).evicts
-    assert not plan_for(SERVER, "warm").evicts
+    assert timing_for(SERVER).evicts
+    assert not timing_for(SERVER, "warm").evicts
     # A server of TVM's RPC knows no such function.
-    assert not plan_for(SERVER, here=False).evicts
+    assert not timing_for(SERVER, here=False).evicts
     # Copying as much as its L2 has empties all caches of this one.
-    assert not plan_for(Core.named("cortex-a53")).evicts
+    assert not timing_for(Core.named("cortex-a53")).evicts
