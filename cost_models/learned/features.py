@@ -111,7 +111,8 @@ def _blocks(config: Config, lanes: int) -> dict[str, float]:
     fields = dataclasses.asdict(config)
     named = {n: re.sub(r"\d+c$", "c", v) for n, v in fields.items() if isinstance(v, str)}
     return {
-        **{name: float(value) for name, value in fields.items() if name not in named},
+        # nr counts in vectors.
+        **{n: float(value) for n, value in fields.items() if n not in named and n != "nr"},
         "vectors": config.nr / lanes,
         "accumulators": config.mr * config.nr / lanes,
         **{f"{name}={value}": 1.0 for name, value in named.items() if value},

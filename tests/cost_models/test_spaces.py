@@ -44,6 +44,17 @@ def test_every_offer_is_in_the_space(workload: Workload, core: Core, threads: in
             assert config in space
 
 
+def test_offers_of_other_algorithms_are_in_no_space() -> None:
+    workload, core = Conv2dWorkload(1, 32, 14, 14, 32, 3, 3, padding=(1, 1, 1, 1)), CORES[0]
+    every = able(workload, core)
+    assert len(every) > 2
+    for implementation in every:
+        space = implementation.space(workload, core, 1)
+        for other in every:
+            for config in other.configs(workload, core, 1):
+                assert (config in space) == (other is implementation)
+
+
 @given(WORKLOADS, st.sampled_from(CORES), THREADS, st.randoms(use_true_random=False))
 @examples(60)
 def test_every_configuration_can_be_estimated(

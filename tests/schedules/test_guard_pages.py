@@ -5,7 +5,6 @@ Each case runs in a process of its own, since the failure is a segmentation faul
 
 from __future__ import annotations
 
-import operator
 import subprocess
 import sys
 from pathlib import Path
@@ -111,8 +110,8 @@ def _cut_on_all_sides(found, core):
     """Blocks of 2 x 5 tiles: cut by mr, and at the right and below by the image; every form."""
     from tvm_blislike.microkernels import kernels_for
 
-    by = operator.attrgetter("loop_order", "tile_h", "tile_w", "columns", "packing")
-    best = {by(config): config for config in reversed(found)}
+    forms = ("loop_order", "tile_h", "tile_w", "columns", "packing")
+    best = {tuple(getattr(c, form, "") for form in forms): c for c in reversed(found)}
     for config in best.values():
         if config.implementation == "conv2d_im2col":
             yield config

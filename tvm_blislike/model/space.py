@@ -71,6 +71,9 @@ class Space:
 
     def __contains__(self, config: Config) -> bool:
         chosen = self.start
+        # Another algorithm's configuration has other fields.
+        if config.implementation != chosen.implementation:
+            return False
         for axis in self.axes:
             if axis.of(config) not in axis.values(chosen):
                 return False
