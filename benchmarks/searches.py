@@ -27,7 +27,7 @@ from tvm_blislike.model.config import Config
 from tvm_blislike.tuning.kernels import CandidateGroup
 from tvm_blislike.tuning.measure import LocalRunner, Outcome
 from tvm_blislike.tuning.searches import search_named
-from tvm_blislike.tuning.sweep import BUNDLE
+from tvm_blislike.tuning.sweep import GROUP
 from tvm_blislike.tuning.timing import timing_for
 
 SEARCHES = ("model", "random", "genetic", "narrowing")
@@ -51,10 +51,10 @@ def explore(
     """Return the outcomes of each search in order; groups that several propose are shared."""
     searches = {name: search_named(name, seed=seed)(strategy, workload) for name in SEARCHES}
     found: dict[str, list[Outcome]] = {name: [] for name in SEARCHES}
-    for first in range(0, most, BUNDLE):
+    for first in range(0, most, GROUP):
         groups = {}
         for name, search in searches.items():
-            configs = tuple(p.config for p in search.propose(min(BUNDLE, most - first)))
+            configs = tuple(p.config for p in search.propose(min(GROUP, most - first)))
             if configs:
                 groups[name] = CandidateGroup(workload, configs, strategy.core, strategy.threads)
         with closing(runner.measure(list(dict.fromkeys(groups.values())))) as measured:
@@ -93,7 +93,7 @@ def compare(
 def _gains(times: Seconds, choice: Config) -> list[float]:
     """Return how much faster than the choice the best is after each group."""
     ordered = list(times.values())
-    ends = range(BUNDLE, len(ordered) + BUNDLE, BUNDLE)
+    ends = range(GROUP, len(ordered) + GROUP, GROUP)
     return [times[choice] / min(ordered[:end]) for end in ends]
 
 

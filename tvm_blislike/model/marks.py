@@ -39,6 +39,6 @@ OURS = "blislike.ours"
 # The axis of a concatenation: `passes.concat`, before fusion and after it.
 CONCAT = "blislike.concat"
 # JSON of candidates that are to be built: `tuning.kernels`, to itself in another process.
-BUNDLE = "blislike.bundle"
+GROUP = "blislike.group"
 # JSON of a record without its times: `tuning.database`, from one process to another.
 RECORD = "blislike.record"

@@ -25,7 +25,7 @@ import numpy as np
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.agreement import max_rel_error
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.marks import BUNDLE
+from tvm_blislike.model.marks import GROUP
 from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.schedules import read_config, register_implementation, user_implementations
@@ -119,7 +119,7 @@ def as_module(group: CandidateGroup) -> Any:
         "workload": group.workload.to_json(),
         "configs": [c.to_json() for c in group.configs],
     }
-    return tvm.IRModule({}, attrs={BUNDLE: json.dumps(names)})
+    return tvm.IRModule({}, attrs={GROUP: json.dumps(names)})
 
 
 def build(core: Core, threads: int, mod: Any, target: Any, _params: Any) -> Any:
@@ -130,7 +130,7 @@ def build(core: Core, threads: int, mod: Any, target: Any, _params: Any) -> Any:
     from tvm_blislike.passes.plan import Plan
     from tvm_blislike.passes.schedule import schedule
 
-    names = json.loads(mod.attrs[BUNDLE])
+    names = json.loads(mod.attrs[GROUP])
     configs = tuple(read_config(text) for text in names["configs"])
     group = CandidateGroup(Workload.from_json(names["workload"]), configs, core, threads)
     found: dict[str, Any] = {}

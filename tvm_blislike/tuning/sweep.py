@@ -22,11 +22,11 @@ from tvm_blislike.tuning.search import Search, SearchMaker
 from tvm_blislike.tuning.tasks import Task
 
 # Candidates that take turns; more would push each other's operands out of L3.
-BUNDLE = 8
+GROUP = 8
 # Bundles built at once, per CPU: workers start anew for each batch, which takes a second or two.
-BUNDLES_PER_CPU = 6
+GROUPS_PER_CPU = 6
 # The same for the first batch of a sweep that has to end in time.
-_FIRST_BUNDLES = 4
+_FIRST_GROUPS = 4
 # Measured again, side by side, when a search needed more than one group.
 _FINALISTS = 4
 # Layers of less than this share of the model's time are worth fewer measurements.
@@ -136,11 +136,11 @@ class Sweep:
     stopped: Callable[[], bool] = lambda: False
     context: str = "cold"
     model: str = ""
-    batch: int = BUNDLES_PER_CPU
-    group: int = BUNDLE
+    batch: int = GROUPS_PER_CPU
+    group: int = GROUP
     measured: int = 0
     _planned: int = 0
-    _bundle_seconds: float | None = None
+    _group_seconds: float | None = None
 
     def run(self, tasks: Sequence[Task]) -> None:
         """Measure until every search is done or a limit is reached."""
@@ -168,10 +168,10 @@ class Sweep:
         least, most = self.runner.at_once(), max(self.batch, self.runner.at_once())
         if self.limits.end is None:
             return most
-        if self._bundle_seconds is None:
-            return max(least, min(most, _FIRST_BUNDLES))
+        if self._group_seconds is None:
+            return max(least, min(most, _FIRST_GROUPS))
         left = self.limits.end - time.monotonic()
-        return max(least, int(min(most, left / max(self._bundle_seconds, 1e-3))))
+        return max(least, int(min(most, left / max(self._group_seconds, 1e-3))))
 
     def known(self, task: Task) -> list[Record]:
         """Return the records of a task's kernels by themselves, whatever came of them."""
@@ -255,7 +255,7 @@ class Sweep:
                 self._note(jobs[group.workload], outcomes)
                 if self._over():
                     return
-        self._bundle_seconds = (time.monotonic() - started) / len(batch)
+        self._group_seconds = (time.monotonic() - started) / len(batch)
 
     def _wait(self, what: str) -> bool:
         """Show what the runner waits for; return whether it should go on (a `Wait`)."""

@@ -34,7 +34,7 @@ from tvm_blislike.tuning.progress import Progress
 from tvm_blislike.tuning.remote import RemoteRunner
 from tvm_blislike.tuning.result import TuneResult, rejections, tuned_layer
 from tvm_blislike.tuning.searches import LEARNED, search_named
-from tvm_blislike.tuning.sweep import BUNDLES_PER_CPU, Sweep
+from tvm_blislike.tuning.sweep import GROUPS_PER_CPU, Sweep
 from tvm_blislike.tuning.tasks import Task, tasks_of
 from tvm_blislike.tuning.timing import timing_for
 from tvm_blislike.tuning.verdicts import judge
@@ -150,7 +150,7 @@ def tune(
         limits_for(search, len(tasks), trials, budget, started, finals=here),
         context=EMULATED if used.emulated else cache,
         model=_name(model),
-        batch=BUNDLES_PER_CPU * len(available_cpus()),
+        batch=GROUPS_PER_CPU * len(available_cpus()),
     )
     try:
         subject = Subject(model, shapes, strategy) if here else None
