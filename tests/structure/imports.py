@@ -38,6 +38,12 @@ def modules() -> dict[str, Path]:
     return {name_of(path): path for path in files}
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """A file as a syntax tree, which several tests look at."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def _absolute(node: ast.ImportFrom, source: str) -> str:
     if not node.level:
         return node.module or ""
@@ -72,5 +78,5 @@ def imports() -> tuple[Import, ...]:
     """All imports within the product, those inside of functions and for annotations too."""
     found: list[Import] = []
     for name, path in sorted(modules().items()):
-        found += _imports(ast.parse(path.read_text()), name)
+        found += _imports(tree_of(path), name)
     return tuple(found)

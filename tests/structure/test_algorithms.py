@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from imports import PACKAGE, ROOT, imports, modules
+from imports import PACKAGE, ROOT, imports, modules, tree_of
 
 from tvm_blislike.schedules import all_implementations
 
@@ -41,6 +41,6 @@ def test_no_code_outside_has_its_name(name: str) -> None:
     """But in prose; "gemm" is also a kind of workload."""
     for module, path in modules().items():
         if room_of(module) != name:
-            nodes = ast.walk(ast.parse(path.read_text()))
+            nodes = ast.walk(tree_of(path))
             texts = [n.value for n in nodes if isinstance(n, ast.Constant)]
             assert name not in texts, module

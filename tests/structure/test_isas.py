@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from imports import ROOT, modules, tree_of
 
-import tvm_blislike
 from tvm_blislike.hardware import ISAS, Core, names
 
-ROOT = Path(tvm_blislike.__file__).parent.parent
-ROOMS = ("tvm_blislike", "schedules", "cost_models", "microkernels", "hardware")
-SOURCES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
+SOURCES = sorted(modules().values())
 # The files of an instruction set itself begin with its name.
 COMMON = [path for path in SOURCES if not path.stem.startswith(tuple(ISAS))]
 
@@ -42,7 +40,7 @@ def named(operands: list[ast.expr]) -> set[str]:
 
 @pytest.mark.parametrize("path", COMMON, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_code_tells_instruction_sets_apart_by_name(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     assert [line for line, operands in comparisons(tree) if named(operands)] == []
     # Nor by comparing objects, or names with anything.
     attributes = [

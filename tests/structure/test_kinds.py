@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-ROOMS = ("tvm_blislike", "schedules", "microkernels", "cost_models", "hardware")
+from imports import ROOT, modules, tree_of
+
 MAY_ASK = (ROOT / "tvm_blislike/operators", ROOT / "tvm_blislike/model")
 
 
@@ -27,9 +26,8 @@ def _questions(tree: ast.AST) -> Iterator[int]:
 def test_nothing_else_asks_for_the_kind_of_a_workload() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}"
-        for room in ROOMS
-        for path in sorted((ROOT / room).rglob("*.py"))
+        for path in sorted(modules().values())
         if not any(path.is_relative_to(place) for place in MAY_ASK)
-        for line in _questions(ast.parse(path.read_text(encoding="utf-8")))
+        for line in _questions(tree_of(path))
     ]
     assert found == []

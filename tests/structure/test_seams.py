@@ -8,18 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from imports import ROOT, modules, tree_of
 
-import tvm_blislike
-
-ROOT = Path(tvm_blislike.__file__).parents[1]
 SEAMS = ROOT / "tvm_blislike" / "tvm_seams"
-FILES = sorted(
-    path
-    for room in ("tvm_blislike", "schedules", "microkernels", "cost_models", "hardware")
-    for path in (ROOT / room).rglob("*.py")
-    if SEAMS not in path.parents
-)
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+FILES = sorted(path for path in modules().values() if SEAMS not in path.parents)
 
 # Modules that TVM's documentation does not name.
 MODULES = re.compile(r"tvm(\.\w+)*\.(_\w+|onnx_frontend|popen_pool|cpu_generic|exec)(\.|$)")
@@ -49,7 +41,7 @@ DOCUMENTED = {"_exit", "_replace", "_asdict", "_fields"}
 def own_names() -> set[str]:
     """Return every name with an underscore that the library defines itself."""
     found = set()
-    for tree in TREES.values():
+    for tree in map(tree_of, FILES):
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 found.add(node.name)
@@ -95,7 +87,7 @@ def uses(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(ROOT)) for path in FILES])
 def test_only_the_seams_use_what_tvm_does_not_promise(path: Path) -> None:
-    found = [f"line {line}: {what}" for line, what in uses(TREES[path])]
+    found = [f"line {line}: {what}" for line, what in uses(tree_of(path))]
     assert not found, "belongs behind a function of tvm_blislike/tvm_seams: " + "; ".join(found)
 
 
