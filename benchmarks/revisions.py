@@ -35,21 +35,25 @@ ROOT = Path(__file__).parents[1]
 PROCESSES, ROUNDS, SECONDS = 4, 30, 4.0
 
 
+def _git(*arguments: str) -> bytes:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+
+
+def _present() -> str:
+    """Return a commit of what git knows of this checkout, changes included."""
+    return _git("stash", "create").decode().strip() or "HEAD"
+
+
 @contextmanager
 def installed(revision: str | None) -> Iterator[Path]:
     """Yield a folder with the package as of a revision, of None as it is in this checkout."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "revision", Path(folder) / "installed"
-        if revision is None:
-            # Of what git knows, and not in place: building leaves files behind.
-            command = "git ls-files -z --cached | xargs -0 cp --parents -t"
-            source.mkdir()
-            subprocess.run(f"{command} {source}", shell=True, cwd=ROOT, check=True)
-        else:
-            source.mkdir()
-            archive = ["git", "-C", str(ROOT), "archive", "--format=tar", revision]
-            text = subprocess.run(archive, check=True, stdout=subprocess.PIPE).stdout
-            subprocess.run(["tar", "-x", "-C", str(source)], input=text, check=True)
+        source.mkdir()
+        # Exported, not in place: building leaves files behind.
+        archive = _git("archive", "--format=tar", revision or _present())
+        subprocess.run(["tar", "-x", "-C", str(source)], input=archive, check=True)
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
         subprocess.run([*pip, str(target), str(source)], check=True)
         yield target
