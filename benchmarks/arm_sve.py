@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 import subprocess
 
-from tvm_blislike.inspect.assembly import count, innermost_loops
 from tvm_blislike.inspect.mca import find_tool
+from tvm_blislike.tvm_seams.machine_code import count, innermost_loops
 
 VECTOR = "<vscale x 4 x float>"
 BLOCKS = ((8, 3), (12, 2), (6, 4), (4, 4))

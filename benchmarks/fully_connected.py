@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import tvm_blislike
-from tvm_blislike.inspect.probe import read_bandwidth
+from tvm_blislike.probe import read_bandwidth
 
 # (k, n) of VGG, ResNet-18 and -50, GoogLeNet and MobileNet, MobileNet-v2, and odd ones.
 LAYERS = (

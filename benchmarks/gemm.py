@@ -3,6 +3,7 @@
     python benchmarks/gemm.py                            squares and ResNet-50, one thread
     python benchmarks/gemm.py --shapes squares --threads 2
     python benchmarks/gemm.py --json results.json
+    python benchmarks/gemm.py --core x86-64-v3           AVX2 code, beside the peak of AVX2
 
 C[m, n] = A[m, k] x B[k, n] in fp32. B is the constant operand: packed at compile time, unless
 `--include-packing-b` makes that a part of every product (as it is of OpenBLAS's). The ResNet-50
@@ -34,10 +35,10 @@ from tvm import s_tir, te
 
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core, native_core
-from tvm_blislike.inspect.probe import measure_peak_gflops
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.marks import REGISTER_BYTES
 from tvm_blislike.model.workload import GemmWorkload
+from tvm_blislike.probe import measure_peak_gflops
 from tvm_blislike.runtime.threads import use_threads
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.schedules.lowering import lower as lowering
@@ -196,11 +197,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shapes", choices=SETS, default="all")
     parser.add_argument("--threads", type=int, default=1, metavar="N")
+    parser.add_argument("--core", metavar="NAME", help="a described core; by default this one")
     parser.add_argument("--repeat", type=int, default=9, metavar="ROUNDS")
     parser.add_argument("--include-packing-b", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
-    core = native_core()
+    core = Core.named(options.core) if options.core else native_core()
     get_implementation("gemm")
     about = conditions(core, options.threads)
     print(", ".join(f"{key}: {value}" for key, value in about.items()))

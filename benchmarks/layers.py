@@ -1,7 +1,7 @@
 """One convolution alone: choose a configuration, compile it, take turns with others.
 
-What `sconv.py` and `winogen.py` share. A layer is a compiled function (image, packed weights,
-result) in the layouts of its configuration, without bias and activation.
+What `sconv.py`, `winogen.py` and `dataflows.py` share. A layer is a compiled function (image,
+packed weights, result) in the layouts of its configuration, without bias and activation.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def choice(name: str, workload: Conv2dWorkload, core: Core) -> Config | None:
     return min(seconds, key=seconds.__getitem__, default=None)
 
 
-def compiled(workload: Conv2dWorkload, config: Config, core: Core) -> Callable[..., None]:
-    """Return the function (image, packed weights, result) for one thread."""
+def library(workload: Conv2dWorkload, config: Config, core: Core) -> tvm.runtime.Executable:
+    """Return what has the function "main" (image, packed weights, result), for one thread."""
     w, ours = workload, get_implementation(config.implementation)
     zeros = np.zeros((w.co, w.ci, w.kh, w.kw), w.types.a)
     shape = Layout(config.data_layout).shape(w.n, w.ci, w.h, w.w)
@@ -60,7 +60,7 @@ def compiled(workload: Conv2dWorkload, config: Config, core: Core) -> Callable[.
     register_bytes = core.vector_registers * core.vector_bits // 8
     scheduled = sch.mod["main"].with_attr(REGISTER_BYTES, register_bytes)
     module = lowering.lower(tvm.IRModule({"main": scheduled}))
-    return tvm.compile(module, tvm.target.Target(core.target_config(1)))["main"]
+    return tvm.compile(module, tvm.target.Target(core.target_config(1)))
 
 
 class Layer:
@@ -80,7 +80,7 @@ class Layer:
         out = np.empty(Layout(config.out_layout).shape(w.n, w.co, w.oh, w.ow), np.float32)
         arrays = (_in_layout(data, config.data_layout), packed, out)
         self._arguments = [tvm.runtime.tensor(array) for array in arrays]
-        self._function = compiled(w, config, core)
+        self._function = library(w, config, core)["main"]
 
     def run(self) -> None:
         """Compute the result once."""

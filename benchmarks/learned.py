@@ -36,7 +36,7 @@ from tvm_blislike.api import resolve_core
 from tvm_blislike.cost_models.learned import Sample
 from tvm_blislike.files import write_text
 from tvm_blislike.hardware import Core
-from tvm_blislike.inspect.probe import probe
+from tvm_blislike.probe import measure_peak_gflops
 from tvm_blislike.records import files
 from tvm_blislike.records.record import Record
 from tvm_blislike.tuning import learn
@@ -168,7 +168,7 @@ def report(layers: Sequence[Layer]) -> str:
 
 def title(core: Core, records: Sequence[Record], also: Sequence[Record]) -> str:
     """Return what was done and where; the peak is measured now."""
-    peak = probe(core).peak_gflops
+    peak = measure_peak_gflops(core)
     versions = f"tvm-blislike {version('tvm-blislike')}, xgboost {xgboost.__version__}"
     what, _, legend = __doc__.partition("\n\n    python")
     return "\n".join(

@@ -3,29 +3,34 @@
     python benchmarks/models.py                      every model of the bars, 1 and 2 threads
     python benchmarks/models.py -m resnet50 -t 1     one of them
     python benchmarks/models.py --engines blislike,onnxruntime,openvino,tvm --json results.json
+    ONEDNN_MAX_CPU_ISA=AVX2 python benchmarks/models.py --target x86-64-v3   blislike with AVX2
 
 Each run is `tvm-blislike bench` in a process of its own, so that the engines' thread pools start
 afresh. The table gives medians in milliseconds, the speed of blislike relative to every other
-engine, and the geometric means.
+engine, and the geometric means; `--threads 1 --threads 2` are the defaults. Results are kept in
+`results/models-KIND.txt`, a file per kind of machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
 
-from zoo_runs import add_model_option, printed, saved
+from zoo_runs import COMPARED, add_model_option, printed, saved
 
 
-def run(model: Path, threads: int, engines: str, repeat: int | None, shapes: Sequence[str]) -> dict:
+def run(
+    model: Path, threads: int, options: argparse.Namespace, shapes: Sequence[str]
+) -> dict[str, Any]:
     """Return the JSON of one `tvm-blislike bench`; shapes as for its option."""
-    options = ["--threads", threads, "--engines", engines, "--json", "-"]
-    options += ["--repeat", repeat] if repeat else []
-    options += [word for shape in shapes for word in ("--shape", shape)]
-    return printed("bench", model, *options)
+    words = ["--threads", threads, "--engines", options.engines, "--json", "-"]
+    words += ["--target", options.target, *(["--repeat", options.repeat] if options.repeat else [])]
+    words += [word for shape in shapes for word in ("--shape", shape)]
+    return printed("bench", model, *words)
 
 
 def line(name: str, threads: int, result: dict) -> str:
@@ -39,21 +44,30 @@ def line(name: str, threads: int, result: dict) -> str:
     return f"{name:20s} {threads}t  {'  '.join(cells)}  error {error:.1e}  peak {peak:.0f} GFLOPS"
 
 
-def geometric_means(results: list[dict]) -> dict[str, float]:
-    """Return the mean speed of blislike relative to each engine."""
-    ratios: dict[str, list[float]] = {}
-    for result in results:
-        ours = result["engines"]["blislike"]["median_ms"]
-        for engine, entry in result["engines"].items():
-            if engine != "blislike":
-                ratios.setdefault(engine, []).append(entry["median_ms"] / ours)
-    return {e: math.exp(sum(map(math.log, r)) / len(r)) for e, r in ratios.items()}
+def speeds(result: dict) -> dict[str, float]:
+    """Return the speed of blislike relative to each engine, and to the fastest of them."""
+    medians = {engine: entry["median_ms"] for engine, entry in result["engines"].items()}
+    ours = medians.pop("blislike")
+    return {engine: ms / ours for engine, ms in {**medians, "best": min(medians.values())}.items()}
+
+
+def summary(results: list[dict]) -> Iterator[str]:
+    """Yield a line per engine: the mean speed relative to it, and the lowest."""
+    for engine in speeds(results[0]):
+        lowest = min(results, key=lambda result: speeds(result)[engine])
+        mean = geometric_mean(speeds(result)[engine] for result in results)
+        other = "the fastest engine of each row" if engine == "best" else engine
+        yield (
+            f"relative to {other}: geometric mean {mean:.3f}x,"
+            f" lowest {speeds(lowest)[engine]:.3f}x ({lowest['name']})"
+        )
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `compared` reads."""
     parser.add_argument("-t", "--threads", action="append", type=int, metavar="N")
     parser.add_argument("--engines", default="blislike,onnxruntime,openvino")
+    parser.add_argument("--target", default="native", help="of blislike; others: see their own")
     parser.add_argument("--repeat", type=int)
     parser.add_argument("--json", type=Path, metavar="FILE")
 
@@ -63,11 +77,13 @@ def compare(models: Iterable[tuple[str, Path, Sequence[str]]], options: argparse
     results = []
     for name, path, shapes in models:
         for threads in options.threads or (1, 2):
-            result = run(path, threads, options.engines, options.repeat, shapes)
-            results.append({"name": name, **result})
+            result = run(path, threads, options, shapes)
+            results.append({"name": name, "threads": threads, **result})
             print(line(name, threads, result), flush=True)
-    for engine, mean in geometric_means(results).items():
-        print(f"geometric mean speed relative to {engine}: {mean:.3f}x")
+    for threads in {result["threads"]: None for result in results}:
+        print(f"{threads} thread{'s' * (threads > 1)}")
+        for text in summary([result for result in results if result["threads"] == threads]):
+            print(f"  {text}")
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
 
@@ -78,7 +94,7 @@ def main() -> None:
     add_model_option(parser)
     add_run_options(parser)
     options = parser.parse_args()
-    compare(((name, path, ()) for name, path in saved(options.model)), options)
+    compare(((name, path, ()) for name, path in saved(options.model, COMPARED)), options)
 
 
 if __name__ == "__main__":

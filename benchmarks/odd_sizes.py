@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tvm_blislike
 from tvm_blislike import Constraints
-from tvm_blislike.inspect.probe import measure_peak_gflops
+from tvm_blislike.probe import measure_peak_gflops
 
 # Size and channels.
 SIZES = ((149, 64), (73, 64), (57, 128), (17, 256), (7, 512))

@@ -22,13 +22,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
 
-from zoo_runs import add_model_option, saved
+from zoo_runs import add_model_option, in_turns, saved, timed
 
 from tvm_blislike.hardware import native_core
-from tvm_blislike.runtime.threads import available_cpus
+from tvm_blislike.hardware.cpus import usable_cpus
 
 ROOT = Path(__file__).parents[1]
 # As many with one library first as with the other: the second one is up to 1 % faster.
@@ -76,16 +77,11 @@ def times_in_turns(paths: list[str]) -> list[float]:
 
     models = [CompiledModel.load(path, verify=False) for path in paths]
     inputs = random_inputs(models[0].inputs)
-    samples: list[list[float]] = [[] for _ in models]
-    end = time.perf_counter() + SECONDS
-    for model in models:
-        model.run(inputs)
-    while time.perf_counter() < end or len(samples[0]) < ROUNDS:
-        for model, times in zip(models, samples, strict=True):
-            started = time.perf_counter()
-            model.run(inputs)
-            times.append((time.perf_counter() - started) * 1e3)
-    return [median(times) for times in samples]
+    runs = [partial(model.run, inputs) for model in models]
+    for run in runs:
+        run()
+    samples = in_turns([partial(timed, run) for run in runs], SECONDS, ROUNDS)
+    return [median(times) * 1e3 for times in samples]
 
 
 def ratios(new: Path, old: Path) -> list[float]:
@@ -102,7 +98,7 @@ def ratios(new: Path, old: Path) -> list[float]:
 
 def compare(options: argparse.Namespace) -> None:
     """Print a line per model and number of threads, then the geometric means."""
-    print(f"machine: {native_core().name}, {len(available_cpus())} CPUs, {platform.release()}")
+    print(f"machine: {native_core().name}, {len(usable_cpus())} CPUs, {platform.release()}")
     speeds, builds = [], []
     with (
         installed(options.revision) as older,

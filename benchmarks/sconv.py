@@ -35,9 +35,9 @@ from sconv_report import report
 
 from tvm_blislike.bench.graph_layers import layers_of
 from tvm_blislike.hardware import Core, native_core
-from tvm_blislike.inspect.probe import measure_peak_gflops
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.probe import measure_peak_gflops
 from tvm_blislike.runtime.threads import use_threads
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))

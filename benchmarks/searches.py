@@ -22,8 +22,8 @@ from statistics import median
 
 from tvm_blislike import Conv2dWorkload, GemmWorkload, Workload, native_core
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.inspect.probe import measure_peak_gflops
 from tvm_blislike.model.config import Config
+from tvm_blislike.probe import measure_peak_gflops
 from tvm_blislike.tuning.kernels import CandidateGroup
 from tvm_blislike.tuning.measure import LocalRunner, Outcome
 from tvm_blislike.tuning.searches import search_named

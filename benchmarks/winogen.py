@@ -33,8 +33,8 @@ from winogen_report import report
 
 import tvm_blislike
 from tvm_blislike.hardware import Core, native_core
-from tvm_blislike.inspect.probe import measure_peak_gflops
 from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.probe import measure_peak_gflops
 from tvm_blislike.runtime.threads import use_threads
 from tvm_blislike.schedules import get_implementation
 

@@ -7,7 +7,8 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ MODELS = (
     "mobilenet_v1",
     "mobilenet_v2",
 )
+# What is compared with other engines: three more, that nothing was ever fitted to.
+COMPARED = (*MODELS, "densenet121", "alexnet", "mnasnet")
 
 
 def add_model_option(parser: argparse.ArgumentParser) -> None:
@@ -33,13 +36,34 @@ def add_model_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--model", action="append", choices=zoo.names(), metavar="NAME")
 
 
-def saved(names: Sequence[str] | None) -> Iterator[tuple[str, Path]]:
-    """Yield models, by default those of the bars, each with its ONNX file; one file at a time."""
+def saved(
+    names: Sequence[str] | None, otherwise: Sequence[str] = MODELS
+) -> Iterator[tuple[str, Path]]:
+    """Yield the models of these names, each with its ONNX file; one file at a time."""
     with tempfile.TemporaryDirectory() as folder:
-        for name in names or MODELS:
+        for name in names or otherwise:
             path = zoo.save(name, Path(folder) / f"{name}.onnx")
             yield name, path
             path.unlink()
+
+
+def timed(run: Callable[[], object]) -> float:
+    """Return the seconds that a call takes."""
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def in_turns(
+    turns: Sequence[Callable[[], float]], seconds: float, rounds: int
+) -> list[list[float]]:
+    """Return what each function returns, called in turns: so long, and so often at least."""
+    samples: list[list[float]] = [[] for _ in turns]
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(samples[0]) < rounds:
+        for turn, found in zip(turns, samples, strict=True):
+            found.append(turn())
+    return samples
 
 
 def printed(*arguments: object) -> dict[str, Any]:

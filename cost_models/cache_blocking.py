@@ -11,28 +11,34 @@ and with one way of each cache left to C and to whatever else passes through:
     nc  from L3:  ways_Bc = ways - 1 - ceil(mc * kc * S / way), nc = ways_Bc * way / (kc * S)
 
 What goes beyond the paper, each explained where it is done: other loop orders (`roles`), too few
-ways (`_inner_block`, `_room`), exclusive and victim caches (`_held`), caches shared by threads
-(`_Share`), absent levels (`ABSENT_CACHE_BYTES`), and known problem sizes (`_balanced`).
+ways (`inner_block`, `room`), exclusive and victim caches (`held`), caches shared by threads
+(`Share`), absent levels (`ABSENT_CACHE_BYTES`), known problem sizes (`_balanced`), and panels that
+stream from L2:
+
+The paper's kc keeps Br in L1, since loads from L2 would hold the FMAs up. A block of mr x nr wants
+(mr + nr) * S bytes for each mr * nr / (lanes * fma_per_cycle) cycles. Where L2 delivers that
+(`_streams`), L1 does not bound kc, and traffic beyond L2 decides (`_balanced_depth`). Per element
+of C, and P = k / kc blocks of k, it is
+
+    2 (P - 1)        C is stored by all blocks but the last and loaded by all but the first
+    k / mc           B passes once per block of A
+
+and mc * kc is what L2 holds, W elements. The sum is least for kc = sqrt(2 W): 677 for 1 MiB of 8
+ways, 338 for 256 KiB (BLIS, tuned by hand: 640 on Cortex-A57 and Neoverse N1, 384 on Skylake-X, 256
+on Haswell). L2 then also holds the next panel of B, which is fetched while the present one is used.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tvm_blislike.hardware import LINE_BYTES, Cache, Core, dtype_bits
+from tvm_blislike.cost_models.cache_room import Share, held, inner_block, room, room_text, shares
+from tvm_blislike.hardware import Core, dtype_bits
 
 LOOP_ORDERS = ("B3A2C0", "A3B2C0", "C3B2A0", "C3A2B0", "B3C2A0", "A3C2B0")
-
-# A block that no cache holds streams from memory. The larger it is the less often the other
-# operand is packed again, but beyond a few thousand columns that gains nothing, while its pages
-# must stay within reach of the TLB: 4 MiB is what 1024 entries for 4 KiB pages cover
-# (Cortex-A57 and A72). With kc = 340 it gives nc = 3084; BLIS uses 3072 on these cores.
-ABSENT_CACHE_BYTES = 4 * 2**20
-
-# Stands in where a core lists no cache at all: the smallest L1 among the described cores.
-_ASSUMED_L1 = Cache(level=1, bytes=32768, ways=4, line_bytes=LINE_BYTES)
 
 _DIMENSIONS = {"A": "mk", "B": "kn", "C": "mn"}
 
@@ -60,12 +66,38 @@ class OperandPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class CacheBlocking:
-    """Block sizes in elements and the place of every operand, registers first."""
+    """Block sizes in elements and why they are no larger.
+
+    Parameters
+    ----------
+    mc, nc, kc : int
+        The blocks.
+    footprint : tuple of OperandPlace
+        The place of every operand, registers first.
+    bounds : mapping
+        For `mc`, `nc` and `kc` what bounds it: a cache with its ways, the problem, a pin.
+    """
 
     mc: int
     nc: int
     kc: int
     footprint: tuple[OperandPlace, ...]
+    bounds: Mapping[str, str]
+
+    def explained(self, **used: int) -> tuple[str, ...]:
+        """Say of blocks in use how large the model's are, and what bounds those."""
+        return tuple(
+            f"{name} = {size}, by the model {getattr(self, name)}: {self.bounds[name]}"
+            for name, size in used.items()
+        )
+
+    def places(self) -> tuple[str, ...]:
+        """Say where the operands live, and how much of a thread's share they take."""
+        return tuple(
+            f"{place.operand} {place.bytes:,} bytes in "
+            + ("memory" if place.fraction is None else _share_text(place))
+            for place in self.footprint
+        )
 
 
 class Roles(NamedTuple):
@@ -167,13 +199,17 @@ def cache_blocking(
     fixed = _fixed(pinned)
     _require_positive({"mr": mr, "nr": nr, "unroll": unroll, **size, "threads": threads})
     width = dtype_bits(dtype) / 8
-    first, second, third = _shares(core, threads)
+    first, second, third = shares(core, threads)
+    streams = _streams(core, role, mr, nr, second, dtype)
     block: dict[str, int] = {}
+    bounds: dict[str, str] = {}
 
-    def settle(dimension: str, proposed: float) -> None:
-        block[dimension] = _settled(
-            dimension, int(proposed), tile[dimension], size[dimension], fixed.get(dimension)
-        )
+    def settle(dimension: str, proposed: float, bound: str) -> None:
+        whole, pin = size[dimension], fixed.get(dimension)
+        block[dimension] = _settled(dimension, int(proposed), tile[dimension], whole, pin)
+        if whole is not None and block[dimension] >= whole:
+            bound = f"all of {dimension}"
+        bounds[f"{dimension}c"] = bound if pin is None else "pinned"
 
     def panel(operand: str) -> int:
         """Bytes of a micro-panel: the tile's extent, but the whole block along `inner`."""
@@ -182,104 +218,74 @@ def cache_blocking(
     def whole(operand: str) -> int:
         return int(_area(operand, block) * width)
 
-    settle(role.inner, _inner_block(first, tile[role.outer], tile[role.middle]) / width)
+    if streams:
+        depth = _balanced_depth(second, tile, size, role, width)
+        settle(role.inner, depth, "traffic of C and of the panels beyond L2 in balance")
+    else:
+        depth = inner_block(first, tile[role.outer], tile[role.middle]) / width
+        settle(role.inner, depth, f"L1: {role.third}r stays beside a passing {role.second}r")
     inner_bytes = block[role.inner] * width
-    settle(role.middle, _room(second, panel(role.third)) / inner_bytes)
-    settle(role.outer, _room(third, whole(role.second)) / inner_bytes)
+    # Panels of a pinned length may be too long for L1, and stream as well.
+    streams = streams or panel(role.third) + panel(role.second) > first.bytes
+    # The next panel is on its way to L2 while the present one is used.
+    taken = 2 * panel(role.third) if streams else held(second, panel(role.third))
+    settle(role.middle, room(second, taken) / inner_bytes, room_text(second, taken))
+    taken = held(third, whole(role.second))
+    settle(role.outer, room(third, taken) / inner_bytes, room_text(third, taken))
 
     registers = int(_area(role.registers, tile) * width)
+    near = second if streams and second is not None else first
     footprint = (
         OperandPlace(f"{role.registers}r", 0, registers, registers / _register_bytes(core)),
-        _placed(f"{role.third}r", panel(role.third), first),
-        _placed(f"{role.second}r", panel(role.second), first),
+        _placed(f"{role.third}r", panel(role.third), near),
+        _placed(f"{role.second}r", panel(role.second), near),
         _placed(f"{role.second}c", whole(role.second), second),
         _placed(f"{role.third}c", whole(role.third), third),
     )
-    return CacheBlocking(block["m"], block["n"], block["k"], footprint)
+    return CacheBlocking(block["m"], block["n"], block["k"], footprint, bounds)
 
 
-class _Share(NamedTuple):
-    """One thread's part of a cache: all its ways, but of each way only its part.
+def _streams(core: Core, role: Roles, mr: int, nr: int, second: Share | None, dtype: str) -> bool:
+    """Whether L2 delivers both panels as fast as the FMAs take them.
 
-    Dividing sets rather than ways leaves every thread the associativity that the model needs;
-    the capacity is the same. A physically indexed cache mixes the threads over all sets anyway.
+    Not to a core that issues in order, which waits for each line. With A or B in registers it is C
+    that streams, in both directions: the paper's rule stays.
     """
-
-    level: int
-    ways: int
-    way_bytes: float
-    fills_on_eviction: bool
-
-    @property
-    def bytes(self) -> float:
-        return self.ways * self.way_bytes
+    if second is None or core.in_order or role.registers != "C":
+        return False
+    wanted = (mr + nr) * dtype_bits(dtype) / 8
+    return wanted * core.lanes(dtype) * core.fma_per_cycle <= second.bytes_per_cycle * mr * nr
 
 
-def _shares(core: Core, threads: int) -> tuple[_Share, _Share | None, _Share | None]:
-    """Return the first three levels; levels are counted, so a missing number leaves no gap."""
-    caches = [c for c in sorted(core.caches, key=lambda c: c.level) if c.bytes > 0]
-    shares = [_share(c, threads) for c in caches or [_ASSUMED_L1]]
-    first, second, third = (*shares, None, None)[:3]
-    return first, second, third
+def _balanced_depth(
+    share: Share,
+    tile: Mapping[str, int],
+    size: Mapping[str, int | None],
+    role: Roles,
+    width: float,
+) -> float:
+    """Return the kc of least traffic beyond L2 (the module's docstring)."""
+    elements = room(share, 0) / width
+    # At least two panels of B and one of A.
+    most = max(elements / (2 * tile[role.outer] + tile[role.middle]), 1)
+    ideal = min(math.sqrt(2 * elements), most)
+    k, m = size[role.inner], size[role.middle]
+    if k is None:
+        return ideal
 
+    def traffic(blocks: int) -> float:
+        depth = math.ceil(k / blocks)
+        block = room(share, 2 * depth * tile[role.outer] * width) / width / depth
+        block = max(block // tile[role.middle], 1) * tile[role.middle]
+        passes = 1 / block if m is None else math.ceil(m / block) / m
+        return 2 * (blocks - 1) + k * passes
 
-def _share(cache: Cache, threads: int) -> _Share:
-    ways = max(cache.ways, 1)
-    sharers = max(min(threads, cache.shared_by), 1)
-    evictions = cache.policy in ("exclusive", "victim")
-    return _Share(cache.level, ways, cache.bytes / ways / sharers, evictions)
-
-
-def _inner_block(share: _Share, stationary: int, streaming: int) -> float:
-    """Return the bytes per row of a micro-panel that L1 allows (kc * S for B3A2C0).
-
-    Parameters
-    ----------
-    share : _Share
-        First-level cache.
-    stationary, streaming : int
-        Rows of the micro-panel that stays (nr for B3A2C0) and of the one that streams (mr).
-    """
-    ways = (share.ways - 1) * streaming // (stationary + streaming)  # ways_Ar of the paper
-    if ways >= 1:
-        return ways * share.way_bytes / streaming
-    if share.ways >= 2:
-        # The paper's floor gives 0: always with 2 ways (Cortex-A57, A72), and with 4 when
-        # nr > 2 mr. Then the stationary panel gets all ways but one, and the streaming panel
-        # shares the last one with C: each of its lines is used once per pass, and C is touched
-        # only when a micro-kernel begins and ends.
-        return min((share.ways - 1) * share.way_bytes / stationary, share.way_bytes / streaming)
-    # Direct-mapped: nothing can be set apart, so plan for half of the cache.
-    return share.bytes / 2 / (stationary + streaming)
-
-
-def _room(share: _Share | None, smaller_level: int) -> float:
-    """Return the bytes that a block may take in the second or third level.
-
-    Parameters
-    ----------
-    share : _Share or None
-        The cache; None where the core has none.
-    smaller_level : int
-        Bytes of what the next smaller level was planned to hold.
-    """
-    if share is None:
-        return ABSENT_CACHE_BYTES
-    held = _held(share, smaller_level)
-    ways = share.ways - 1 - -(-held // share.way_bytes)
-    if ways >= 1:
-        return ways * share.way_bytes
-    return max(share.bytes - held, 0) / 2  # too few ways to set one apart: as in a direct-mapped
-
-
-def _held(share: _Share, smaller_level: int) -> int:
-    """Return how much of `share` copies of the smaller level take.
-
-    A cache that is filled on the way in holds them too. An exclusive or victim cache (L3 of Zen
-    and Skylake-SP, L2 of Cortex-A53) does not: subtracting Ac there gives the negative nc that
-    the published formulas yield for Skylake-SP.
-    """
-    return 0 if share.fills_on_eviction else smaller_level
+    # Whole blocks of m make the sum uneven around its least value.
+    counts = range(math.ceil(k / most), 2 * math.ceil(k / ideal) + 1)
+    unroll = tile[role.inner]
+    depth = math.ceil(k / min(counts, key=traffic) / unroll) * unroll
+    # Equal parts in whole steps may be longer than what fits.
+    return min(depth, most)
 
 
 def _settled(dimension: str, proposed: int, tile: int, size: int | None, fixed: int | None) -> int:
@@ -315,10 +321,15 @@ def _area(operand: str, extent: Mapping[str, int]) -> int:
     return extent[first] * extent[second]
 
 
-def _placed(operand: str, size: int, share: _Share | None) -> OperandPlace:
+def _placed(operand: str, size: int, share: Share | None) -> OperandPlace:
     if share is None:
         return OperandPlace(operand, None, size, None)
     return OperandPlace(operand, share.level, size, size / share.bytes)
+
+
+def _share_text(place: OperandPlace) -> str:
+    level = f"L{place.level}" if place.level else "registers"
+    return f"{level}, {100 * (place.fraction or 0.0):.0f} % of a thread's share"
 
 
 def _register_bytes(core: Core) -> float:

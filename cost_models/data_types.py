@@ -1,4 +1,4 @@
-"""Which data types an implementation has kernels for, and what half precision sums in what.
+"""Which data types an implementation has kernels for, those of quantized operands, types of sums.
 
 fp16 sums of fp16 products lose digits with every addition. So micro-kernels add at most about
 `MOST_HALF_STEPS` products in fp16 registers; what they return is widened and added in fp32.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import kernels_for
+from tvm_blislike.microkernels import Microkernel, kernels_for
 from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Workload
 
@@ -39,6 +39,28 @@ def missing_types(types: Types, core: Core) -> str:
     if kernels_for(replace(core, features=tuple(f.name for f in core.isa.features)), types):
         return f"{core.name} has no {types} arithmetic"
     return f"no {types} micro-kernels for {core.isa.name}"
+
+
+def may_copy(types: Types) -> bool:
+    """Whether A can be copied: in memory of its own TVM keeps bfloat16 as fp32."""
+    return types.a != "bfloat16"
+
+
+def quantized_types(core: Core) -> Types:
+    """Return the types of a product of quantized operands: one type of activations for a core.
+
+    Activations are of the type that the instruction set's dot products take as their first factor.
+    Cores without any, but with products of 16 bits, have values of 8 bits in such, weights too.
+    """
+    bytes_ = Types("int8" if core.isa.signed_dot else "uint8", "int8", "int32", "int32")
+    words = Types("int16", "int16", "int32", "int32")
+    offered = (types for types in (bytes_, words) if kernels_for(core, types))
+    return next(offered, bytes_)
+
+
+def vector_dot(core: Core, types: Types) -> Microkernel | None:
+    """Return a micro-kernel whose product also takes a vector of groups of A, if there is one."""
+    return next((k for k in kernels_for(core, types) if k.product.intrinsic), None)
 
 
 def sum_dtype(types: Types) -> str:

@@ -8,6 +8,18 @@ from abc import ABC, abstractmethod
 from tvm_blislike.model.config import Config
 
 
+def share(parts: int, threads: int) -> float:
+    """Return the part of the work of the busiest thread, of equal parts each thread takes a run."""
+    return math.ceil(parts / threads) / parts
+
+
+def spanned(parts: int, threads: int, group: int) -> int:
+    """Return how many groups, `group` parts each, the run of a thread touches at most."""
+    run = math.ceil(parts / threads)
+    starts = range(0, parts, run)
+    return max((min(s + run, parts) - 1) // group - s // group + 1 for s in starts)
+
+
 class Divisible(ABC):
     """Work of blocks along several loops, one of which the threads divide."""
 

@@ -7,47 +7,45 @@ in cycles of one core until the end; `Estimate.seconds` divides by the clock.
 
 from __future__ import annotations
 
+import functools
 import math
 
-from tvm_blislike.hardware import Core
+from tvm_blislike.cost_models.tiles import tile_call_cycles
+from tvm_blislike.hardware import Cache, Core
+from tvm_blislike.microkernels import Microkernel, kernels_for
+from tvm_blislike.microkernels.products import FMA, Product
 from tvm_blislike.model.estimate import NEIGHBOURS, Estimate, Placed
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Workload
 
-# Bytes per cycle that a core draws from a level while it computes, in vector widths. Measured on
-# Golden Cove with 64-byte vectors: L2 36 (1x128 blocks, whose panels stream), L3 20 (7x7 images
-# with 9 MB of weights), memory 5.
-_VECTORS_PER_CYCLE = {1: 2.0, 2: 0.56, 3: 0.3, 0: 0.08}
-# Share of the nominal rate of FMAs and of loads that a k loop reaches. Measured on Golden Cove:
-# 5x64 blocks with everything in L1 take 0.90 of the FMA peak. Blocks of one vector, a folded load
-# per FMA, reach 1.7 loads a cycle (1.45 where their panels come from L2).
-FMA_EFFICIENCY = 0.90
+# Share of the nominal rate of FMAs that a k loop reaches beside what its loads take (a fact of the
+# core): 28 FMAs without a load take 14.3 cycles on Golden Cove, 28x16 blocks 29.0 on Zen 4.
+FMA_EFFICIENCY = 0.98
+# The same of loads: blocks of one vector, a folded load per FMA, reach 1.7 of two loads a cycle
+# (Golden Cove; 1.45 where their panels come from L2).
 LOAD_EFFICIENCY = 0.85
-# With 512-bit vectors each load takes cycles from the FMAs beside it, one of a whole vector twice
-# as many as one of an element, wherever it finds its line and whether an FMA needs it or not.
-# Measured on Golden Cove, everything in L1: 28 FMAs take 14.3 cycles without a load; with 8, 16,
-# 28 elements 15.0, 16.2, 18.3; with as many vectors 15.8, 17.9, 21.5. Blocks of 14x32 and 6x64
-# reach 1.70 FMAs a cycle, 8x48 1.76, 9x48 1.80, 27x16 1.60. Here is what exceeds the share of
-# `FMA_EFFICIENCY`. (With 256-bit vectors 12 loads beside 12 FMAs take 0.08 cycles each.)
-ELEMENT_BESIDE, VECTOR_BESIDE = 0.05, 0.1
 # Cycles that a 128-bit load costs a k loop of LLVM's order on a core that issues in order, by
 # `in_order`: 1.3 to 2.5 (benchmarks/results/arm_mca.txt).
 WIDE_LOAD_CYCLES = 1.7
 # The same per vector of B where A comes in single elements: 1.6 to 8.5.
 LATE_CYCLES = 3.0
-# Instructions by which an out-of-order core gets ahead of one that waits: beyond a short call it
-# starts the next ones. Fitted to blocks of 1 to 4 pixels by 16 to 64 channels with 16 to 64 steps
-# on Golden Cove, whose reorder buffer has 512 entries but whose schedulers fill before that.
-AHEAD = 160
+# Share of the reorder window by which an out-of-order core gets ahead of a call that waits: beyond
+# a short call it starts the next ones, until its schedulers are full. Fitted to blocks of 1 to 4
+# pixels by 16 to 64 channels with 16 to 64 steps (a window of 512 entries).
+AHEAD = 0.31
+# Share of a stream from L2 that shows although FMAs take longer: fills of L1 are in the way of its
+# loads. Golden Cove: 14x14 images where 32 filters pass by take 1.07 times as long as where 13
+# pixels do; Zen 4: 0.05 to 0.16 for blocks of 12x16 to 6x64 whose panels exceed L1.
+EXPOSED_L2 = 0.1
 # Cycles to start and end one micro-kernel call: zeroing, pointers, the last FMAs' latency.
 CALL_CYCLES = 12.0
-# Cycles to hand work to the other threads and wait for them (4 us at 2.6 GHz).
-FORK_JOIN_CYCLES = 10_000.0
-DEFAULT_GHZ = 2.0
+# Of a breakdown: what threads wait for each other where several run on a core.
+SHARED_CORES = "shared cores"
 
 
 def clock_hz(core: Core) -> float:
     """Return the clock to assume, in Hz."""
-    return (core.ghz or DEFAULT_GHZ) * 1e9
+    return core.ghz * 1e9
 
 
 def kernel_seconds(estimate: Estimate, core: Core) -> float:
@@ -55,15 +53,43 @@ def kernel_seconds(estimate: Estimate, core: Core) -> float:
     return estimate.seconds - estimate.cycles.get(NEIGHBOURS, 0.0) / clock_hz(core)
 
 
-def bytes_per_cycle(core: Core, level: int) -> float:
-    """Return what one core gets from a cache level (0: memory), in bytes per cycle."""
-    return _VECTORS_PER_CYCLE.get(level, _VECTORS_PER_CYCLE[3]) * core.vector_bits / 8
+def bytes_per_cycle(core: Core, level: int, threads: int = 1) -> float:
+    """Return what a thread gets from a cache level (0: memory), in bytes per cycle.
+
+    Parameters
+    ----------
+    threads : int
+        Threads that read at the same time, each something of its own: they share what the level
+        delivers. Where all of them read the same, one fetches it for the others: 1.
+    """
+    cache = core.cache(level)
+    if cache is None:
+        one, every = core.memory_core_gb_per_s / core.ghz, core.memory_gb_per_s / core.ghz
+        return min(one, every / max(1, threads))
+    if cache.all_bytes_per_cycle is None:
+        return cache.bytes_per_cycle
+    return min(cache.bytes_per_cycle, cache.all_bytes_per_cycle / sharers(core, cache, threads))
+
+
+def fork_cycles(core: Core) -> float:
+    """Return the cycles to hand work to the other threads and wait for them."""
+    return core.fork_join_us * 1e-6 * clock_hz(core)
+
+
+def sharers(core: Core, cache: Cache, threads: int) -> int:
+    """Return how many of `threads` threads share one instance of a cache, 1 or more.
+
+    Neighbouring cores run threads first; once all have one, each gets another
+    (hardware threads of a core, or several that take turns).
+    """
+    per_core = math.ceil(threads / core.cores)
+    return max(1, min(cache.shared_by, threads, core.cores) * per_core)
 
 
 def share_bytes(core: Core, level: int, threads: int) -> int:
     """Return a thread's share of a cache level in bytes, 0 where the core lacks it."""
     cache = core.cache(level)
-    return 0 if cache is None else cache.bytes // max(1, min(cache.shared_by, threads))
+    return 0 if cache is None else cache.bytes // sharers(core, cache, threads)
 
 
 def level_holding(core: Core, size: int, threads: int) -> int:
@@ -77,6 +103,11 @@ def level_holding(core: Core, size: int, threads: int) -> int:
 def l2_bytes(core: Core, threads: int) -> int:
     """Return a thread's share of the second-level cache, or of the first if there is no other."""
     return share_bytes(core, 2, threads) or share_bytes(core, 1, threads)
+
+
+def beyond_l2(core: Core) -> int:
+    """Return the level behind L2: memory on most boards."""
+    return 3 if core.cache(3) else 0
 
 
 def beyond_l2_cycles(core: Core, level: int) -> float:
@@ -99,25 +130,73 @@ def placed(core: Core, operand: str, size: int, threads: int, level: int | None 
 
 def calls_in_flight(core: Core, rows: int, vectors: int, steps: int) -> float:
     """Return how many micro-kernel calls of `steps` a core works on at a time, 1 or more."""
-    if core.in_order:
+    if core.reorder_window is None:
         return 1.0
-    return 1.0 + AHEAD / (steps * (rows * vectors + vectors))
+    return 1.0 + AHEAD * core.reorder_window / (steps * (rows * vectors + vectors))
+
+
+def products_per_cycle(core: Core, product: Product) -> float:
+    """Return the multiply-adds of a micro-kernel that a core starts per cycle.
+
+    Those of several instructions keep units busy that FMAs do not have.
+    """
+    if product.instructions <= 1:
+        return core.fma_per_cycle / product.instructions
+    vectors = core.vectors_per_cycle or core.fma_per_cycle
+    return min(core.fma_per_cycle, vectors / product.instructions)
+
+
+def call_cycles(
+    core: Core,
+    kernel: Microkernel,
+    rows: int,
+    vectors: int,
+    steps: int,
+    image_rows: int = 1,
+    in_flight: float = 1.0,
+) -> float:
+    """Cycles of a micro-kernel call of `steps` k steps on a block that reads A in place.
+
+    Parameters
+    ----------
+    rows, vectors : int
+        Of the block, cut or whole.
+    image_rows : int
+        Of the whole block.
+    """
+    if kernel.tiles is not None:
+        return tile_call_cycles(kernel, rows, vectors, steps, image_rows)
+    a_loads = kernel.a_loads(rows)
+    return steps * step_cycles(core, rows, vectors, a_loads, in_flight, kernel.product)
+
+
+def useful_cycles(core: Core, kernel: Microkernel, rows: int, columns: int) -> float:
+    """Cycles of nothing but the multiply-adds of one k step of a block."""
+    vectors = rows * columns / kernel.lanes
+    return vectors / products_per_cycle(core, kernel.product) / FMA_EFFICIENCY
 
 
 def step_cycles(
-    core: Core, rows: int, vectors: int, a_loads: float, in_flight: float = 1.0
+    core: Core,
+    rows: int,
+    vectors: int,
+    a_loads: float,
+    in_flight: float = 1.0,
+    product: Product = FMA,
 ) -> float:
     """Cycles of one k step of a block of `rows` by `vectors` registers.
 
-    The largest of: FMAs to start and what loads (`a_loads` for A, one per vector of B) take from
-    them, loads to issue, and the latency of the FMA when there are too few accumulators to hide it,
-    in this call and the others that are in flight.
+    The largest of: products to start and what loads (`a_loads` for A, one per vector of B) take
+    from them, loads to issue, and the latency of the FMA when there are too few accumulators to
+    hide it, in this call and the others that are in flight.
     """
     latency = core.fma_latency / in_flight
+    fma = rows * vectors / products_per_cycle(core, product)
     if core.in_order:
-        busy = _in_order_cycles(core, rows, vectors, a_loads)
+        busy = _in_order_cycles(fma, rows, vectors, a_loads)
         return max(busy / FMA_EFFICIENCY, latency)
-    fma, loads = rows * vectors / core.fma_per_cycle, (a_loads + vectors) / core.loads_per_cycle
+    elements_per_cycle = core.element_loads_per_cycle or core.loads_per_cycle
+    loads = a_loads / elements_per_cycle + vectors / core.loads_per_cycle
     if core.isa.lane_operand:
         if a_loads >= rows and core.fma_per_cycle > 1:
             # Single elements: LLVM broadcasts some of them (ld1r), on the FMAs' unit as well.
@@ -125,10 +204,13 @@ def step_cycles(
         # As llvm-mca counts (benchmarks/results/arm_mca.txt), which sees no cache: loads reach
         # their nominal rate, and the rest is lost as on other cores.
         return max(max(fma, loads) / FMA_EFFICIENCY, latency)
-    if core.vector_bits == 512:
-        beside = ELEMENT_BESIDE * a_loads + VECTOR_BESIDE * vectors
-        return max(fma / FMA_EFFICIENCY + beside, loads / LOAD_EFFICIENCY, latency)
-    return max(fma / FMA_EFFICIENCY, loads / LOAD_EFFICIENCY, latency)
+    beside = core.element_load_cycles * a_loads + core.vector_load_cycles * vectors
+    return max(fma / FMA_EFFICIENCY + beside, loads / LOAD_EFFICIENCY, latency)
+
+
+def l2_cycles(arrival: float, issue: float) -> float:
+    """Return the cycles that operands on their way from L2 add to those of the instructions."""
+    return max(arrival - issue, EXPOSED_L2 * arrival)
 
 
 def weights_cycles(
@@ -152,27 +234,12 @@ def weights_cycles(
     return sum(count * (way - hidden * min(way, compute)) for count, way in ways)
 
 
-def conflict_bytes(core: Core, rows: int, stride: int) -> float:
-    """Bytes from L2 per step of k because a block's rows, `stride` bytes apart, compete in L1.
-
-    Rows that lie a multiple of a way apart share one set; for each element of those beyond its
-    ways a line comes from L2 again.
-    """
-    cache = core.cache(1)
-    if cache is None:
-        return 0.0
-    way = max(cache.line_bytes, cache.bytes // max(cache.ways, 1))
-    sets = way // math.gcd(way, stride)
-    return float(max(0, rows - sets * max(cache.ways - 1, 1)) * cache.line_bytes)
-
-
-def _in_order_cycles(core: Core, rows: int, vectors: int, a_loads: float) -> float:
+def _in_order_cycles(fma: float, rows: int, vectors: int, a_loads: float) -> float:
     """Cycles of a step on a core that issues in order: nothing starts beside a 128-bit load.
 
     Without loads of A (`Microkernel.a_loads`) a vector of B takes one cycle, for the `ins` that
     joins its halves. Single elements of A start beside FMAs, but some of them come late.
     """
-    fma = rows * vectors / core.fma_per_cycle
     if a_loads == 0:
         return fma + vectors
     if a_loads >= rows:
@@ -187,7 +254,31 @@ def finish(
     cycles: dict[str, float],
     footprint: tuple[Placed, ...] = (),
 ) -> Estimate:
-    """Add up a breakdown (cycles of one thread) into an estimate."""
+    """Add up a breakdown (cycles of one thread with a core of its own) into an estimate.
+
+    Threads beyond the cores share the units of a core: each takes as much longer.
+    """
+    cores = min(threads, core.cores)
+    if threads > cores:
+        cycles = {**cycles, SHARED_CORES: sum(cycles.values()) * (threads / cores - 1)}
     seconds = sum(cycles.values()) / clock_hz(core)
-    peak = core.lanes(workload.types.acc) * core.fma_per_cycle * clock_hz(core) * threads
-    return Estimate(seconds, workload.macs / (peak * seconds), cycles, footprint)
+    peak_fraction = peak_seconds(workload, core, threads) / seconds
+    return Estimate(seconds, peak_fraction, cycles, footprint)
+
+
+def peak_seconds(workload: Workload, core: Core, threads: int) -> float:
+    """Return the time of nothing but the FMAs of a workload, each core starting all it can."""
+    cores = min(threads, core.cores)
+    starts = core.lanes(workload.types.acc) * core.fma_per_cycle * clock_hz(core) * cores
+    return workload.macs / (starts * macs_per_lane(core, workload.types))
+
+
+@functools.cache
+def macs_per_lane(core: Core, types: Types) -> float:
+    """Return the products that a lane adds up while an FMA starts, by the best micro-kernel.
+
+    One of fp32, four where an instruction multiplies groups of four bytes; 1 without micro-kernels.
+    """
+    products = {kernel.product for kernel in kernels_for(core, types)}
+    rates = (p.ks * products_per_cycle(core, p) / core.fma_per_cycle for p in products)
+    return max(rates, default=1.0)

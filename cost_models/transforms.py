@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 
+from tvm_blislike.cost_models.moving import transposing_cycles
 from tvm_blislike.cost_models.roofline import (
-    FORK_JOIN_CYCLES,
     bytes_per_cycle,
     clock_hz,
+    fork_cycles,
     level_holding,
 )
 from tvm_blislike.hardware import Core, dtype_bits
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import Workload
 
-# Cycles per vector while source and result are in L2: 16x16 blocks are transposed in registers
-# (Golden Cove: 0.13 ns per element at 3.2 GHz, 16 lanes).
-_CYCLES_PER_VECTOR = 6.5
 # One more kernel for the virtual machine to call.
 _CALL_SECONDS = 0.7e-6
-
-
 # A reshape is a view, but nothing is fused across it.
 RESHAPE_SECONDS = 0.3e-6
 
@@ -44,14 +40,17 @@ def transform_seconds(elements: int, core: Core, threads: int, dtype: str = "flo
     float
         Seconds: instructions, and the traffic of source and result beyond L2.
     """
-    share = elements / threads
-    cycles = share / core.lanes(dtype) * _CYCLES_PER_VECTOR
-    moved = 2 * share * dtype_bits(dtype) / 8
-    level = level_holding(core, int(moved), threads)
-    if level not in (1, 2):
-        cycles += moved / bytes_per_cycle(core, level)
-    cycles += FORK_JOIN_CYCLES if threads > 1 else 0.0
+    cycles = transform_cycles(elements / threads, core, threads, dtype)
+    cycles += fork_cycles(core) if threads > 1 else 0.0
     return _CALL_SECONDS + cycles / clock_hz(core)
+
+
+def transform_cycles(elements: float, core: Core, threads: int, dtype: str) -> float:
+    """Return one thread's cycles of moving so many elements to another layout."""
+    cycles = elements / core.lanes(dtype) * transposing_cycles(core, dtype)
+    moved = 2 * elements * dtype_bits(dtype) / 8
+    level = level_holding(core, int(moved), threads)
+    return cycles + (0.0 if level in (1, 2) else moved / bytes_per_cycle(core, level))
 
 
 def moving_seconds(

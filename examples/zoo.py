@@ -25,6 +25,7 @@ NETWORKS: dict[str, Callable[[Net], Tensor]] = {
     "resnet50_v1": partial(residual.resnet, block=residual.bottleneck_v1, depths=(3, 4, 6, 3)),
     "resnet152": partial(residual.resnet, block=residual.bottleneck_v1_5, depths=(3, 8, 36, 3)),
     "resnet152_v1": partial(residual.resnet, block=residual.bottleneck_v1, depths=(3, 8, 36, 3)),
+    "alexnet": plain.alexnet,
     "vgg11": partial(plain.vgg, depth=11),
     "vgg13": partial(plain.vgg, depth=13),
     "vgg16": partial(plain.vgg, depth=16),

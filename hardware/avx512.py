@@ -26,6 +26,9 @@ ISA = Isa(
         Feature("vbmi2", "avx512vbmi2", "avx512vbmi2"),
         Feature("ifma", "avx512ifma", "avx512ifma"),
         AVXVNNI,
+        Feature("amx_tile", "amx-tile", "amxtile"),
+        Feature("amx_int8", "amx-int8", "amxint8"),
+        Feature("amx_bf16", "amx-bf16", "amxbf16"),
     ),
     pipelines="skylake-avx512",
 )

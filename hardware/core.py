@@ -41,20 +41,27 @@ class Cache:
         Associativity.
     line_bytes : int
         Size of one line.
+    bytes_per_cycle : float
+        What one core reads from it while it computes, sustained, in bytes per cycle.
     shared_by : int
         Cores that share one instance.
     policy : str
         Relation to the next smaller level. `inclusive` holds every line of it,
         `non-inclusive` is filled on the way in but may drop lines; `exclusive` and
         `victim` get a line only when the smaller level evicts it.
+    all_bytes_per_cycle : float or None
+        What the cores that share one instance read from it together, bytes per cycle; None when
+        each of them reads as much as one alone.
     """
 
     level: int
     bytes: int
     ways: int
     line_bytes: int
+    bytes_per_cycle: float
     shared_by: int = 1
     policy: str = "inclusive"
+    all_bytes_per_cycle: float | None = None
 
     @property
     def sets(self) -> int:
@@ -87,10 +94,21 @@ class Core:
         Full-width vector loads and stores per cycle that hit the first-level cache.
     caches : tuple of Cache
         Data caches by rising level; any number of levels.
-    memory_gb_per_s : float or None
-        Nominal memory bandwidth of the whole chip, 1e9 bytes per second.
-    ghz : float or None
-        Clock that `peak_gflops` assumes.
+    memory_gb_per_s : float
+        Memory bandwidth of the whole chip, 1e9 bytes per second.
+    memory_core_gb_per_s : float
+        What one core reads from memory while it computes, 1e9 bytes per second.
+    element_load_cycles, vector_load_cycles : float
+        Cycles that one load takes from the FMAs beside it, wherever it finds its line: of an
+        element (broadcast), of a whole vector. 0 where loads and FMAs do not disturb each other.
+    reorder_window : int or None
+        Instructions in flight (reorder buffer); None on a core that issues in order.
+    lines_in_flight : int
+        Lines that may be missing in the first-level cache at a time.
+    fork_join_us : float
+        Microseconds to hand work to the other threads and wait for them.
+    ghz : float
+        Clock under full-width vector load.
     mtriple, mcpu : str
         LLVM target triple and processor.
     mattr : tuple of str
@@ -106,6 +124,15 @@ class Core:
     features : tuple of str
         Extensions of the instruction set (`Isa.features`) that micro-kernels may require. "fp16":
         vectors compute in half precision, with as many FMAs per cycle.
+    recognized_by : tuple of str
+        What processors of this design call themselves, see `hardware.keys`.
+    stands_for : tuple of str
+        The same for other designs that have no file of their own and resemble this one most.
+    element_loads_per_cycle : float or None
+        Loads of one element to all lanes (broadcasts) per cycle; None: as many as of vectors.
+    vectors_per_cycle : float or None
+        Full-width vector instructions started per cycle where there are units beyond those of FMAs,
+        and products of integers have as many as FMAs; None: as many as FMAs.
     """
 
     name: str
@@ -118,16 +145,26 @@ class Core:
     loads_per_cycle: float
     stores_per_cycle: float
     caches: tuple[Cache, ...]
-    memory_gb_per_s: float | None
-    ghz: float | None
+    memory_gb_per_s: float
+    memory_core_gb_per_s: float
+    element_load_cycles: float
+    vector_load_cycles: float
+    lines_in_flight: int
+    fork_join_us: float
+    ghz: float
     mtriple: str
     mcpu: str
     mattr: tuple[str, ...]
     cores: int
     notes: tuple[str, ...] = ()
     issue_per_cycle: int | None = None
+    reorder_window: int | None = None
     in_order: bool = False
     features: tuple[str, ...] = ()
+    recognized_by: tuple[str, ...] = ()
+    stands_for: tuple[str, ...] = ()
+    element_loads_per_cycle: float | None = None
+    vectors_per_cycle: float | None = None
 
     def computes(self, dtype: str) -> bool:
         """Return whether its vector instructions multiply and add floats of type `dtype`."""
@@ -164,14 +201,11 @@ class Core:
         config["num-cores"] = threads or self.cores
         return config
 
-    def peak_gflops(self, threads: int = 1, dtype: str = "float32") -> float | None:
+    def peak_gflops(self, threads: int = 1, dtype: str = "float32") -> float:
         """Return the FMA peak, 1e9 operations per second, of `threads` cores.
 
-        Two operations per lane and FMA; None without a clock. Threads beyond the number of
-        cores add nothing.
+        Two operations per lane and FMA. Threads beyond the number of cores add nothing.
         """
-        if self.ghz is None:
-            return None
         return 2 * self.lanes(dtype) * self.fma_per_cycle * self.ghz * min(threads, self.cores)
 
     @staticmethod
@@ -185,7 +219,7 @@ class Core:
         """
         if name not in names():
             raise UnknownCoreError(_unknown(name))
-        return Core.from_toml(_FOLDER / f"{name}.toml")
+        return _described(name)
 
     @staticmethod
     def from_toml(path: str | Path) -> Core:
@@ -205,9 +239,20 @@ class Core:
         return corefile.text_of(self)
 
 
+@functools.cache
+def _described(name: str) -> Core:
+    return Core.from_toml(_FOLDER / f"{name}.toml")
+
+
 def names() -> tuple[str, ...]:
     """Return the names of all cores described in this package, sorted."""
     return tuple(sorted(p.stem for p in _FOLDER.glob("*.toml")))
+
+
+@functools.cache
+def described_cores() -> tuple[Core, ...]:
+    """Return every core described in this package, by rising name."""
+    return tuple(Core.named(name) for name in names())
 
 
 @functools.cache

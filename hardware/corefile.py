@@ -11,6 +11,7 @@ from typing import Any
 
 from . import avx2, avx512, neon
 from .isa import Isa
+from .keys import is_key
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -55,8 +56,13 @@ def _one_of(choices: tuple[str, ...]) -> _Check:
 
 _COUNT: _Check = (_is_count, "a whole number above 0")
 _POSITIVE: _Check = (_is_positive, "a number above 0")
+_NOT_NEGATIVE: _Check = (lambda v: v == 0 or _is_positive(v), "0 or a number above 0")
 _NAME: _Check = (_is_name, "a non-empty string")
 _NAMES: _Check = (_is_names, "a list of non-empty strings")
+_KEYS: _Check = (
+    lambda v: isinstance(v, list) and all(map(is_key, v)),
+    'a list of "0x41:0xd0b" (Arm), "AuthenticAMD:25:0x10-0x1f" (x86), or names',
+)
 _FLAG: _Check = (lambda v: isinstance(v, bool), "true or false")
 
 # One line per field: what a valid value is, in the words of the error message.
@@ -70,7 +76,15 @@ _CORE_FIELDS: dict[str, _Check] = {
     "fma_latency": _COUNT,
     "loads_per_cycle": _POSITIVE,
     "stores_per_cycle": _POSITIVE,
+    "element_loads_per_cycle": _POSITIVE,
+    "vectors_per_cycle": _POSITIVE,
     "memory_gb_per_s": _POSITIVE,
+    "memory_core_gb_per_s": _POSITIVE,
+    "element_load_cycles": _NOT_NEGATIVE,
+    "vector_load_cycles": _NOT_NEGATIVE,
+    "reorder_window": _COUNT,
+    "lines_in_flight": _COUNT,
+    "fork_join_us": _POSITIVE,
     "ghz": _POSITIVE,
     "mtriple": _NAME,
     "mcpu": _NAME,
@@ -83,6 +97,8 @@ _CORE_FIELDS: dict[str, _Check] = {
     "issue_per_cycle": _COUNT,
     "in_order": _FLAG,
     "features": _NAMES,
+    "recognized_by": _KEYS,
+    "stands_for": _KEYS,
     "caches": (
         lambda v: isinstance(v, list) and all(isinstance(c, dict) for c in v),
         "tables, one [[caches]] per level",
@@ -93,17 +109,24 @@ _CACHE_FIELDS: dict[str, _Check] = {
     "bytes": _COUNT,
     "ways": _COUNT,
     "line_bytes": _COUNT,
+    "bytes_per_cycle": _POSITIVE,
+    "all_bytes_per_cycle": _POSITIVE,
     "shared_by": _COUNT,
     "policy": _one_of(CACHE_POLICIES),
 }
+_LISTS = ("source", "mattr", "notes", "features", "recognized_by", "stands_for")
 _OPTIONAL = {
-    "memory_gb_per_s": None,
-    "ghz": None,
     "mattr": (),
     "notes": (),
     "issue_per_cycle": None,
+    "element_loads_per_cycle": None,
+    "vectors_per_cycle": None,
+    "reorder_window": None,
+    "all_bytes_per_cycle": None,
     "in_order": False,
     "features": (),
+    "recognized_by": (),
+    "stands_for": (),
     "caches": (),
     "shared_by": 1,
     "policy": "inclusive",
@@ -127,7 +150,7 @@ def read(path: Path) -> dict[str, Any]:
     known = [feature.name for feature in isa.features]
     if not {*table["features"]} <= {*known}:
         raise _error(path, "features", f"is {table['features']}; {isa.name} has {', '.join(known)}")
-    lists = {k: tuple(table[k]) for k in ("source", "mattr", "notes", "features")}
+    lists = {k: tuple(table[k]) for k in _LISTS}
     return {**table, **lists, "isa": isa, "caches": caches}
 
 

@@ -51,6 +51,8 @@ class Isa:
         use it.
     memory_operand : bool
         Arithmetic reads a vector from memory without a register of its own.
+    signed_dot : bool
+        Dot products of 8 bits take two signed factors; otherwise the first one is unsigned.
     max_keeps_nan : bool
         The larger or smaller of a number and what is none is what is none, whichever comes first.
     shifts_per_cycle : float or None
@@ -78,6 +80,7 @@ class Isa:
     lane_operand: bool = False
     folds_broadcast: bool = False
     memory_operand: bool = False
+    signed_dot: bool = False
     max_keeps_nan: bool = False
     shifts_per_cycle: float | None = None
     flags: frozenset[str] = frozenset()

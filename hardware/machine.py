@@ -5,26 +5,17 @@ A value that cannot be read is None or empty; `native` replaces it and says so.
 
 from __future__ import annotations
 
-import os
+import ctypes
 import platform
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-_SYSFS_CPUS = Path("/sys/devices/system/cpu")
+from .cpus import DEVICES, PROC_CPUINFO, Cpu, listed, read_cpus, x86_key
+
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
-
-
-@dataclass(frozen=True)
-class FoundCache:
-    """A data or unified cache as reported; None for each number that was not."""
-
-    level: int
-    bytes: int
-    ways: int | None
-    line_bytes: int | None
-    shared_by: int | None  # CPUs, so hardware threads count one by one
 
 
 @dataclass(frozen=True)
@@ -39,16 +30,10 @@ class Machine:
         CPU feature flags in lower case without underscores and dots.
     vendor, brand : str
         As `py-cpuinfo` reports them; empty when unknown.
-    midrs : tuple of (int or None)
-        The Arm identification register (MIDR_EL1) of each usable CPU.
-    cpus : tuple of int
-        Usable CPUs of this process, by number.
-    siblings : tuple of (str or None)
-        For each usable CPU the list of CPUs that are hardware threads of the same core.
-    caches : tuple of FoundCache
-        Caches of the first usable CPU.
+    cpus : tuple of Cpu
+        Usable CPUs of this process.
     ghz : float or None
-        Highest, else advertised clock.
+        The clock that the processor's name advertises.
     """
 
     system: str
@@ -56,53 +41,76 @@ class Machine:
     flags: frozenset[str] = frozenset()
     vendor: str = ""
     brand: str = ""
-    midrs: tuple[int | None, ...] = ()
-    cpus: tuple[int, ...] = (0,)
-    siblings: tuple[str | None, ...] = ()
-    caches: tuple[FoundCache, ...] = ()
+    cpus: tuple[Cpu, ...] = (Cpu(0),)
     ghz: float | None = None
 
 
 def read_machine(
-    sysfs_cpus: Path = _SYSFS_CPUS,
+    devices: Path = DEVICES,
     cpuinfo: Callable[[], dict[str, Any]] | None = None,
     cpus: tuple[int, ...] | None = None,
+    proc_cpuinfo: Path = PROC_CPUINFO,
 ) -> Machine:
     """Return what is known of the present machine.
 
     Parameters
     ----------
-    sysfs_cpus : Path
-        Folder with one `cpuN` folder per CPU, as Linux keeps in sysfs.
     cpuinfo : callable, optional
-        Replaces `py-cpuinfo`'s `get_cpu_info`.
-    cpus : tuple of int, optional
-        Replaces the CPUs that this process may use.
+        Replaces `listed_info`, and `py-cpuinfo`'s `get_cpu_info` where that finds nothing.
+    devices, cpus, proc_cpuinfo
+        As `read_cpus` takes them.
     """
-    info = _cpu_info(cpuinfo)
-    cpus = cpus or _usable_cpus()
-    first = sysfs_cpus / f"cpu{cpus[0]}"
+    info = _cpu_info(cpuinfo, proc_cpuinfo)
+    key = _key(info)
+    found = read_cpus(cpus, devices, proc_cpuinfo)
+    flags = frozenset(f.lower().replace("_", "").replace(".", "") for f in _flags(info))
     return Machine(
         system=platform.system(),
         arch=str(info.get("arch_string_raw") or platform.machine()).lower(),
-        flags=frozenset(f.lower().replace("_", "").replace(".", "") for f in _flags(info)),
+        flags=flags if cpuinfo is not None else _usable(flags),
         vendor=str(info.get("vendor_id_raw") or ""),
         brand=str(info.get("brand_raw") or ""),
-        midrs=tuple(_midr(sysfs_cpus / f"cpu{c}") for c in cpus),
-        cpus=cpus,
-        siblings=tuple(_siblings(sysfs_cpus / f"cpu{c}") for c in cpus),
-        caches=_caches(first / "cache"),
-        ghz=_max_ghz(first) or _advertised_ghz(info),
+        cpus=tuple(replace(cpu, key=cpu.key or key) for cpu in found),
+        ghz=_advertised_ghz(info),
     )
 
 
-def _cpu_info(cpuinfo: Callable[[], dict[str, Any]] | None) -> dict[str, Any]:
+def _cpu_info(cpuinfo: Callable[[], dict[str, Any]] | None, proc_cpuinfo: Path) -> dict[str, Any]:
     try:
         if cpuinfo is None:
-            from cpuinfo import get_cpu_info as cpuinfo  # slow to import and to run: about 1 s
+            if found := listed_info(proc_cpuinfo):
+                return found
+            from cpuinfo import get_cpu_info as cpuinfo
         return dict(cpuinfo())
     except Exception:  # py-cpuinfo raises a bare Exception on processors it does not know
         return {}
+
+
+def listed_info(proc_cpuinfo: Path = PROC_CPUINFO) -> dict[str, Any]:
+    """Return what `py-cpuinfo` says, from Linux's list of processors; {} without flags there.
+
+    That takes a millisecond; `py-cpuinfo` runs half a dozen programs, for about a second.
+    """
+    fields = next(iter(listed(proc_cpuinfo).values()), {})
+    flags = (fields.get("flags") or fields.get("Features") or "").split()
+    if not flags:
+        return {}
+    brand = fields.get("model name", "")
+    advertised = re.search(r"([\d.]+) *GHz", brand)
+    ghz = float(advertised[1]) if advertised else float(fields.get("cpu MHz", 0.0)) / 1e3
+    return {
+        "arch_string_raw": platform.machine(),
+        "vendor_id_raw": fields.get("vendor_id", ""),
+        "brand_raw": brand,
+        "flags": flags,
+        "hz_advertised": [round(1e9 * ghz), 0],
+    }
+
+
+def _key(info: dict[str, Any]) -> str:
+    """Return the key of an x86 processor on systems without `/proc/cpuinfo`, "" otherwise."""
+    parts = [info.get(name) for name in ("vendor_id_raw", "family", "model")]
+    return x86_key(*parts) if all(parts) else ""
 
 
 def _flags(info: dict[str, Any]) -> list[str]:
@@ -110,77 +118,26 @@ def _flags(info: dict[str, Any]) -> list[str]:
     return [str(f) for f in flags] if isinstance(flags, (list, tuple)) else []
 
 
-def _usable_cpus() -> tuple[int, ...]:
+def _usable(flags: frozenset[str]) -> frozenset[str]:
+    """Return the flags of what this process may use: tile registers are for those who ask."""
+    tiles = {flag for flag in flags if flag.startswith("amx")}
+    return flags - tiles if tiles and not _tiles_permitted() else flags
+
+
+def _tiles_permitted() -> bool:
+    """Ask Linux for tile registers: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
     try:
-        return tuple(sorted(os.sched_getaffinity(0)))
-    except (AttributeError, OSError):  # only Linux has it
-        return tuple(range(os.cpu_count() or 1))
-
-
-def _midr(cpu: Path) -> int | None:
-    return _number(cpu / "regs/identification/midr_el1", 16)
-
-
-def _siblings(cpu: Path) -> str | None:
-    return _text(cpu / "topology/thread_siblings_list") or None
-
-
-def _max_ghz(cpu: Path) -> float | None:
-    khz = _number(cpu / "cpufreq/cpuinfo_max_freq")
-    return khz / 1e6 if khz else None
+        return ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
+    except (OSError, AttributeError):
+        return False
 
 
 def _advertised_ghz(info: dict[str, Any]) -> float | None:
     hz = info.get("hz_advertised")
     known = isinstance(hz, (list, tuple)) and hz and isinstance(hz[0], int) and hz[0] > 0
     return round(hz[0] / 1e9, 3) if known else None
-
-
-def _caches(folder: Path) -> tuple[FoundCache, ...]:
-    """Return the data and unified caches listed in a sysfs `cache` folder, by rising level."""
-    found: dict[int, FoundCache] = {}
-    for index in sorted(folder.glob("index[0-9]*")):
-        level, size = _number(index / "level"), _size(index / "size")
-        if level and size and _text(index / "type").lower() in ("data", "unified"):
-            found[level] = FoundCache(
-                level,
-                size,
-                _number(index / "ways_of_associativity") or None,  # 0 stands for unknown
-                _number(index / "coherency_line_size") or None,
-                list_length(_text(index / "shared_cpu_list")),
-            )
-    return tuple(found[level] for level in sorted(found))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def _number(path: Path, base: int = 10) -> int | None:
-    try:
-        return max(int(_text(path), base), 0)
-    except ValueError:
-        return None
-
-
-def _size(path: Path) -> int | None:
-    """Return bytes of a sysfs size such as `48K`; None when absent, zero or unreadable."""
-    text = _text(path).upper()
-    unit = {"K": 2**10, "M": 2**20}.get(text[-1:], 1)
-    digits = text.rstrip("KM")
-    return int(digits) * unit or None if digits.isdecimal() else None
-
-
-def list_length(text: str) -> int | None:
-    """Return how many CPUs a list such as `0-3,8` names; None when it is not one."""
-    try:
-        ends = [tuple(map(int, part.split("-"))) for part in text.split(",")]
-    except ValueError:
-        return None
-    return max(sum(e[-1] - e[0] + 1 for e in ends), 0) or None
 
 
 def architecture(name: str) -> str:

@@ -8,6 +8,7 @@ ISA = Isa(
     vector_bytes=16,
     register="v",
     lane_operand=True,
+    signed_dot=True,
     max_keeps_nan=True,
     features=(
         Feature("dotprod", "dotprod", "asimddp"),

@@ -6,12 +6,19 @@ import functools
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import (
+    amx_u8s8,
     avx2_f32,
+    avx2_s16,
+    avx2_u8s8,
     avx512_bf16,
     avx512_f16,
     avx512_f32,
+    avx512_s16,
+    avx512_u8s8,
     neon_f16,
     neon_f32,
+    neon_s8,
+    neon_s8_pairs,
 )
 from tvm_blislike.microkernels.intrin import shape_named, standalone, update_intrin
 from tvm_blislike.microkernels.kernel import Microkernel
@@ -22,12 +29,20 @@ KERNELS: tuple[Microkernel, ...] = avx512_f32.KERNELS + avx2_f32.KERNELS + neon_
 # fp16, of cores with the feature "fp16".
 HALF_KERNELS: tuple[Microkernel, ...] = avx512_f16.KERNELS + neon_f16.KERNELS
 # Products of other operands, several steps of k at once.
-GROUPED_KERNELS: tuple[Microkernel, ...] = avx512_bf16.KERNELS
+GROUPED_KERNELS: tuple[Microkernel, ...] = (
+    *(*avx512_bf16.KERNELS, *avx512_u8s8.KERNELS, *amx_u8s8.KERNELS, *avx512_s16.KERNELS),
+    *(*avx2_u8s8.KERNELS, *avx2_s16.KERNELS),
+    *(*neon_s8.KERNELS, *neon_s8_pairs.KERNELS),
+)
 
 _BY_NAME = {kernel.name: kernel for kernel in (*KERNELS, *HALF_KERNELS, *GROUPED_KERNELS)}
 _BY_BLOCK = {(k.isa.name, k.types.product, k.mr, k.nr, k.ks): k for k in _BY_NAME.values()}
+# Types of products that there are micro-kernels for.
+TYPES = tuple(dict.fromkeys(kernel.types for kernel in _BY_NAME.values()))
 # K loops that are functions of LLVM, by name.
-LOOPS = {kernel.loop.name: kernel.loop for kernel in KERNELS if kernel.loop}
+LOOPS = {kernel.loop.name: kernel.loop for kernel in _BY_NAME.values() if kernel.loop}
+# The same on tile registers.
+TILE_LOOPS = {kernel.tiles.name: kernel.tiles for kernel in _BY_NAME.values() if kernel.tiles}
 # Functions of LLVM that products call, by name.
 FUNCTIONS = dict(pair for kernel in _BY_NAME.values() for pair in kernel.product.functions)
 
@@ -50,7 +65,8 @@ def _offered(
     isa: str, features: frozenset[str], product: tuple[str, str, str], panels: bool
 ) -> tuple[Microkernel, ...]:
     same = (k for k in _BY_NAME.values() if (k.isa.name, k.types.product) == (isa, product))
-    return tuple(k for k in same if features >= {*k.features} and (panels or not k.panels_only))
+    known = (k for k in same if features >= {*k.features} and not features & {*k.superseded_by})
+    return tuple(k for k in known if panels or not k.panels_only)
 
 
 def get_kernel(name: str) -> Microkernel:
@@ -97,6 +113,8 @@ __all__ = [
     "HALF_KERNELS",
     "KERNELS",
     "LOOPS",
+    "TILE_LOOPS",
+    "TYPES",
     "Microkernel",
     "UpdateShape",
     "get_kernel",

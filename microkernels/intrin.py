@@ -16,6 +16,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_blislike.microkernels.kernel import Microkernel
 from tvm_blislike.microkernels.operands import Operand, Update
+from tvm_blislike.microkernels.tile_loops import fits
 from tvm_blislike.microkernels.update_shape import UpdateShape
 from tvm_blislike.microkernels.vector_code import vector_code
 
@@ -23,7 +24,7 @@ from tvm_blislike.microkernels.vector_code import vector_code
 _INTRIN_NAME = re.compile(
     r"blislike_(?P<kernel>[a-z0-9]+_[a-z0-9]+_\d+x\d+(?:x(?P<ks>\d+))?)_(?P<mh>\d+)x(?P<mw>\d+)"
     r"_k(?P<steps>\d+)u(?P<unroll>\d+)_(?P<view>[a-z]+)_s(?P<sh>\d+)_(?P<sw>\d+)_d(?P<dw>\d+)"
-    r"(?P<m>_m)?(?P<sums>[a-z]+\d+|)(?P<o>_o)?"
+    r"(?P<m>_m)?(?P<o>_o)?"
 )
 
 
@@ -52,7 +53,7 @@ def _register(kernel: Microkernel, shape: UpdateShape) -> str:
     strides = f"s{shape.sh}_{shape.sw}_d{shape.dw}"
     name = (
         f"blislike_{kernel.name}_{shape.mh}x{shape.mw}_k{shape.steps}u{shape.unroll}"
-        f"_{shape.view}_{strides}{'_m' if shape.in_memory else ''}{shape.sums}"
+        f"_{shape.view}_{strides}{'_m' if shape.in_memory else ''}"
         f"{'_o' if shape.in_order else ''}"
     )
     desc = _build(kernel, shape, symbolic=False, body=_plain)
@@ -71,9 +72,9 @@ def shape_named(intrin: str) -> tuple[str, UpdateShape] | None:
         return None
     fields = found.groupdict()
     flags = {"in_memory": bool(fields.pop("m")), "in_order": bool(fields.pop("o"))}
-    kernel, words = fields.pop("kernel"), {key: fields.pop(key) for key in ("view", "sums")}
+    kernel, view = fields.pop("kernel"), fields.pop("view")
     fields["ks"] = fields["ks"] or 1
-    return kernel, UpdateShape(**{k: int(v) for k, v in fields.items()}, **words, **flags)
+    return kernel, UpdateShape(**{k: int(v) for k, v in fields.items()}, view=view, **flags)
 
 
 def standalone(kernel: Microkernel, shape: UpdateShape) -> PrimFunc:
@@ -91,6 +92,10 @@ def standalone(kernel: Microkernel, shape: UpdateShape) -> PrimFunc:
 def _check(kernel: Microkernel, shape: UpdateShape) -> None:
     if kernel.panels_only and shape.view != "panel":
         raise ValueError(f"{kernel.name} has no register for A in place; use the view panel")
+    if kernel.tiles is not None and (shape.view == "panel" or shape.dw > 1):
+        raise ValueError(f"{kernel.name} reads rows of A; use the view rows, or window with dw = 1")
+    if kernel.tiles is not None and not fits(kernel.mr, kernel.nr, shape.mh):
+        raise ValueError(f"{kernel.name} has no tiles for the rows of {shape.mh} image rows")
     if shape.ks != kernel.ks:
         raise ValueError(f"{kernel.name} takes {kernel.ks} elements of k a step, not {shape.ks}")
     if shape.mh * shape.mw != kernel.mr:
@@ -108,7 +113,7 @@ def _build(
             T.func_name("main")
             a = Operand(shape.a_shape, kernel.types.a, contiguous=not symbolic)
             b = Operand((shape.steps, kernel.nr * kernel.ks), kernel.types.b, contiguous=True)
-            c = Operand((shape.mh, shape.mw, kernel.nr), shape.sums or kernel.types.acc, True)
+            c = Operand((shape.mh, shape.mw, kernel.nr), kernel.types.acc, True)
             with T.sblock("root"):
                 T.reads(c.region(), a.region(), b.region())
                 T.writes(c.region())
@@ -134,7 +139,7 @@ def _plain(update: Update) -> None:
             ih, iw, j, k, s = v
             at_c, at_a = c.at(ih, iw, j), a.at(*shape.a_index(ih, iw, k, s))
             left, right = a.buffer[at_a], b.buffer[b.at(k, j * kernel.ks + s)]
-            sums = shape.sums or kernel.types.acc
+            sums = kernel.types.acc
             if kernel.types.product != (sums, sums, sums):
                 left, right = tirx.Cast(sums, left), tirx.Cast(sums, right)
             T.buffer_store(c.buffer, c.buffer[at_c] + left * right, at_c)

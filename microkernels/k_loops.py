@@ -10,7 +10,7 @@ to the next. A row of C is contiguous. Nothing beyond the operands may be read. 
 `alwaysinline`, so C, which is in registers around it, stays there, and strides are constants.
 
 A kernel offers a `KLoop`; where it serves a use, `vector_code` leaves a call by its name beside the
-plain loops, which `schedules.lowering.panel_loops` gives the function of its block: where blocks
+plain loops, which `schedules.lowering.llvm_functions` gives the function of its block: where blocks
 are cut is known only after the edges of tiles have been split off.
 """
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from tvm_blislike.hardware import Isa
 from tvm_blislike.microkernels.k_loops import KLoop
 from tvm_blislike.microkernels.products import FMA, Product
+from tvm_blislike.microkernels.tile_loops import TileLoop, fits
 from tvm_blislike.model.types import FLOAT32, Types, kernel_name
 
 # NEON, `rows` view: vectors of A for four k steps stay in registers beside the block and a row of
@@ -34,6 +35,10 @@ class Microkernel:
         The multiply-add of one register of C, and the steps of k that it takes.
     loop : KLoop or None
         K loops that are functions of LLVM, for the uses that they serve.
+    tiles : TileLoop or None
+        The block is in tile registers, of a unit with k loops of its own.
+    superseded_by : tuple of str
+        Extensions with better micro-kernels of the same types: cores that have one need not look.
     """
 
     isa: Isa
@@ -43,6 +48,8 @@ class Microkernel:
     features: tuple[str, ...] = ()
     product: Product = FMA
     loop: KLoop | None = None
+    tiles: TileLoop | None = None
+    superseded_by: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -61,8 +68,13 @@ class Microkernel:
 
     @property
     def operand_lanes(self) -> int:
-        """Elements of A in one vector register."""
-        return self.isa.vector_bytes // self.types.a_bytes
+        """Groups of A in one vector register; of a single element each where ks is 1."""
+        return self.isa.vector_bytes // (self.types.a_bytes * self.ks)
+
+    @property
+    def group_type(self) -> str:
+        """Data type of a group of A as the product takes it."""
+        return self.product.group_type or self.types.a
 
     @property
     def vectors(self) -> int:
@@ -73,8 +85,11 @@ class Microkernel:
     def registers(self) -> int:
         """Vector registers that the k loop keeps alive: accumulators, one row of B, and A.
 
-        Of a row of B that does not fit only the vectors that pass through are counted.
+        Of a row of B that does not fit only the vectors that pass through are counted, of a block
+        in tile registers nothing.
         """
+        if self.tiles is not None:
+            return 0
         return self.isa.vector_registers if self.panels_only else self._block_and_operands
 
     @property
@@ -88,7 +103,8 @@ class Microkernel:
             a = -(-self.mr // self.operand_lanes)
         else:
             # Of a row of one vector the multiply-add may do the broadcast: no register for A.
-            a = 0 if self.isa.folds_broadcast and self.vectors == 1 else 1
+            folds = self.isa.folds_broadcast and self.product.folds_a
+            a = 0 if folds and self.vectors == 1 else 1
         return self.mr * self.vectors + self.vectors + a
 
     @property
@@ -100,6 +116,10 @@ class Microkernel:
     def registers_in_place(self) -> int:
         """Vector registers of a k loop with a vector along k of every row of A (`rows` view)."""
         return self.mr * (self.vectors + 1) + self.vectors
+
+    def takes(self, image_rows: int) -> bool:
+        """Whether the rows of a block may be those of several image rows, of equal length."""
+        return self.tiles is None or fits(self.mr, self.nr, image_rows)
 
     def a_loads(self, rows: int, view: str = "rows", in_order: bool = False) -> float:
         """Return the loads of A in one k step of a block of `rows` rows that take time.

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from tvm_blislike.hardware.neon import ISA
 from tvm_blislike.microkernels.kernel import Microkernel, within_budget
-from tvm_blislike.microkernels.neon_panels import LOOP, streams
+from tvm_blislike.microkernels.neon_in_order import MultiplyAdd
+from tvm_blislike.microkernels.neon_panels import panel_loop, streams
 
+LOOP = panel_loop("neon_f32", MultiplyAdd("fmla v{c}.4s, v{b}.4s, v{a}.s[{lane}]", "<4 x float>"))
 SHAPES = (
     *((mr, 4) for mr in range(1, 23)),
     *((mr, 8) for mr in range(1, 13)),

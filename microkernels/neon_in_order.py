@@ -27,13 +27,23 @@ HALVES = tuple(range(9, 16))
 
 
 def fits(mr: int, nr: int) -> bool:
-    """Whether a block of fp32 can be ordered: all operands of a step have a register.
+    """Whether a block of words can be ordered: all operands of a step have a register.
 
     Fewer than six rows leave a load too little time; a single vector of B is always in use.
     """
     vectors = nr // 4
     pairs = -(-mr // 2)
     return mr >= 6 and 2 <= vectors <= len(HALVES) and mr * vectors + pairs + vectors <= 32
+
+
+class MultiplyAdd(NamedTuple):
+    """A multiply-add by element, and what LLVM calls a vector of its sums.
+
+    Its factors are words: of a vector of B all four, of A the one that `lane` counts.
+    """
+
+    text: str
+    sums: str
 
 
 class _Block:
@@ -43,7 +53,8 @@ class _Block:
     none. `slots[i]` is what shares the cycle of `vector[i]`, or None.
     """
 
-    def __init__(self, mr: int, nr: int, a_bytes: int, b_bytes: int) -> None:
+    def __init__(self, by: MultiplyAdd, mr: int, nr: int, a_bytes: int, b_bytes: int) -> None:
+        self.by = by
         self.mr, self.vectors, self.pairs = mr, nr // 4, -(-mr // 2)
         self.a_bytes, self.b_bytes = a_bytes, b_bytes
         self.fmas = mr * self.vectors
@@ -85,8 +96,8 @@ class _Block:
 
     def _fma(self, number: int) -> str:
         vector, row = divmod(number, self.mr)
-        sums = f"v{row * self.vectors + vector}.4s"
-        return f"fmla {sums}, v{self.b(vector)}.4s, v{self.a(row // 2)}.s[{row % 2}]"
+        sums = row * self.vectors + vector
+        return self.by.text.format(c=sums, b=self.b(vector), a=self.a(row // 2), lane=row % 2)
 
     def _order_vectors(self) -> None:
         """Put each `ins` far enough behind the loads of its halves."""
@@ -136,13 +147,13 @@ class _Placed(NamedTuple):
     own: bool
 
 
-def loop(mr: int, nr: int, a_bytes: int, b_bytes: int) -> list[str]:
+def loop(by: MultiplyAdd, mr: int, nr: int, a_bytes: int, b_bytes: int) -> list[str]:
     """Return the lines of the loop of a block, whose panels have steps of so many bytes.
 
     First operands; steps that load those of the next; the last step, which loads no more. Operand
     number i of the assembly is accumulator i; behind them come the pointers to A and B, and k.
     """
-    block = _Block(mr, nr, a_bytes, b_bytes)
+    block = _Block(by, mr, nr, a_bytes, b_bytes)
     joined = [part for vector in range(block.vectors) for part in block.load_b(vector)]
     return [
         *(block.load_a(pair) for pair in range(block.pairs)),

@@ -8,7 +8,8 @@ piece of inline assembly, and no spill or move can come in between. There are tw
   for four rows, and three registers through which the vectors of B pass. LLVM loads all of B first
   and spills (5 to 39 stack accesses in a step, depending on the core).
 
-A function serves a whole block, or one that is cut, whose panels are as wide as those of the whole.
+Words are fp32, or four elements of 8 bits which a dot product takes at once (`MultiplyAdd`). A
+function serves a whole block, or one that is cut, whose panels are as wide as those of the whole.
 Inlined into a kernel, it leaves nothing but its loop.
 """
 
@@ -20,7 +21,7 @@ from collections.abc import Iterator
 from tvm_blislike.microkernels import neon_in_order
 from tvm_blislike.microkernels.k_loops import Block, KLoop, header
 from tvm_blislike.microkernels.kernel import Microkernel
-from tvm_blislike.microkernels.neon_in_order import HALVES
+from tvm_blislike.microkernels.neon_in_order import HALVES, MultiplyAdd
 
 REGISTERS = 32
 # Registers that vectors of B pass through, at least: the next one is loaded meanwhile.
@@ -46,39 +47,45 @@ def _serves(kernel: Microkernel, in_order: bool) -> bool:
     return kernel.registers > _MOST_OF_A_LOOP_BY_LLVM or kernel.vectors > most
 
 
-@functools.cache
-def _source(symbol: str, block: Block) -> str:
-    """Return the function of a block; A (k, mr) and B (k, nr) are packed panels."""
+def panel_loop(name: str, by: MultiplyAdd) -> KLoop:
+    """Return the loops of a multiply-add by element."""
+    source = functools.cache(functools.partial(_source, by))
+    return KLoop(name, _serves, source, hides_loads=neon_in_order.fits)
+
+
+def _source(by: MultiplyAdd, symbol: str, block: Block) -> str:
+    """Return the function of a block; A (k, mr) and B (k, nr) are packed panels of words."""
     rows, columns = block.rows, block.columns
     places = [(row, 16 * v) for row in range(rows) for v in range(columns // 4)]
     lines = [header(symbol, rows)]
     for i, (row, offset) in enumerate(places):
         lines.append(f"  %p{i} = getelementptr i8, ptr %row{row}, i64 {offset}")
-        lines.append(f"  %c{i} = load <4 x float>, ptr %p{i}, align 16")
+        lines.append(f"  %c{i} = load {by.sums}, ptr %p{i}, align 16")
     is_ordered = block.in_order and neon_in_order.fits(rows, columns)
     order = neon_in_order.loop if is_ordered else _streamed
-    lines.append(_call(len(places), list(order(rows, columns, 4 * block.mr, 4 * block.nr))))
+    text = list(order(by, rows, columns, 4 * block.mr, 4 * block.nr))
+    lines.append(_call(by, len(places), text))
     for i in range(len(places)):
-        lines.append(f"  %r{i} = extractvalue {_result(len(places))} %r, {i}")
-        lines.append(f"  store <4 x float> %r{i}, ptr %p{i}, align 16")
+        lines.append(f"  %r{i} = extractvalue {_result(by, len(places))} %r, {i}")
+        lines.append(f"  store {by.sums} %r{i}, ptr %p{i}, align 16")
     return "\n".join([*lines, "  ret void", "}", ""])
 
 
-def _result(count: int) -> str:
-    return "{ " + ", ".join(["<4 x float>"] * count + ["ptr", "ptr", "i64"]) + " }"
+def _result(by: MultiplyAdd, count: int) -> str:
+    return "{ " + ", ".join([by.sums] * count + ["ptr", "ptr", "i64"]) + " }"
 
 
-def _call(count: int, loop: list[str]) -> str:
+def _call(by: MultiplyAdd, count: int, loop: list[str]) -> str:
     """The call of the inline assembly, accumulators in v0 and up, each in and out."""
     outputs = [f"={{v{i}}}" for i in range(count)] + ["=&r"] * 3
     ties = [str(i) for i in range(count + 3)]
     clobbers = [f"~{{v{i}}}" for i in range(count, REGISTERS)]
     clobbers += [f"~{{x{x}}}" for x in HALVES] + ["~{cc}", "~{memory}"]
-    values = [f"<4 x float> %c{i}" for i in range(count)] + ["ptr %a", "ptr %b", "i64 %k"]
+    values = [f"{by.sums} %c{i}" for i in range(count)] + ["ptr %a", "ptr %b", "i64 %k"]
     text = "\\0A\\09".join(loop)
     constraints = ",".join([*outputs, *ties, *clobbers])
     return (
-        f'  %r = call {_result(count)} asm sideeffect "{text}", "{constraints}"'
+        f'  %r = call {_result(by, count)} asm sideeffect "{text}", "{constraints}"'
         f"({', '.join(values)})"
     )
 
@@ -88,7 +95,9 @@ def _registers_of_a(rows: int) -> int:
     return -(-rows // 4) + (rows % 4 == _ROWS_WITHOUT_LOAD)
 
 
-def _streamed(rows: int, columns: int, a_bytes: int, b_bytes: int) -> Iterator[str]:
+def _streamed(
+    by: MultiplyAdd, rows: int, columns: int, a_bytes: int, b_bytes: int
+) -> Iterator[str]:
     """Steps of k for a core that reorders: each vector of B is loaded, used and forgotten."""
     vectors, count = columns // 4, rows * columns // 4
     first = count + _registers_of_a(rows)
@@ -101,8 +110,8 @@ def _streamed(rows: int, columns: int, a_bytes: int, b_bytes: int) -> Iterator[s
     yield from loads[: len(passing)]
     for vector in range(vectors):
         number = passing[vector % len(passing)]
-        for row in range(rows):
-            yield f"fmla v{row * vectors + vector}.4s, v{number}.4s, {elements[row]}"
+        for row, (register, lane) in enumerate(elements):
+            yield by.text.format(c=row * vectors + vector, b=number, a=register, lane=lane)
         if vector + len(passing) < vectors:
             yield loads[vector + len(passing)]
     yield f"subs {counter}, {counter}, #1"
@@ -111,18 +120,15 @@ def _streamed(rows: int, columns: int, a_bytes: int, b_bytes: int) -> Iterator[s
     yield "b.ne 1b"
 
 
-def _load_a(rows: int, register: int, pointer: str) -> tuple[list[str], list[str]]:
-    """Return the element that holds each row, and the loads into registers from `register` on."""
-    elements: list[str] = []
+def _load_a(rows: int, register: int, pointer: str) -> tuple[list[tuple[int, int]], list[str]]:
+    """Return where each row is, (register, lane), and the loads into `register` and behind it."""
+    elements: list[tuple[int, int]] = []
     loads: list[str] = []
     while len(elements) < rows:
         kind, width = next(
             (k, w) for k, w in (("q", 4), ("d", 2), ("s", 1)) if w <= rows - len(elements)
         )
         loads.append(f"ldr {kind}{register}, [{pointer}, #{4 * len(elements)}]")
-        elements += [f"v{register}.s[{lane}]" for lane in range(width)]
+        elements += [(register, lane) for lane in range(width)]
         register += 1
     return elements, loads
-
-
-LOOP = KLoop("neon_f32", _serves, _source, hides_loads=neon_in_order.fits)

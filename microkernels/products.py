@@ -9,7 +9,7 @@ k lie side by side, A as (row, k), B as (group of k, column, step of the group) 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,12 +36,27 @@ class Product:
         (sums, group of A, groups of B, lanes): the new sums; one group of A serves all lanes.
     functions : tuple of (str, str)
         Functions of LLVM that it calls, by name.
+    instructions : float
+        How many of vectors it is (`roofline.products_per_cycle`); a part of one where a unit of its
+        own does more.
+    folds_a : bool
+        Where the instruction set folds broadcasts from memory (`Isa.folds_broadcast`), this one
+        takes a group of A so.
+    group_type : str
+        Data type of what `load` makes of a group; "": that of its only element.
+    intrinsic : str
+        LLVM's name of the same for as many groups of A as of B, (sums, elements of A, elements of
+        B); "": there is none.
     """
 
     ks: int
     load: Load
     multiply_add: Callable[[Any, Any, Any, int], Any]
     functions: tuple[tuple[str, str], ...] = ()
+    instructions: float = 1
+    folds_a: bool = True
+    group_type: str = ""
+    intrinsic: str = ""
 
 
 def _fma(sums: Any, a: Any, b: Any, lanes: int) -> Any:
@@ -51,14 +66,16 @@ def _fma(sums: Any, a: Any, b: Any, lanes: int) -> Any:
 FMA = Product(1, lambda elements, _groups: elements, _fma)
 
 
-def _words(elements: Any, groups: int) -> Any:
+def words(elements: Any, groups: int) -> Any:
+    """Return groups of 32 bits as words: a `Load`."""
     return T.reinterpret("int32" if groups == 1 else f"int32x{groups}", elements)
 
 
 def dot_by_words(ks: int, symbol: str, sums: str, source: str) -> Product:
     """Return a product of groups of 32 bits by a function of LLVM.
 
-    TVM turns vectors of bfloat16 into others before LLVM sees them: the function takes words.
+    The function takes words: TVM turns vectors of bfloat16 into others before LLVM sees them, and a
+    word is what a multiply-add by element takes from a vector of A.
 
     Parameters
     ----------
@@ -71,7 +88,54 @@ def dot_by_words(ks: int, symbol: str, sums: str, source: str) -> Product:
     def multiply_add(c: Any, a: Any, b: Any, lanes: int) -> Any:
         return T.call_pure_extern(sums, symbol, c, T.broadcast(a, lanes), b)
 
-    return Product(ks, _words, multiply_add, ((symbol, source),))
+    return Product(ks, words, multiply_add, ((symbol, source),), group_type="int32")
+
+
+def dot_of_bytes(intrinsic: str, lanes: int) -> Product:
+    """Return the product of four unsigned bytes of A by four signed ones of B, summed in 32 bits.
+
+    Parameters
+    ----------
+    intrinsic : str
+        LLVM's name of the instruction: (sums, bytes of A, bytes of B) on vectors of `lanes` sums.
+    """
+
+    def load(elements: Any, groups: int) -> Any:
+        return words(elements, 1) if groups == 1 else elements
+
+    def multiply_add(c: Any, a: Any, b: Any, _lanes: int) -> Any:
+        group = T.reinterpret(f"uint8x{4 * lanes}", T.broadcast(a, lanes))
+        return T.call_llvm_pure_intrin(f"int32x{lanes}", intrinsic, c, group, b)
+
+    return Product(4, load, multiply_add, folds_a=False, group_type="int32", intrinsic=intrinsic)
+
+
+def dot_of_pairs(multiply: str, lanes: int) -> Product:
+    """Return the product of two elements of A by two of B, 16 bits each, on x86.
+
+    Sums of two products are an instruction, their addition to the sums before another. That one is
+    assembly, since LLVM would turn the order of additions around, and keep products of several
+    steps of k in registers that the block needs.
+
+    Parameters
+    ----------
+    multiply : str
+        LLVM's name of the first one: (elements of A, elements of B) on vectors of 2 * `lanes`.
+    """
+    name = f"blislike_dot_of_pairs_{lanes}"
+    sums, elements = f"<{lanes} x i32>", f"<{2 * lanes} x i16>"
+    source = f"""
+declare {sums} @{multiply}({elements}, {elements})
+define linkonce_odr {sums} @{name}({sums} %c, {sums} %a, {sums} %b) alwaysinline nounwind {{
+  %x = bitcast {sums} %a to {elements}
+  %y = bitcast {sums} %b to {elements}
+  %p = call {sums} @{multiply}({elements} %x, {elements} %y)
+  %r = call {sums} asm "vpaddd $2, $1, $0", "=v,v,v"({sums} %c, {sums} %p) memory(none)
+  ret {sums} %r
+}}
+"""
+    product = dot_by_words(2, name, f"int32x{lanes}", source)
+    return replace(product, instructions=2, folds_a=False)
 
 
 # --- packing ---------------------------------------------------------------------------------

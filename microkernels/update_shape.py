@@ -11,7 +11,8 @@ address:
 
     panel    A[k, i]                          packed micro-panel of BLIS (GEMM paper, figure 3)
     rows     A[ih * sh, iw * sw, k]           pixels of an NCHWc image, or rows of a matrix (mh = 1)
-    window   A[ih * sh, iw * sw + k * dw]     overlapping windows of an NCHW image row (first layer)
+    window   A[ih * sh, iw * sw + k * dw]     overlapping windows of an image row: of NCHW (first
+                                              layer), or of all channels, in groups of k (dw = 1)
 
 The rows of the block are mh x mw (mr = mh * mw), so that narrow images fill a whole block too.
 """
@@ -41,9 +42,6 @@ class UpdateShape:
     in_memory : bool
         C lies in memory rather than in a register buffer: the call sums in registers and adds
         the sums to C at its end (LLVM would load and store C at every step of k).
-    sums : str
-        Data type of C where it lies in memory; "" for that of the kernel. fp16 blocks, summed in
-        fp16 registers, are widened when they are added to C in fp32.
     ks : int
         Elements of k in a step, those of the kernel.
     in_order : bool
@@ -60,7 +58,6 @@ class UpdateShape:
     sw: int = 1
     dw: int = 1
     in_memory: bool = False
-    sums: str = ""
     ks: int = 1
     in_order: bool = False
 
@@ -72,7 +69,7 @@ class UpdateShape:
         rows = (self.mh - 1) * self.sh + 1
         cols = (self.mw - 1) * self.sw + 1
         if self.view == "window":
-            return (rows, cols + (self.steps - 1) * self.dw)
+            return (rows, cols + (self.steps * self.ks - 1) * self.dw)
         depth = self.steps * self.ks
         return (rows, cols) if depth == 1 else (rows, cols, depth)
 
@@ -81,6 +78,6 @@ class UpdateShape:
         if self.view == "panel":
             return (k, (ih * self.mw + iw) * self.ks + s)
         if self.view == "window":
-            return (ih * self.sh, iw * self.sw + k * self.dw)
+            return (ih * self.sh, iw * self.sw + (k * self.ks + s) * self.dw)
         at = (ih * self.sh, iw * self.sw)
         return at if self.steps * self.ks == 1 else (*at, k * self.ks + s)

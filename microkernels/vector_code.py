@@ -11,8 +11,10 @@ from tvm.script.ir_builder import tirx as T
 
 from tvm_blislike.microkernels.kernel import vector_loads
 from tvm_blislike.microkernels.operands import Operand, Update
+from tvm_blislike.microkernels.tile_loops import tile_rows
 from tvm_blislike.microkernels.update_shape import UpdateShape
-from tvm_blislike.model.directives import KLoopCall, Named
+from tvm_blislike.model.directives import KLoopCall, TileCall
+from tvm_blislike.model.loop_names import Named
 
 
 def vector_code(update: Update) -> None:
@@ -22,14 +24,12 @@ def vector_code(update: Update) -> None:
         _k_loop(update)
         return
     sums = Operand.local((shape.mh, shape.mw, kernel.nr), kernel.types.acc)
-    zero = T.broadcast(tirx.const(0.0, kernel.types.acc), kernel.lanes)
+    zero = T.broadcast(tirx.const(0, kernel.types.acc), kernel.lanes)
     for at in _block(update):
         T.buffer_store(sums.buffer, zero, sums.at(*at))
     _k_loop(replace(update, c=sums))
     for at in _block(update):
         block = sums.buffer[sums.at(*at)]
-        if shape.sums:
-            block = tirx.Cast(f"{shape.sums}x{kernel.lanes}", block)
         T.buffer_store(c.buffer, c.buffer[c.at(*at)] + block, c.at(*at))
 
 
@@ -54,17 +54,33 @@ def _block(update: Update) -> Iterator[tuple[Any, Any, Any]]:
 def _k_loop(update: Update) -> None:
     """The loop over k, in both its forms where there are two."""
     kernel, shape, a, b, c = update.kernel, update.shape, update.a, update.b, update.c
+    if kernel.tiles is not None:
+        _tile_loop(update)
+        return
     if not _is_function(update):
         _plain_k_loop(update)
         return
-    is_panel = shape.view == "panel"
-    a_strides = (1, kernel.mr) if is_panel else (a.stride(-2) * shape.sw, 1)
+    is_panel, ks = shape.view == "panel", kernel.ks
+    a_strides = (ks, kernel.mr * ks) if is_panel else (a.stride(-2) * shape.sw, ks)
     whole = KLoopCall(kernel.mr, kernel.nr, kernel.lanes, int(shape.in_order))
     with T.serial(0, 1, annotations=whole.note()):
         rows = [T.address_of(c.buffer[c.at(0, row, 0)]) for row in range(kernel.mr)]
-        strides = [tirx.Cast("int64", stride) for stride in (*a_strides, kernel.nr)]
+        strides = [tirx.Cast("int64", stride) for stride in (*a_strides, kernel.nr * ks)]
         operands = (a.address(), *strides[:2], b.address(), strides[2])
         T.evaluate(T.call_extern("void", kernel.loop.name, *operands, T.int64(shape.steps), *rows))
+        _plain_k_loop(update)
+
+
+def _tile_loop(update: Update) -> None:
+    """The call of a `TileLoop` beside the plain loops, which show where it is cut."""
+    kernel, shape, a, b, c = update.kernel, update.shape, update.a, update.b, update.c
+    line = a.stride(-3 if shape.view == "rows" else -2) * shape.sh if shape.mh > 1 else 0
+    row = shape.sw * (1 if shape.view == "window" else a.stride(-2))
+    strides = [tirx.Cast("int64", x * kernel.types.a_bytes) for x in (line, row)]
+    whole = TileCall(kernel.nr, kernel.lanes, tile_rows(kernel.mr, shape.mh), shape.steps)
+    with T.serial(0, 1, annotations=whole.note()):
+        operands = (a.address(), *strides, b.address(), c.address())
+        T.evaluate(T.call_extern("void", kernel.tiles.name, *operands))
         _plain_k_loop(update)
 
 
@@ -125,10 +141,10 @@ def _by_element(update: Update, k0: Any, count: int, annotations: dict[str, str]
 def _by_panel_vectors(update: Update, k0: Any, count: int) -> None:
     """NEON: A passes through registers as vectors of a panel's rows, and multiplies by element."""
     kernel, a, mw = update.kernel, update.a, update.shape.mw
-    column = T.alloc_buffer((count, kernel.mr), kernel.types.a)
+    column = T.alloc_buffer((count, kernel.mr), kernel.group_type)
     for ki in range(count):
         for start, width in vector_loads(kernel.mr, kernel.operand_lanes):
-            _load(column, ki, start, width, lambda s, k=ki: a.buffer[a.at(k0 + k, s)])
+            _load(update, column, ki, start, width, lambda s, k=ki: a.at(k0 + k, s))
         for ih, iw in _rows(update.shape):
             _row_update(update, k0 + ki, ih, iw, column[ki, ih * mw + iw])
 
@@ -136,22 +152,30 @@ def _by_panel_vectors(update: Update, k0: Any, count: int) -> None:
 def _by_row_vectors(update: Update, k0: Any, count: int) -> None:
     """NEON: one vector of k steps per row of the block; unit stride in k makes it a plain load."""
     kernel, shape, a = update.kernel, update.shape, update.a
-    values = T.alloc_buffer((kernel.mr, count), kernel.types.a)
+    values = T.alloc_buffer((kernel.mr, count), kernel.group_type)
     for ih, iw in _rows(shape):
 
         def steps(s: Any, ih: Any = ih, iw: Any = iw) -> Any:
-            return a.buffer[a.at(*shape.a_index(ih, iw, k0 + s))]
+            return a.at(*shape.a_index(ih, iw, k0, s))
 
         for start, width in vector_loads(count, kernel.operand_lanes):
-            _load(values, ih * shape.mw + iw, start, width, steps)
+            _load(update, values, ih * shape.mw + iw, start, width, steps)
     with T.unroll(0, count) as ki:
         for ih, iw in _rows(shape):
             _row_update(update, k0 + ki, ih, iw, values[ih * shape.mw + iw, ki])
 
 
-def _load(local: Any, row: Any, start: int, width: int, value: Callable[[Any], Any]) -> None:
-    span = T.ramp(start, 1, width) if width > 1 else start
-    T.buffer_store(local, value(span), [row, span])
+def _load(
+    update: Update, local: Any, row: Any, start: int, width: int, at: Callable[[Any], list[Any]]
+) -> None:
+    """Load groups of A from the `start`th on, which lie side by side, into a row of `local`."""
+    product = update.kernel.product
+    elements = update.a.buffer[at(_span(product.ks * start, product.ks * width))]
+    T.buffer_store(local, product.load(elements, width), [row, _span(start, width)])
+
+
+def _span(start: int, width: int) -> Any:
+    return T.ramp(start, 1, width) if width > 1 else start
 
 
 def _row_update(update: Update, k: Any, ih: Any, iw: Any, value: Any) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 from tvm import s_tir, te, tirx
 
 from tvm_blislike.microkernels import Microkernel, UpdateShape, update_intrin
-from tvm_blislike.model.directives import Named, Vector
+from tvm_blislike.model.directives import Vector
+from tvm_blislike.model.loop_names import Named
 from tvm_blislike.model.marks import LEFT, RIGHT, STAGE
 
 
@@ -114,6 +115,32 @@ def padded(
         y, x = index[spatial] - top, index[spatial + 1] - left
         inside = tirx.all(y >= 0, y < h, x >= 0, x < w)
         pixel = data[(*index[:spatial], y, x, *index[spatial + 2 :])]
+        return tirx.if_then_else(inside, pixel, tirx.const(0, str(data.dtype)))
+
+    return te.compute(shape, value, name="pad", attrs=attrs)
+
+
+def rows_padded(
+    data: te.Tensor, padding: tuple[int, int, int, int], shape: tuple[int, int, int]
+) -> te.Tensor:
+    """Return a zero-padded copy of an image batch whose rows have one axis for pixels and channels.
+
+    Parameters
+    ----------
+    data : te.Tensor
+        NHWC.
+    padding : tuple of int
+        (top, left, bottom, right).
+    shape : tuple of int
+        (n, rows, elements of a row) of the result.
+    """
+    h, w, c = (int(extent) for extent in data.shape[1:])
+    top, first = padding[0], padding[1] * c
+    attrs = {**stage("pad"), LEFT: first, RIGHT: max(0, shape[2] - first - w * c)}
+
+    def value(n: Any, y: Any, e: Any) -> Any:
+        inside = tirx.all(y >= top, y < top + h, e >= first, e < first + w * c)
+        pixel = data[n, y - top, (e - first) // c, (e - first) % c]
         return tirx.if_then_else(inside, pixel, tirx.const(0, str(data.dtype)))
 
     return te.compute(shape, value, name="pad", attrs=attrs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +15,10 @@ if importlib.util.find_spec("tvm_blislike.schedules") is None:
         "this checkout is not installed: run `python dev.py test`, or `pip install -e .[test]` "
         "before; to test an installed wheel, run `pytest` instead of `python -m pytest`"
     )
+
+# What is tested does not depend on how fast this machine is at the moment. Test modules ask for the
+# core while they are collected, so no fixture would come in time.
+os.environ["TVM_BLISLIKE_PROBE"] = "0"
 
 
 @pytest.fixture(autouse=True, scope="session")

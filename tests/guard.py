@@ -13,10 +13,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class GuardedArrays:
-    """Makes float32 arrays whose neighbouring pages raise SIGSEGV on any access.
+    """Makes arrays whose neighbouring pages raise SIGSEGV on any access.
 
     TVM wants data pointers aligned to 64 bytes, so an array at the end of its pages may leave up
-    to 60 bytes behind it: these hold a pattern that `check` looks at.
+    to 63 bytes behind it: these hold a pattern that `check` looks at.
     """
 
     _PATTERN = 0x5A
@@ -24,9 +24,9 @@ class GuardedArrays:
     def __init__(self) -> None:
         self._maps: list[tuple[mmap.mmap, np.ndarray]] = []
 
-    def at_end(self, shape: tuple[int, ...]) -> np.ndarray:
+    def at_end(self, shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
         """Return an array whose last byte is as close to the forbidden page as alignment allows."""
-        size = int(np.prod(shape)) * 4
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         pages = -(-size // _PAGE)
         memory, base = self._map(pages)
         offset = (pages * _PAGE - size) // 64 * 64
@@ -34,17 +34,17 @@ class GuardedArrays:
         whole[:] = self._PATTERN
         self._maps.append((memory, whole[offset + size :]))
         del base
-        return whole[offset : offset + size].view(np.float32).reshape(shape)
+        return whole[offset : offset + size].view(dtype).reshape(shape)
 
-    def at_start(self, shape: tuple[int, ...]) -> np.ndarray:
+    def at_start(self, shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
         """Return an array that begins right behind a forbidden page."""
-        size = int(np.prod(shape)) * 4
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         pages = -(-size // _PAGE)
         memory, _ = self._map(pages)
         whole = np.frombuffer(memory, np.uint8, pages * _PAGE, _PAGE)
         whole[:] = self._PATTERN
         self._maps.append((memory, whole[size:]))
-        return whole[:size].view(np.float32).reshape(shape)
+        return whole[:size].view(dtype).reshape(shape)
 
     def check(self) -> None:
         """Raise AssertionError when the bytes around an array were written to."""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tvm_blislike import meta_schedule
     from tvm_blislike.api import compile
     from tvm_blislike.choose.constraints import Constraints
-    from tvm_blislike.errors import BlislikeError
-    from tvm_blislike.hardware import Core, native_core
+    from tvm_blislike.errors import BlislikeError, BlislikeWarning
+    from tvm_blislike.hardware import Core
     from tvm_blislike.model.config import Config
     from tvm_blislike.model.registry import Implementation
     from tvm_blislike.model.tensor_spec import TensorSpec
@@ -34,6 +34,7 @@ __version__ = "0.3.0"
 # Imported on first use: this package must add next to nothing to the import time of TVM.
 _LAZY = {
     "BlislikeError": "tvm_blislike.errors",
+    "BlislikeWarning": "tvm_blislike.errors",
     "CompiledModel": "tvm_blislike.runtime.compiled",
     "Constraints": "tvm_blislike.choose.constraints",
     "Config": "tvm_blislike.model.config",
@@ -46,13 +47,14 @@ _LAZY = {
     "Workload": "tvm_blislike.model.workload",
     "compile": "tvm_blislike.api",
     "meta_schedule": "tvm_blislike.meta_schedule",
-    "native_core": "tvm_blislike.hardware",
+    "native_core": "tvm_blislike.probe.native",
     "register_implementation": "tvm_blislike.schedules",
     "tune": "tvm_blislike.tuning.tune",
 }
 
 __all__ = [
     "BlislikeError",
+    "BlislikeWarning",
     "CompiledModel",
     "Config",
     "Constraints",

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tvm_blislike.errors import BlislikeError, TargetError, UnsupportedOperatorError, suggest
 from tvm_blislike.export.link import is_foreign
+from tvm_blislike.hardware.cpus import usable_cpus
 from tvm_blislike.onnx import frontend
 from tvm_blislike.onnx.unsupported import describe, why_unknown
 from tvm_blislike.runtime.compiled import CompiledModel
-from tvm_blislike.runtime.threads import available_cpus, default_threads, use_threads
+from tvm_blislike.runtime.threads import default_threads, use_threads
 
 if TYPE_CHECKING:
     import onnx
@@ -126,7 +127,7 @@ def built(
     """Return an ONNX model and what a compiler makes of its module; errors as of `compile`."""
     target, threads = strategy.core.target_config(strategy.threads), strategy.threads
     # Constants are folded by running kernels: start TVM's pool with all CPUs before that does.
-    use_threads(min(threads, len(available_cpus())) if is_foreign(target) else threads)
+    use_threads(min(threads, len(usable_cpus())) if is_foreign(target) else threads)
     loaded = frontend.load(model, shapes)
     try:
         return loaded, build(loaded.module, strategy)
@@ -194,14 +195,16 @@ def resolve_predictor(
 
 
 def resolve_core(target: str | os.PathLike[str] | Core) -> Core:
-    """Return the core that `target` means.
+    """Return the core that `target` means: its name, LLVM's of it, or a file.
 
     Raises
     ------
     TargetError
         When it is no known name and no valid TOML file.
     """
-    from tvm_blislike.hardware import Core, HardwareError, UnknownCoreError, names, native_core
+    from tvm_blislike.hardware import Core, HardwareError, UnknownCoreError, names
+    from tvm_blislike.hardware.recognition import cores_called
+    from tvm_blislike.probe.native import native_core
 
     if isinstance(target, Core):
         return target
@@ -212,7 +215,11 @@ def resolve_core(target: str | os.PathLike[str] | Core) -> Core:
             return Core.from_toml(target)
         return Core.named(str(target))
     except UnknownCoreError as error:
+        called = [core.name for core in cores_called(str(target))]
+        if len(called) == 1:
+            return Core.named(called[0])
         hint = suggest(str(target), ["native", *names()])
+        hint = f"it may be {' or '.join(called)}" if called else hint
         raise TargetError(f"unknown target {str(target)!r}", hint) from error
     except HardwareError as error:
         raise TargetError(f"target {error}") from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import warnings
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -88,6 +90,24 @@ class DisagreementError(BlislikeError):
 
     exit_code = 9
     summary = "bench: outputs of the engines disagree"
+
+
+class BlislikeWarning(UserWarning):
+    """Base of the warnings of this library that a user can mend."""
+
+
+class TargetWarning(BlislikeWarning):
+    """The target keeps kernels from what the processor can do, or may mean another one."""
+
+
+class WeightsWarning(BlislikeWarning):
+    """Weights are not constant, so each call packs them again."""
+
+
+@functools.cache
+def warn_once(category: type[BlislikeWarning], text: str) -> None:
+    """Warn, but not a second time in this process of the same."""
+    warnings.warn(text, category, stacklevel=3)
 
 
 def all_errors() -> list[type[BlislikeError]]:

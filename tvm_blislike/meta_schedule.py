@@ -38,7 +38,7 @@ from tvm_blislike.model.config import Config, KernelConfig
 from tvm_blislike.model.marks import CHOICE, DEFAULT, PLAIN
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.passes import tir_pipeline
-from tvm_blislike.passes.plain import product_of, sums_windows
+from tvm_blislike.passes.plain_products import product_of, sums_windows
 from tvm_blislike.passes.plan import read_note
 from tvm_blislike.passes.schedule import apply_template, note_in
 from tvm_blislike.pipeline import fused_kernels, strategy_for

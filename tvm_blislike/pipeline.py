@@ -11,18 +11,19 @@ from tvm.s_tir import meta_schedule as ms
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.offers import Predictor
 from tvm_blislike.choose.strategy import Override, Strategy
-from tvm_blislike.choose.targets import core_of
+from tvm_blislike.choose.targets import explain_target
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.hardware import Core
-from tvm_blislike.passes import tir_pipeline
+from tvm_blislike.passes import spills, tir_pipeline
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.concat import concat_in_place
-from tvm_blislike.passes.indices import NarrowIndices
-from tvm_blislike.passes.legalize import legalize
+from tvm_blislike.passes.legalize import NarrowIndices, legalize
 from tvm_blislike.passes.lower import lower
+from tvm_blislike.passes.parameters import warn_of_weights
 from tvm_blislike.passes.plan import Plan, plan_of
 from tvm_blislike.passes.reporting import report_of
 from tvm_blislike.passes.schedule import schedule
+from tvm_blislike.probe.native import core_of
 from tvm_blislike.records.book import RecordBook
 from tvm_blislike.tvm_seams.executables import calling
 from tvm_blislike.tvm_seams.pipelines import (
@@ -93,7 +94,9 @@ def strategy_for(
     """Return the strategy for a target; `core` and `threads` take the place of what it says."""
     count = threads or int(target.attrs.get("num-cores", 1))
     limits, book = constraints or Constraints(), records or RecordBook()
-    return Strategy(core or core_of(target), count, override, limits, book, predictor)
+    core = core or core_of(target)
+    explain_target(target, core)
+    return Strategy(core, count, override, limits, book, predictor)
 
 
 def scheduled_calls(
@@ -122,6 +125,7 @@ def fused_kernels(
     """Return a module of fused PrimFuncs, each with a note of its choice, and the plan of these."""
     mod = prepare(target, strategy.core)(mod)
     plan = plan_of(mod, strategy)
+    warn_of_weights(mod, plan)
     passes = [
         legalize(),
         NarrowIndices(),
@@ -145,7 +149,9 @@ def _tuned_by_meta_schedule() -> list[tvm.transform.Pass]:
 
 def prepare(target: tvm.target.Target, core: Core) -> tvm.transform.Pass:
     """Return the passes before any choice: what they leave are the workloads of a model."""
-    return tvm.transform.Sequential([*dispatch_passes(target), Canonicalize(core)])
+    return tvm.transform.Sequential(
+        [*dispatch_passes(target), Canonicalize(core), spills.known(core)]
+    )
 
 
 @compiler_lock()

@@ -11,9 +11,9 @@ from tvm_blislike.cost_models.conv2d_depthwise.geometry import (
     FMA_BYTES,
     DepthwiseGeometry,
 )
-from tvm_blislike.cost_models.data_types import missing, most_steps
+from tvm_blislike.cost_models.data_types import missing, most_steps, vector_dot
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.layouts import Layout
+from tvm_blislike.model.layouts import NHWC, Layout
 from tvm_blislike.model.workload import Conv2dWorkload, Workload
 
 # Configurations to offer, best first.
@@ -26,8 +26,11 @@ def applies(workload: Workload, core: Core) -> str:
         return f"{workload.kind} is not a convolution"
     if not workload.is_depthwise:
         return "not depthwise: more than one input channel per group"
-    if lacking := missing(workload, core):
+    # Bytes are widened where they are multiplied, or rows of the kernel are the groups of k.
+    if lacking := missing(workload, core, grouped=workload.types.is_integer_dot):
         return lacking
+    if workload.types.is_integer_dot and workload.co != workload.ci:
+        return "several results of a channel of bytes"
     kernel = f"{workload.kh}x{workload.kw}"
     if workload.kh * workload.kw > most_steps(workload.types):
         return f"kernel {kernel}: too long a sum in {workload.types.acc}"
@@ -55,6 +58,19 @@ def width(channels: int, lanes: int) -> int:
     return lanes if channels >= lanes else 1 << (channels.bit_length() - 1)
 
 
+def row_groups(workload: Conv2dWorkload, core: Core) -> tuple[int, ...]:
+    """Return the rows of the kernel that a multiply-add can take: of bytes in vectors several."""
+    kernel = vector_dot(core, workload.types) if workload.types.is_integer_dot else None
+    return (1, kernel.ks) if kernel and workload.co >= kernel.lanes else (1,)
+
+
+def layouts(workload: Conv2dWorkload, lanes: int) -> tuple[Layout, Layout]:
+    """Return the usual layouts of the images: bytes lie as products of groups of k want them."""
+    if workload.types.is_integer_dot:
+        return NHWC, NHWC
+    return Layout.preferred(workload.ci, 1, lanes), Layout.preferred(workload.co, 1, lanes)
+
+
 def relaid(
     workload: Conv2dWorkload, config: DepthwiseConfig, core: Core
 ) -> Iterator[DepthwiseConfig]:
@@ -68,18 +84,22 @@ def _candidates(
 ) -> Iterator[DepthwiseConfig]:
     """Tiles that fit into the registers, in the layouts that the channel counts allow."""
     lanes = core.lanes(workload.types.acc)
-    data_layout, out_layout = (Layout.preferred(c, 1, lanes) for c in (workload.ci, workload.co))
+    data_layout, out_layout = layouts(workload, lanes)
     orders = ("channels", "rows") if out_layout.block else ("rows",)
-    pixels = depthwise.accumulators(workload, core)
-    for tile_h in range(1, min(4, workload.oh) + 1):
-        for tile_w in range(1, min(pixels // tile_h, workload.ow, depthwise.widest(core)) + 1):
-            for order in orders:
-                yield config_type(
-                    mr=tile_h * tile_w,
-                    nr=width(workload.co, lanes),
-                    loop_order=order,
-                    data_layout=data_layout,
-                    out_layout=out_layout,
-                    tile_h=tile_h,
-                    tile_w=tile_w,
-                )
+    for ks in row_groups(workload, core):
+        pixels = depthwise.accumulators(workload, core, ks)
+        # Several groups of each of several rows are more columns than registers.
+        most_rows = 1 if ks > 1 and workload.kh > ks else 4
+        for tile_h in range(1, min(most_rows, workload.oh) + 1):
+            for tile_w in range(1, min(pixels // tile_h, workload.ow, depthwise.widest(core)) + 1):
+                for order in orders:
+                    yield config_type(
+                        mr=tile_h * tile_w,
+                        nr=width(workload.co, lanes),
+                        ks=ks,
+                        loop_order=order,
+                        data_layout=data_layout,
+                        out_layout=out_layout,
+                        tile_h=tile_h,
+                        tile_w=tile_w,
+                    )

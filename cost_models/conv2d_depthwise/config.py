@@ -15,7 +15,15 @@ class DepthwiseConfig(TiledConfig):
     ----------
     loop_order : str
         The outer loop: "rows" or "channels".
+    ks : int
+        Rows of the kernel that a multiply-add takes at once.
     """
 
     implementation: str = "conv2d_depthwise"
     loop_order: str = ""
+    ks: int = 1
+
+    @property
+    def kind(self) -> tuple[str | int, ...]:
+        """See `Config.kind`."""
+        return (*super().kind, self.ks)

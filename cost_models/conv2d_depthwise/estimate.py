@@ -3,18 +3,14 @@
 The paper (Zhang, Lo, Lu, "High Performance Depthwise and Pointwise Convolutions on Mobile
 Devices", AAAI 2020, section "High Performance DWConv and PWConv", equation 1) keeps a tile of
 outputs in registers over the whole kernel and judges it by its arithmetic intensity, FLOPs per
-byte between L1 and the registers. With 4-byte elements and vectors of `lanes` channels, for a
-tile of th x tw pixels:
-
-    FLOPs = 2 * th * tw * kh * kw * lanes
-    bytes = 4 * lanes * (filter + output stores + input loads)
-
-The paper loads one input vector per FMA and so gets an input term of th * tw * kh * kw. Here the
-FMAs are ordered by input pixel: every vector of the window is loaded once and meets all the
-outputs that it contributes to: (th - 1) * sh + (kh - 1) * dh + 1 rows, columns alike (fewer
-where strides or dilations leave gaps). The filter stays in registers from tile to tile.
-Operational intensity, FLOPs per byte between the caches, is what the loops outside the tile
-decide: an image row is fetched again by the next row of tiles unless L1 still holds it.
+byte between L1 and the registers: filter, output stores and input loads. It loads one input vector
+per FMA. Here the FMAs are ordered by input pixel: every vector of the window is loaded once and
+meets all the outputs that it contributes to: (th - 1) * sh + (kh - 1) * dh + 1 rows, columns alike
+(fewer where strides or dilations leave gaps). The filter stays in registers from tile to tile. So
+intensity by itself, which only grows with the tile, decides nothing: the same loads are counted as
+cycles (`loads_per_fma`) beside FMAs, latency, edges and traffic. Operational intensity, FLOPs per
+byte between the caches, is what the loops outside the tile decide: an image row is fetched again by
+the next row of tiles unless L1 still holds it.
 """
 
 from __future__ import annotations
@@ -23,44 +19,48 @@ import math
 
 from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import DepthwiseGeometry
+from tvm_blislike.cost_models.moving import BY_TURNS
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
     FMA_EFFICIENCY,
-    FORK_JOIN_CYCLES,
     LOAD_EFFICIENCY,
     bytes_per_cycle,
     finish,
+    fork_cycles,
     level_holding,
     placed,
     share_bytes,
 )
 from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels.products import groups
 from tvm_blislike.model.estimate import Estimate, Placed
 from tvm_blislike.model.workload import Conv2dWorkload
 
-# Vector operations per output beside the FMAs: bias and the two ends of a clip.
-EPILOGUE_OPS = 3.0
 # Registers that LLVM fills beside accumulators and filter: pixels loaded ahead, the epilogue's
 # constants. With fewer it spills (counted in its code for AVX-512, 2x7 clean and 2x8 not).
 SPARE_REGISTERS = 8
+# The same where columns are mixed: rows of them, the order of the bytes (counted for AVX-512 VNNI:
+# 1x14 clean and 2x8 not, of 5x5 kernels 1x8 clean and 1x10 not).
+SPARE_BESIDE_MIXED = 14
 # NEON, where every pixel takes a register: filter vectors that stay in registers beside a tile;
 # columns of a tile (1x7 and 1x10 spill).
 LOADED_FILTER_REGISTERS = 9
 LOADED_COLUMNS = 6
 # FMAs that one reload of a filter vector serves when it has no register (AVX2 and NEON code).
 FMAS_PER_RELOAD = 3.0
-# Images beyond L2 move at the pace of a copy, which is slower than the panels that stream into a
-# GEMM: of the level's rate, input plus output get this share (30 GB/s measured on Golden Cove).
-BEYOND_L2_SHARE = 0.45
 # Pixels at the stride of an NHWC image: their lines share sets, and each tile reads part of a line
 # run (Golden Cove: 25 to 50 % more time than blocks of channels, where there is a choice).
 STRIDE_LOSS = 0.3
+# Neighbouring tiles that an out-of-order core works on at a time.
+IN_FLIGHT = 2.0
 # Of memory traffic and arithmetic the smaller one is not hidden completely.
 OVERLAP_LOSS = 0.1
 
 
-def accumulators(workload: Conv2dWorkload, core: Core) -> int:
+def accumulators(workload: Conv2dWorkload, core: Core, ks: int = 1) -> int:
     """Return the largest tile, in pixels, whose code stays free of spills.
+
+    The filter takes a register for each column and group of ks rows.
 
     A filter that would leave less than a quarter of the registers does not get one for each of
     its vectors: half of the registers accumulate.
@@ -68,7 +68,10 @@ def accumulators(workload: Conv2dWorkload, core: Core) -> int:
     registers = core.vector_registers
     if not core.isa.memory_operand:
         return _loaded_accumulators(workload, core)
-    room = registers - workload.kh * workload.kw - SPARE_REGISTERS
+    filters = groups(workload.kh, ks) * workload.kw
+    if ks > 1:
+        return max(1, registers - filters - SPARE_BESIDE_MIXED)
+    room = registers - filters - SPARE_REGISTERS
     return room if room >= registers // 4 else registers // 2 - 1
 
 
@@ -105,6 +108,12 @@ def _positions(outputs: int, stride: int, kernel: int, dilation: int) -> int:
     return len({i * stride + r * dilation for i in range(outputs) for r in range(kernel)})
 
 
+def columns_mixed(workload: Conv2dWorkload, tile_h: int, tile_w: int, ks: int) -> int:
+    """Return the vectors of ks pixels of a column that a tile of outputs mixes in registers."""
+    columns = _positions(tile_w, workload.stride[1], workload.kw, workload.dilation[1])
+    return tile_h * groups(workload.kh, ks) * columns
+
+
 def loads_per_fma(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core) -> float:
     """Return vector loads over FMAs of one tile, the filter's share without a register included."""
     taps, outputs = workload.kh * workload.kw, tile_h * tile_w
@@ -122,13 +131,6 @@ def _loads_per_pixel(workload: Conv2dWorkload, lanes: int) -> int:
         return 1
     times = workload.co // workload.ci
     return 1 if times % lanes == 0 or lanes % times == 0 else 2 * lanes
-
-
-def arithmetic_intensity(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core) -> float:
-    """Return FLOPs per byte between L1 and the registers, fp32 (equation 1 of the paper)."""
-    fmas = tile_h * tile_w * workload.kh * workload.kw
-    moved = loads_per_fma(workload, tile_h, tile_w, core) * fmas + tile_h * tile_w
-    return 2 * fmas / (4 * moved)
 
 
 def workspace_bytes(workload: Conv2dWorkload, config: DepthwiseConfig, threads: int) -> int:
@@ -156,7 +158,7 @@ def estimate(
         cycles["strides"] = STRIDE_LOSS * max(busy, moving)
     copied = workspace_bytes(workload, config, threads)
     cycles["packing"] = 2 * copied * share / bytes_per_cycle(core, 2)
-    cycles["fork"] = FORK_JOIN_CYCLES if threads > 1 else 0.0
+    cycles["fork"] = fork_cycles(core) if threads > 1 else 0.0
     return finish(core, threads, workload, cycles, footprint)
 
 
@@ -166,10 +168,10 @@ def _tile_cycles(
     """Cycles of the tiles of `vectors` vectors of channels, by what they go to."""
     pixels = workload.oh * workload.ow
     taps = workload.kh * workload.kw * _sums(workload)
-    fma = taps / (core.fma_per_cycle * FMA_EFFICIENCY)
-    whole = _vector_cycles(workload, config.tile_h, config.tile_w, core)
+    fma = taps / config.ks / (core.fma_per_cycle * FMA_EFFICIENCY)
+    whole = _vector_cycles(workload, config.tile_h, config.tile_w, config.ks, core)
     exact = sum(
-        count * rows * columns * _vector_cycles(workload, rows, columns, core)
+        count * rows * columns * _vector_cycles(workload, rows, columns, config.ks, core)
         for rows, columns, count in tile_sizes(workload, config)
     )
     tiles = sum(count for _, _, count in tile_sizes(workload, config))
@@ -177,23 +179,40 @@ def _tile_cycles(
         "fma": vectors * pixels * fma,
         "loads": vectors * max(0.0, min(exact, pixels * whole) - pixels * fma),
         "edges": vectors * max(0.0, exact - pixels * whole),
-        "epilogue": vectors * (pixels * EPILOGUE_OPS / core.fma_per_cycle + tiles * CALL_CYCLES),
+        "epilogue": vectors * tiles * CALL_CYCLES / (1.0 if core.in_order else IN_FLIGHT),
     }
 
 
-def _vector_cycles(workload: Conv2dWorkload, rows: int, columns: int, core: Core) -> float:
+def _grouped_cycles(
+    workload: Conv2dWorkload, rows: int, columns: int, ks: int, core: Core
+) -> float:
+    """Cycles for one vector of outputs in a tile whose multiply-adds take ks rows of the kernel."""
+    dots = groups(workload.kh, ks) * workload.kw
+    mixed = columns_mixed(workload, rows, columns, ks) / (rows * columns)
+    # A vector of ks loaded rows takes ks - 1 to join them and one to mix.
+    busy = (dots + ks * mixed) / (core.fma_per_cycle * FMA_EFFICIENCY)
+    loads = ks * mixed / (core.loads_per_cycle * LOAD_EFFICIENCY)
+    return max(busy, loads, dots * core.fma_latency / (IN_FLIGHT * rows * columns))
+
+
+def _vector_cycles(workload: Conv2dWorkload, rows: int, columns: int, ks: int, core: Core) -> float:
     """Cycles for one vector of outputs in a tile: FMAs to start, loads, or latency."""
+    if ks > 1:
+        return _grouped_cycles(workload, rows, columns, ks, core)
     taps = workload.kh * workload.kw * _sums(workload)
     permutations = 0.0
     if _sums(workload) > 1:
         # One for each pixel and channel of the group, on a port that FMAs use as well.
         pixels = window_loads(workload, rows, columns) / (rows * columns)
         permutations = _sums(workload) * pixels
-    fma = (taps + permutations) / (core.fma_per_cycle * FMA_EFFICIENCY)
+    products = float(taps)
+    if not workload.types.is_uniform:
+        # A product and a sum each, and a pixel is widened where it is loaded.
+        products = 2 * taps + window_loads(workload, rows, columns) / (rows * columns)
+    fma = (products + permutations) / (core.fma_per_cycle * FMA_EFFICIENCY)
     loads = taps * loads_per_fma(workload, rows, columns, core)
     loads /= core.loads_per_cycle * LOAD_EFFICIENCY
-    # Out of order, two neighbouring tiles are in flight.
-    latency = taps * core.fma_latency / (2 * rows * columns)
+    latency = taps * core.fma_latency / (IN_FLIGHT * rows * columns)
     return max(fma, loads, latency)
 
 
@@ -241,13 +260,12 @@ def _traffic(
     kept = window <= 0.75 * share_bytes(core, 1, threads)
     # A thread keeps its own part of both images from one layer to the next.
     level = level_holding(core, (image_in + image_out) // threads, threads)
-    if level in (1, 2):
-        # A line of output is read before it is written.
-        cycles = (image_in + 2 * image_out) / bytes_per_cycle(core, 2)
-    else:
-        cycles = (image_in + image_out) / (bytes_per_cycle(core, level) * BEYOND_L2_SHARE)
+    near = level in (1, 2)
+    rate = bytes_per_cycle(core, 2) if near else BY_TURNS * bytes_per_cycle(core, level)
+    # A line of output is read before it is written.
+    cycles = (image_in + 2 * image_out) / rate
     cycles += 0.0 if kept else again * image_in / bytes_per_cycle(core, 2)
     foreign = _foreign_bytes(config, core, threads, image_in)
-    cycles += foreign / (bytes_per_cycle(core, 3) * BEYOND_L2_SHARE)
+    cycles += foreign / (bytes_per_cycle(core, 3) * BY_TURNS)
     sizes = (("input rows", window), ("input", image_in), ("output", image_out))
     return cycles, tuple(placed(core, name, size, threads) for name, size in sizes)

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from tvm_blislike.cost_models.conv_geometry import ConvGeometry
+from tvm_blislike.microkernels.products import groups
 
 # Machine code of one function: beyond this, borders are not split off.
 CODE_BYTES = 60_000
@@ -39,7 +40,13 @@ class DepthwiseGeometry(ConvGeometry):
     def packed_shape(self) -> tuple[int, ...]:
         """Shape of the packed weights."""
         sums = (self.ci_group,) if self.ci_group > 1 else ()
-        return (self.vectors, *sums, self.workload.kh, self.workload.kw, self.config.nr)
+        lanes = self.config.nr * self.config.ks
+        return (self.vectors, *sums, self.row_groups, self.workload.kw, lanes)
+
+    @property
+    def row_groups(self) -> int:
+        """Groups of ks rows of the kernel, the last one perhaps filled up with zeros."""
+        return groups(self.workload.kh, self.config.ks)
 
     def borders(self, axis: int) -> list[int]:
         """Return how many first and last tiles of rows (0) or columns (1) touch padding."""
@@ -75,5 +82,5 @@ class DepthwiseGeometry(ConvGeometry):
     @property
     def tile_bytes(self) -> int:
         """Approximate machine code of one tile."""
-        taps = self.workload.kh * self.workload.kw * self.ci_group
+        taps = self.row_groups * self.workload.kw * self.ci_group
         return self.config.tile_h * self.config.tile_w * (taps * FMA_BYTES + OUTPUT_BYTES)

@@ -6,7 +6,7 @@ no cache blocking, nothing to prefetch, and threads divide what the outer loop c
 
 from __future__ import annotations
 
-from tvm_blislike.cost_models.conv2d_depthwise.candidates import width
+from tvm_blislike.cost_models.conv2d_depthwise.candidates import layouts, row_groups, width
 from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import CODE_BYTES, DepthwiseGeometry
 from tvm_blislike.hardware import Core
@@ -32,9 +32,10 @@ def space(
         Whether it computes on NHWC images where blocks are possible.
     """
     w, lanes = workload, core.lanes(workload.types.acc)
-    usual = Layout.preferred(w.ci, 1, lanes), Layout.preferred(w.co, 1, lanes)
+    usual = layouts(w, lanes)
+    by_row = row_groups(w, core)
     in_blocks = all(layout.block for layout in usual)
-    layouts = [usual, ("NHWC", "NHWC")] if relaid and in_blocks else [usual]
+    offered = [usual, ("NHWC", "NHWC")] if relaid and in_blocks else [usual]
 
     def tiles(c: DepthwiseConfig) -> list[Value]:
         most = core.vector_registers - 1
@@ -55,7 +56,8 @@ def space(
     return Space(
         config_type(nr=width(w.co, lanes)),
         (
-            Axis("layouts", ("data_layout", "out_layout"), lambda _: layouts),
+            Axis("layouts", ("data_layout", "out_layout"), lambda _: offered),
+            *([single("ks", lambda _: by_row)] if len(by_row) > 1 else []),
             Axis("tile", ("mr", "tile_h", "tile_w"), tiles),
             single("loop_order", orders),
         ),

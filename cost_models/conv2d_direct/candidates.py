@@ -5,39 +5,37 @@ Blocks that a micro-kernel computes without spills, and slabs of their rows in b
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Iterator
 
+from tvm_blislike.cost_models.cache_room import room_bytes
 from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
-from tvm_blislike.cost_models.data_types import missing
+from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
+from tvm_blislike.cost_models.conv2d_direct.nests import fits_window, nest_of, unroll
+from tvm_blislike.cost_models.conv2d_direct.operands import slab_bytes
+from tvm_blislike.cost_models.data_types import may_copy, missing
+from tvm_blislike.cost_models.roofline import share_bytes
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
+from tvm_blislike.microkernels.spills import keeps_registers
 from tvm_blislike.model.layouts import Layout
+from tvm_blislike.model.space import divisors
 from tvm_blislike.model.workload import Conv2dWorkload
 
 # First layers of fewer channels than this read NCHW directly, k running along a kernel row.
 MIN_BLOCKED_CHANNELS = 8
-# LLVM IR instructions up to which LLVM 22 unrolls a loop (a kernel row) of its own accord.
-_MOST_UNROLLED = 480
-# NEON blocks whose elements of A are loaded as vectors, and that LLVM 22 spills or moves all the
-# same once it has unrolled a kernel row around the micro-kernel.
-_SPILLED_IN_NESTS = {
-    *("neon_f32_8x8", "neon_f32_13x4", "neon_f32_14x4"),
-    *("neon_f16_9x16", "neon_f16_6x24", "neon_f16_4x32", "neon_f16_5x32"),
-}
-# The same on cores that issue in order, where LLVM loads early: registers of blocks and operands
-# (9x8 of 29: 16 to 55 stack accesses for 216 multiply-adds).
-_MOST_REGISTERS_IN_ORDER = 28
-# Block rows of a slab that are tried where they divide the image.
-_SLAB_ROWS = (1, 2, 4, 7, 8, 14, 16, 28)
 
 
-def layouts(workload: Conv2dWorkload, lanes: int) -> tuple[str, str]:
+def layouts(workload: Conv2dWorkload, lanes: int, ks: int = 1) -> tuple[str, str]:
     """Return the layouts of the input and output images.
 
-    Both are blocked or both NHWC when there are groups: a block may not straddle two groups.
+    Both are blocked or both NHWC when there are groups: a block may not straddle two groups. Groups
+    of k are channels side by side.
     """
+    if ks > 1:
+        return "NHWC", "NHWC"
     w = workload
     out = Layout.preferred(w.co, w.groups, lanes)
     # A single channel has no other channel to run along, whatever the kernel.
@@ -51,7 +49,7 @@ def layouts(workload: Conv2dWorkload, lanes: int) -> tuple[str, str]:
 
 def applies(workload: Conv2dWorkload, core: Core) -> str:
     """Return "" for what micro-kernels can compute, else the reason why not."""
-    if lacking := missing(workload, core):
+    if lacking := missing(workload, core, grouped=may_copy(workload.types)):
         return lacking
     if workload.is_depthwise:
         return "one input channel per group: a micro-kernel would use one lane"
@@ -62,28 +60,30 @@ def applies(workload: Conv2dWorkload, core: Core) -> str:
 
 def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[DirectConfig]:
     """Yield the configurations worth estimating."""
-    data_layout, out_layout = layouts(workload, core.lanes(workload.types.acc))
+    across = workload.groups == 1 and workload.dilation[1] == 1
     for kernel in kernels_for(core, workload.types):
+        step = workload.stride[1] * workload.ci if across and kernel.ks > 1 else 0
+        data_layout, out_layout = layouts(workload, kernel.lanes, kernel.ks)
         if not suits_channels(kernel, workload, out_layout):
             continue
-        if data_layout != "NCHW" and not _keeps_registers(kernel, core):
-            continue
         for tile_h, tile_w in _tiles(kernel.mr, workload):
-            if data_layout == "NCHW" and _spills(kernel, workload, tile_h, tile_w, core):
+            if not kernel.takes(tile_h):
                 continue
-            for order, oh_block in _slabs(workload, tile_h, threads):
-                yield DirectConfig(
-                    mr=kernel.mr,
-                    nr=kernel.nr,
-                    unroll=_unroll(data_layout),
-                    loop_order=order,
-                    data_layout=data_layout,
-                    out_layout=out_layout,
-                    tile_h=tile_h,
-                    tile_w=tile_w,
-                    oh_block=oh_block,
-                    prefetch=1,
-                )
+            block = DirectConfig(
+                mr=kernel.mr,
+                nr=kernel.nr,
+                ks=kernel.ks,
+                unroll=unroll(data_layout, step, kernel.ks),
+                data_layout=data_layout,
+                out_layout=out_layout,
+                tile_h=tile_h,
+                tile_w=tile_w,
+                prefetch=int(kernel.ks == 1),
+            )
+            if not _keeps_registers(kernel, workload, block, core):
+                continue
+            for order, oh_block in _slabs(workload, block, core, threads):
+                yield block.with_fields(loop_order=order, oh_block=oh_block)
 
 
 def relaid(workload: Conv2dWorkload, config: DirectConfig, core: Core) -> Iterator[DirectConfig]:
@@ -109,17 +109,16 @@ def suits_channels(kernel: Microkernel, workload: Conv2dWorkload, out_layout: st
     return workload.groups == 1 or kernel.nr == wanted or channels % kernel.nr == 0
 
 
-def _keeps_registers(kernel: Microkernel, core: Core) -> bool:
-    """Whether a NEON micro-kernel stays free of spills inside the loops of the convolution.
-
-    Those do that load A as vectors: where elements are loaded one by one, LLVM takes four steps of
-    k together, which leaves no register for them (8x12: 20 stack accesses).
-    """
-    if not kernel.isa.lane_operand:
+def _keeps_registers(
+    kernel: Microkernel, workload: Conv2dWorkload, block: DirectConfig, core: Core
+) -> bool:
+    """Whether a block stays in registers inside the loops of the convolution."""
+    windows = block.data_layout == "NCHW"
+    if windows and fits_window(kernel, workload, block.tile_h, block.tile_w, core):
         return True
-    if core.in_order and kernel.registers_in_place > _MOST_REGISTERS_IN_ORDER:
-        return False
-    return kernel.loads_a_vectors and kernel.name not in _SPILLED_IN_NESTS
+    # Windows that nobody has compiled have no such room.
+    otherwise = False if windows else None
+    return keeps_registers(core, kernel, nest_of(workload, block, core), otherwise)
 
 
 def _tiles(mr: int, workload: Conv2dWorkload) -> Iterator[tuple[int, int]]:
@@ -130,53 +129,58 @@ def _tiles(mr: int, workload: Conv2dWorkload) -> Iterator[tuple[int, int]]:
             yield tile_h, tile_w
 
 
-def _spills(
-    kernel: Microkernel, workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core
-) -> bool:
-    """Whether a kernel row of an NCHW image needs more registers than there are.
-
-    LLVM unrolls a short k loop itself and keeps each pixel that several steps read in a register
-    from the first to the last of them. 14x32 blocks of a 3x3 kernel spill half of their pixels:
-    80 GFLOPS where 7x32 blocks reach 160 (Golden Cove). For cores that issue in order it unrolls
-    longer loops too and loads the pixels of a step early: 19x4 blocks of a 7x7 kernel have 65
-    stack accesses for 76 multiply-adds.
-    """
-    rows = tile_h * tile_w
-    instructions = workload.kw * (2 * rows * kernel.vectors + 2 * rows + kernel.vectors)
-    if instructions > _MOST_UNROLLED and not core.in_order:
-        return False
-    early = rows if core.in_order else 0
-    kept = tile_h * _pixels_kept(workload, tile_w)
-    return rows * kernel.vectors + kept + early + kernel.vectors + 1 > core.vector_registers
-
-
-def _pixels_kept(workload: Conv2dWorkload, tile_w: int) -> int:
-    """Most pixels of an image row that steps both before and after some point of a window read."""
-    stride, dilation = workload.stride[1], workload.dilation[1]
-    reads = [{i * stride + k * dilation for i in range(tile_w)} for k in range(workload.kw)]
-    before = [set().union(*reads[:k]) for k in range(1, workload.kw)]
-    after = [set().union(*reads[k:]) for k in range(1, workload.kw)]
-    return max((len(b & a) for b, a in zip(before, after, strict=True)), default=0)
-
-
-def _slabs(workload: Conv2dWorkload, tile_h: int, threads: int) -> Iterator[tuple[str, int]]:
+def _slabs(
+    workload: Conv2dWorkload, block: DirectConfig, core: Core, threads: int
+) -> Iterator[tuple[str, int]]:
     """Loop orders with the block rows of one slab."""
-    tiles_h = math.ceil(workload.oh / tile_h)
+    tiles_h = math.ceil(workload.oh / block.tile_h)
     yield "channels", tiles_h
-    if workload.oh % tile_h:
+    if workload.oh % block.tile_h:
         # A cut last row of blocks must be a slab of its own, or the only slab.
         heights = {1, tiles_h}
     else:
-        heights = {rows for rows in _SLAB_ROWS if rows < tiles_h and tiles_h % rows == 0}
-        heights |= {math.ceil(tiles_h / threads), tiles_h}
+        most = slab_rows(workload, block, core, threads)
+        equal = divisors(tiles_h)
+        # Around the model's, and around what L1 holds, where padding costs least.
+        heights = {1, math.ceil(tiles_h / threads), tiles_h}
+        for wanted in most:
+            heights |= {*sorted(equal, key=lambda rows: abs(math.log(rows / wanted)))[:4]}
         if not any(1 < rows < tiles_h for rows in heights):
-            heights |= {rows for rows in _SLAB_ROWS if rows < tiles_h}
+            heights |= {math.ceil(tiles_h / parts) for parts in (2, 4)}
     for rows in sorted(heights):
         yield "rows", rows
 
 
-def _unroll(data_layout: str) -> int:
-    """K steps per iteration of the emitted loop."""
-    # Unrolled windows overlap: LLVM keeps what two steps share in registers and spills (0.41 of
-    # the peak instead of 0.85 for the first layer of ResNet with 14x32 blocks).
-    return 1 if data_layout == "NCHW" else 4
+def slab_rows(
+    workload: Conv2dWorkload, block: DirectConfig, core: Core, threads: int
+) -> tuple[int, int]:
+    """Return the most rows of blocks whose input L2 holds, and L1.
+
+    L2 holds a slab as it holds Ac in `cache_blocking`; a panel of weights has the part of Br: one
+    is in use, the next on its way.
+    """
+    tiled = DirectGeometry(workload, block)
+    panel = tiled.k_groups * block.ks * block.nr * workload.types.b_bytes
+
+    def size(rows: int) -> int:
+        slab = block.with_fields(loop_order="rows", oh_block=rows)
+        return slab_bytes(DirectGeometry(workload, slab))
+
+    rows = range(1, tiled.tiles_h + 1)
+    rooms = room_bytes(core, 2 * panel, threads), share_bytes(core, 1, threads)
+    in_l2, in_l1 = (max(1, bisect.bisect_right(rows, room, key=size)) for room in rooms)
+    return in_l2, in_l1
+
+
+def derivation(
+    workload: Conv2dWorkload, config: DirectConfig, core: Core, threads: int
+) -> tuple[str, ...]:
+    """Say how many rows of blocks L2 and L1 hold beside the panels of weights."""
+    if config.loop_order != "rows":
+        return ()
+    in_l2, in_l1 = slab_rows(workload, config, core, threads)
+    rows = math.ceil(workload.oh / config.tile_h)
+    return (
+        f"slab of {config.oh_block} of {rows} rows of blocks: L2 holds {in_l2} beside two panels "
+        f"of weights and a way for C, L1 {in_l1}",
+    )

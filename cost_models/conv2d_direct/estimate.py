@@ -4,8 +4,8 @@ Where the operands live (per thread, "rows" and "channels" order alike):
 
 - the block of C in registers;
 - the weight panel of one tile of nr channels (K x nr) in L1 if it fits beside the input, else it
-  streams from L2 once per block of C. The prefetchers hide that stream up to 36 bytes a cycle:
-  14x32 (9 bytes) and 6x64 (21) do not notice, 2x128 (64) does;
+  streams from L2 once per block of C. The prefetchers hide nearly all of that stream up to what L2
+  delivers: of 36 bytes a cycle 14x32 (9) and 6x64 (21) hardly notice, 2x128 (64) does;
 - the slab of the input in L2, so that every tile of channels rereads it there; larger slabs are
   reread from L3, and the time of that adds to the time of the FMAs;
 - all weights in L2, L3 or memory: they pass once per slab, which adds too (7x7 images).
@@ -18,40 +18,45 @@ import math
 from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.cost_models.conv2d_direct.operands import (
-    beyond_l2,
     block_input_bytes,
+    copy_bytes,
     input_bytes,
     levels,
     slab_bytes,
 )
+from tvm_blislike.cost_models.moving import line_cycles, vector_cycles
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
-    FMA_EFFICIENCY,
-    FORK_JOIN_CYCLES,
+    beyond_l2,
     beyond_l2_cycles,
     bytes_per_cycle,
+    call_cycles,
     calls_in_flight,
     finish,
+    fork_cycles,
+    l2_bytes,
+    l2_cycles,
     level_holding,
     placed,
     share_bytes,
-    step_cycles,
+    useful_cycles,
     weights_cycles,
 )
+from tvm_blislike.cost_models.tiles import tile_store_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.workload import Conv2dWorkload
 
-# Share of a stream of operands that prefetching hides behind computation of equal length.
-HIDDEN = 0.6
+# Share of panels on their way from beyond L2 that shows as well (Zen 4: next to nothing).
+EXPOSED = 0.1
 # The same of the weights on their way from memory, and how much of it is lost while L2 delivers
 # panels all the time. 512 channels of 7x7 pixels to 2048 on Golden Cove: 14x32 blocks, a quarter
 # of whose time L2 is busy, hide 0.6 (9.4 MB add 0.36 ms), 4x64 blocks half of that.
 WEIGHTS_HIDDEN = 0.7
 _L2_BUSY_LOSS = 0.5
-# Lines that an out-of-order core has asked for before it needs the first of them.
-LINES_IN_TIME = 8
+# Share of the lines in flight that a core has asked for before it needs the first of them.
+IN_TIME = 0.5
 
 
 def estimate(workload: Conv2dWorkload, config: DirectConfig, core: Core, threads: int) -> Estimate:
@@ -63,17 +68,17 @@ def estimate(workload: Conv2dWorkload, config: DirectConfig, core: Core, threads
         Cycles by cause; the footprint of panel, slab and weights per cache level.
     """
     geo = DirectGeometry(workload, config)
-    kernel = kernel_of(core, config.mr, config.nr, workload.types)
+    kernel = kernel_of(core, config.mr, config.nr, workload.types, config.ks)
     parts = _parts(geo, threads)
-    k_steps = geo.ci_group * workload.kh * workload.kw
-    panel = k_steps * config.nr * workload.types.b_bytes
+    k_steps = geo.k_groups
+    panel = k_steps * config.ks * config.nr * workload.types.b_bytes
     slab = slab_bytes(geo)
     weights = panel * geo.tiles * workload.groups
     panel_level, slab_level, weight_level = levels(geo, core, threads, panel, slab, weights)
     in_l1 = panel + block_input_bytes(geo) <= share_bytes(core, 1, threads)
     streamed = block_input_bytes(geo) + (0 if in_l1 else panel)
     arrival = streamed / bytes_per_cycle(core, panel_level)
-    exposed = 0.0 if panel_level == 2 else 1 - HIDDEN
+    exposed = 0.0 if panel_level == 2 else EXPOSED
     calls = _call_cycles(geo, kernel, core, k_steps, arrival, exposed)
     tiles = geo.tiles * workload.groups
     slabs = workload.n * math.ceil(geo.tiles_h / config.oh_block)
@@ -98,8 +103,8 @@ def estimate(workload: Conv2dWorkload, config: DirectConfig, core: Core, threads
     # Threads whose slabs share a cache lose at most what they gain by sharing the work.
     copies = (_padding_cycles(geo, core, threads) * share, _padding_cycles(geo, core, 1))
     cycles["padding"] = min(copies)
-    forks = 2 if any(workload.padding) and config.loop_order != "rows" else 1
-    cycles["fork"] = forks * FORK_JOIN_CYCLES if threads > 1 else 0.0
+    forks = 2 if geo.copies and config.loop_order != "rows" else 1
+    cycles["fork"] = forks * fork_cycles(core) if threads > 1 else 0.0
     footprint = (
         placed(core, "weight panel", panel, threads, 1 if in_l1 else panel_level),
         placed(core, "input slab", slab, threads, slab_level),
@@ -110,12 +115,12 @@ def estimate(workload: Conv2dWorkload, config: DirectConfig, core: Core, threads
 
 def workspace_bytes(workload: Conv2dWorkload, config: DirectConfig, threads: int) -> int:
     """Return the size of the padded slabs of all threads, or of the padded input."""
-    if not any(workload.padding):
-        return 0
     geo = DirectGeometry(workload, config)
+    if not geo.copies:
+        return 0
     if config.loop_order == "rows":
         return slab_bytes(geo) * threads
-    return workload.n * workload.ci * math.prod(geo.padded_size) * workload.types.a_bytes
+    return copy_bytes(geo)
 
 
 def _parts(geo: DirectGeometry, threads: int) -> float:
@@ -148,6 +153,7 @@ def _call_cycles(
     Operands take `streamed` cycles to arrive from beyond L1 during a call of a whole block.
     """
     w, c = geo.workload, geo.config
+    calls = k_steps // geo.run_groups
     full_h, cut_h = divmod(w.oh, c.tile_h)
     full_w, cut_w = divmod(w.ow, c.tile_w)
     cut_columns = geo.co_group - (geo.tiles - 1) * c.nr
@@ -164,16 +170,19 @@ def _call_cycles(
             number = count * tiles * w.n * w.groups
             if number == 0:
                 continue
-            a_loads = kernel.a_loads(rows)
             in_flight = calls_in_flight(core, rows, vectors, k_steps)
-            issue = k_steps * step_cycles(core, rows, vectors, a_loads, in_flight)
-            useful = k_steps * rows * columns / kernel.lanes / core.fma_per_cycle / FMA_EFFICIENCY
+            issue = calls * call_cycles(
+                core, kernel, rows, vectors, geo.run_groups, c.tile_h, in_flight
+            )
+            useful = k_steps * useful_cycles(core, kernel, rows, columns)
             total["fma"] += number * useful
             total["loads and edges"] += number * (issue - useful)
             arrival = streamed * vectors * kernel.lanes / c.nr
-            total["L2"] += number * (max(0.0, arrival - issue) + exposed * arrival)
-            stores = rows * vectors / core.stores_per_cycle
-            total["epilogue"] += number * (CALL_CYCLES / in_flight + 1.5 * stores)
+            total["L2"] += number * (l2_cycles(arrival, issue) + exposed * arrival)
+            stores = 1.5 * rows * vectors / core.stores_per_cycle
+            if kernel.tiles is not None:
+                stores += tile_store_cycles(kernel, rows, vectors, c.tile_h)
+            total["epilogue"] += number * (CALL_CYCLES / in_flight + stores)
     return total
 
 
@@ -182,8 +191,8 @@ def _l2_share(
 ) -> float:
     """Share of a call's time that L2 is busy with the operands of a whole block."""
     rows = geo.config.tile_h * geo.config.tile_w
-    step = step_cycles(core, rows, kernel.vectors, kernel.a_loads(rows))
-    return min(1.0, arrival / (k_steps * step))
+    call = call_cycles(core, kernel, rows, kernel.vectors, geo.run_groups, geo.config.tile_h)
+    return min(1.0, arrival * geo.run_groups / (k_steps * call))
 
 
 def _late_cycles(geo: DirectGeometry, core: Core, threads: int) -> float:
@@ -197,7 +206,7 @@ def _late_cycles(geo: DirectGeometry, core: Core, threads: int) -> float:
     if level_holding(core, 2 * size, threads=1) in (1, 2):
         return 0.0
     lines = geo.config.tile_w * geo.workload.stride[1]
-    late = max(0.0, 1 - LINES_IN_TIME / lines)
+    late = max(0.0, 1 - core.lines_in_flight * IN_TIME / lines)
     return late * size / threads / bytes_per_cycle(core, beyond_l2(core))
 
 
@@ -207,6 +216,8 @@ def _stride_loss(workload: Conv2dWorkload, config: DirectConfig, core: Core) -> 
     The lines of pixels at a large stride share sets. Golden Cove, 14x32 blocks: 0 to 5 % for the
     input, 0 to 15 % for the result.
     """
+    if config.ks > 1:
+        return 0.0
     lanes = core.lanes(workload.types.acc)
     reads = config.data_layout == "NHWC" and workload.ci % lanes == 0
     writes = config.out_layout == "NHWC" and workload.co % lanes == 0
@@ -216,19 +227,23 @@ def _stride_loss(workload: Conv2dWorkload, config: DirectConfig, core: Core) -> 
 def _padding_cycles(geo: DirectGeometry, core: Core, threads: int) -> float:
     """Cycles of copying the padded input, all slabs.
 
-    Per vector: 2.5 where the slab about fits into L1, 6 in half of L2, 10 in "channels" order,
-    whose copy is a pass of its own, 25 beyond (measured on Golden Cove).
+    Lines of image and slab come from where they are, those of the slab are read before they are
+    written. In "channels" order the copy is a pass of its own: its lines go, and come again. Golden
+    Cove: 2.5 cycles per vector where the slab about fits into L1, 6 in half of L2, 10 in "channels"
+    order, 25 beyond; here 1.4, 6.4, 11.4 and 26.
     """
     w, c = geo.workload, geo.config
-    if not any(w.padding):
+    if not geo.copies:
         return 0.0
     rows = c.loop_order == "rows"
     slabs = math.ceil(geo.tiles_h / c.oh_block) if rows else 1
     size = slab_bytes(geo)
-    if 2 * size > share_bytes(core, 2, threads):
-        per_vector = 25.0
+    if 2 * size > l2_bytes(core, threads):
+        level, lines = beyond_l2(core), 4
     elif not rows:
-        per_vector = 10.0
+        level, lines = 2, 4
     else:
-        per_vector = 2.5 if size <= 2 * share_bytes(core, 1, threads) else 6.0
-    return size * slabs * w.n / (core.vector_bits / 8) * per_vector
+        level, lines = (1 if size <= 2 * share_bytes(core, 1, threads) else 2), 2
+    cycles = size * 8 / core.vector_bits * vector_cycles(core)
+    cycles += size / core.line_bytes * line_cycles(core, level, lines)
+    return slabs * w.n * cycles

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tvm_blislike.cost_models.conv_geometry import ConvGeometry
 from tvm_blislike.cost_models.data_types import most_steps
+from tvm_blislike.microkernels.products import groups
 from tvm_blislike.model.layouts import Layout
 
 
@@ -16,6 +17,11 @@ class DirectGeometry(ConvGeometry):
 
     A tile of nr channels holds `blocks` whole output blocks (NCHWc), or is one of `parts` pieces
     of the output channels of a group (NHWC).
+
+    Where a multiply-add takes groups of ks elements of k, a call runs over a *run* of elements that
+    lie side by side, the last group filled up: the channels of a pixel, or those of a whole row of
+    the kernel (`by_row`). A filled group meets weights of zero, but must not end beyond the image:
+    then the image is copied, as it is where there is padding.
     """
 
     @property
@@ -32,6 +38,44 @@ class DirectGeometry(ConvGeometry):
     def ci_blocks(self) -> int:
         """Input blocks of one group."""
         return self.ci_group // self.ci_block
+
+    @property
+    def copies(self) -> bool:
+        """Whether micro-kernels read a copy of the input: padded, or with room for whole groups."""
+        return any(self.workload.padding) or self.ci_group % self.config.ks > 0
+
+    @property
+    def by_row(self) -> bool:
+        """Whether a run is a row of the kernel, whose pixels lie side by side in a copy in NHWC."""
+        w, grouped = self.workload, self.config.ks > 1
+        plain = self.config.data_layout == "NHWC" and w.groups == 1 and w.dilation[1] == 1
+        return grouped and plain and self.copies
+
+    @property
+    def run(self) -> int:
+        """Elements of k of a call, of a pixel or `by_row`."""
+        return self.workload.kw * self.ci_group if self.by_row else self.ci_block
+
+    @property
+    def run_groups(self) -> int:
+        """Groups of ks that hold a run."""
+        return groups(self.run, self.config.ks)
+
+    @property
+    def k_groups(self) -> int:
+        """Groups of all of k."""
+        w = self.workload
+        return self.ci_blocks * w.kh * (1 if self.by_row else w.kw) * self.run_groups
+
+    @property
+    def copy_shape(self) -> tuple[int, ...]:
+        """Shape of a copy of the whole input: a row has one axis `by_row`, else pixels do."""
+        w, ks = self.workload, self.config.ks
+        height, width = self.padded_size
+        if self.by_row:
+            return w.n, height, (w.ow - 1) * w.stride[1] * w.ci + self.run_groups * ks
+        channels = w.groups * self.run_groups * ks if self.ci_group % ks else w.ci
+        return Layout(self.config.data_layout).shape(w.n, channels, height, width)
 
     @property
     def co_block(self) -> int:
@@ -87,6 +131,7 @@ class DirectGeometry(ConvGeometry):
     @property
     def packed_shape(self) -> tuple[int, ...]:
         """Shape of the packed weights."""
-        w = self.workload
-        block = () if self.window else (self.ci_block,)
-        return (w.groups, self.tiles, self.ci_blocks, w.kh, w.kw, *block, self.config.nr)
+        w, ks = self.workload, self.config.ks
+        taps = (w.kh,) if self.by_row else (w.kh, w.kw)
+        run = () if self.window else (self.run_groups,)
+        return (w.groups, self.tiles, self.ci_blocks, *taps, *run, self.config.nr * ks)

@@ -7,10 +7,12 @@ images of a batch go to the threads, each has slabs of its own in both.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
+from tvm_blislike.cost_models.roofline import beyond_l2, sharers
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.workload import Conv2dWorkload
 
@@ -24,7 +26,13 @@ def slab_bytes(geo: DirectGeometry) -> int:
     """Return the size of a padded slab of the input."""
     w, c = geo.workload, geo.config
     rows = (c.oh_block * c.tile_h - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1
-    return min(rows, geo.padded_size[0]) * geo.padded_size[1] * w.ci * w.types.a_bytes
+    row = copy_bytes(geo) / (w.n * geo.padded_size[0])
+    return int(min(rows, geo.padded_size[0]) * row)
+
+
+def copy_bytes(geo: DirectGeometry) -> int:
+    """Return the size of the padded image batch."""
+    return math.prod(geo.copy_shape) * geo.workload.types.a_bytes
 
 
 def block_input_bytes(geo: DirectGeometry) -> int:
@@ -63,7 +71,7 @@ def levels(
 def _level(core: Core, threads: int, size: Callable[[int], float]) -> int:
     """Return the first level that holds the `size(n)` bytes of the n threads that share it."""
     for cache in core.caches:
-        if size(min(cache.shared_by, threads)) <= cache.bytes:
+        if size(sharers(core, cache, threads)) <= cache.bytes:
             return cache.level
     return 0
 
@@ -77,8 +85,3 @@ def _slabs_of(geo: DirectGeometry, threads: int, sharers: int) -> int:
 def _panels_of(geo: DirectGeometry, sharers: int) -> int:
     """Weight panels that `sharers` threads use at a time: in "rows" order all use the same."""
     return 1 if geo.config.loop_order == "rows" else sharers
-
-
-def beyond_l2(core: Core) -> int:
-    """Return the level behind L2: memory on most boards."""
-    return 3 if core.cache(3) else 0

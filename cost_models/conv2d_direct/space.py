@@ -13,8 +13,9 @@ from collections.abc import Iterator
 
 from tvm_blislike.cost_models.conv2d_direct.candidates import layouts, or_nhwc, suits_channels
 from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
+from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import kernels_for
+from tvm_blislike.microkernels import kernel_of, kernels_for
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.space import Axis, Space, Value, single, unrolls
 from tvm_blislike.model.workload import Conv2dWorkload
@@ -23,10 +24,16 @@ from tvm_blislike.model.workload import Conv2dWorkload
 def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
     """Return the choices of layouts, block, loop order, slab, unrolling and prefetching."""
     w, lanes = workload, core.lanes(workload.types.acc)
+    grouped = any(k.ks > 1 for k in kernels_for(core, w.types))
 
     def kernels(c: DirectConfig) -> list[Value]:
         offered = kernels_for(core, w.types)
-        return [(k.mr, k.nr) for k in offered if suits_channels(k, w, c.out_layout)]
+        fitting = (k for k in offered if suits_channels(k, w, c.out_layout))
+        return [(k.mr, k.nr, k.ks) for k in fitting if (k.ks > 1) == grouped]
+
+    def pixels(c: DirectConfig) -> list[Value]:
+        kernel = kernel_of(core, c.mr, c.nr, w.types, c.ks)
+        return [tile for tile in _tiles(c.mr, w) if kernel.takes(tile[0])]
 
     def slabs(c: DirectConfig) -> Iterator[int]:
         tiles_h = math.ceil(w.oh / c.tile_h)
@@ -38,25 +45,27 @@ def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
     def unrolled(c: DirectConfig) -> list[int]:
         if c.data_layout == "NCHW":
             return sorted({1, *unrolls(w.kw)})
-        return unrolls(Layout(c.data_layout).block or w.ci // w.groups)
+        return unrolls(DirectGeometry(w, c).run_groups)
 
     return Space(
         DirectConfig(),
         (
-            Axis("layouts", ("data_layout", "out_layout"), lambda _: _layouts(w, lanes)),
-            Axis("block", ("mr", "nr"), kernels),
-            Axis("pixels", ("tile_h", "tile_w"), lambda c: list(_tiles(c.mr, w))),
+            Axis("layouts", ("data_layout", "out_layout"), lambda _: _layouts(w, lanes, grouped)),
+            Axis("block", ("mr", "nr", "ks"), kernels),
+            Axis("pixels", ("tile_h", "tile_w"), pixels),
             single("loop_order", lambda _: ("channels", "rows")),
             single("oh_block", slabs),
             single("unroll", unrolled),
-            single("prefetch", lambda _: (0, 1)),
+            single("prefetch", lambda c: (0,) if c.ks > 1 else (0, 1)),
         ),
     )
 
 
-def _layouts(workload: Conv2dWorkload, lanes: int) -> list[Value]:
+def _layouts(workload: Conv2dWorkload, lanes: int, grouped: bool) -> list[Value]:
     """Pairs of layouts; those of groups are alike, since a block may not straddle two."""
     w = workload
+    if grouped:
+        return [("NHWC", "NHWC")]
     usual = layouts(w, lanes)
     if w.groups > 1:
         return list(dict.fromkeys((usual, ("NHWC", "NHWC"))))

@@ -27,18 +27,27 @@ from tvm_blislike.cost_models.conv2d_im2col.geometry import (
     Im2colGeometry,
 )
 from tvm_blislike.cost_models.conv2d_im2col.slicing import INPUT_STATIONARY
+from tvm_blislike.cost_models.moving import (
+    LOSS,
+    line_cycles,
+    shuffles_per_cycle,
+    vector_cycles,
+)
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
     FMA_EFFICIENCY,
-    FORK_JOIN_CYCLES,
+    beyond_l2,
     bytes_per_cycle,
     finish,
+    fork_cycles,
     l2_bytes,
+    l2_cycles,
     level_holding,
     placed,
     share_bytes,
     step_cycles,
 )
+from tvm_blislike.cost_models.transforms import transform_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.model.estimate import NEIGHBOURS, Estimate
@@ -48,20 +57,14 @@ from tvm_blislike.model.workload import Conv2dWorkload
 L2_PLANNED = 0.7
 # Share of a stream from beyond L2 that shows although the FMAs of the same pass run meanwhile.
 EXPOSED = 0.4
-# The same of a stream from L2: fills of L1 are in the way of its loads. A layer where 32 filters
-# pass by takes 1.07 times as long as where 13 pixels do (14x14 images, Golden Cove).
-EXPOSED_L2 = 0.1
-# Cycles per store of a block of C, and of transposing it before: three or four shuffles, of which
-# one starts per cycle, and parting their results.
-STORE_CYCLES = 1.5
-TURN_CYCLES = 5.0
-# Cycles of a vector copied into a panel, and of a cache line that panels occupy (Golden Cove: 3x3
-# on 56x56 takes 4.7 per line, on 14x14, in vectors of 8 lanes, 8).
-COPY_CYCLES = 2.5
-LINE_CYCLES = 2.5
-# The same of a panel that is used at once, figure 5 of the paper to the letter (64 filters of 192
-# channels on 28x28: 1.06 times as fast as packing blocks of rows; reading in place 1.20).
-NEAR_LINE_CYCLES = 0.5
+# Times of a store's nominal cycles that one of a block of C takes; shuffles that transpose a vector
+# of the block before.
+STORE_LOSS = 1.5
+TURN_SHUFFLES = 4.0
+# Lines that pass for each line of panels in L2, which is written and read again; a panel that is
+# used at once, figure 5 of the paper to the letter, is in L1 (64 filters of 192 channels on 28x28:
+# 1.06 times as fast as packing blocks of rows; reading in place 1.20).
+PANEL_LINES = 1.0
 # Cycles until a row of windows that is read in place arrives the first time, where channels are so
 # far apart that no prefetcher, which stops at the end of a page, follows from one to the next
 # (Golden Cove: 64 to 256 filters on 28x28 and 56x56). Far: where L2 cannot hold image and result.
@@ -71,11 +74,8 @@ FAR_ROW_CYCLES = 48.0
 # is read before it is written.
 STORED_ROW_CYCLES = 12.0
 FAR_APART_BYTES = 2048
-# Cycles of a vector of the slab, and of one that parts columns of stride 2 or more.
-SLAB_CYCLES = 4.0
-PART_CYCLES = 7.0
-# Cycles per vector of moving an image to another layout and back, from L2.
-MOVE_CYCLES = 8.0
+# Shuffles of a vector of the slab that parts columns of stride 2 or more.
+PART_SHUFFLES = 3.0
 # Images of fewer channels are a model's input, which is NCHW.
 FEW_CHANNELS = 8
 
@@ -98,11 +98,11 @@ def estimate(workload: Conv2dWorkload, config: Im2colConfig, core: Core, threads
     cycles = {name: value * share for name, value in _calls(geo, kernel, core, threads).items()}
     cycles["sums"] = _sums_cycles(geo, core, threads) * share
     busy = sum(cycles.values())
-    stream = _stream_cycles(geo, core, threads, share)
+    stream = _stream_cycles(geo, core, threads, share) + _result_cycles(geo, core, share)
     cycles["beyond L2"] = max(stream - (1 - EXPOSED) * busy, EXPOSED * stream)
     cycles["packing"] = _packing_cycles(geo, core, threads) * packed
-    cycles[NEIGHBOURS] = _layout_cycles(workload, core, threads) / threads
-    cycles["fork"] = FORK_JOIN_CYCLES if loop else 0.0
+    cycles[NEIGHBOURS] = _layout_cycles(workload, core, threads)
+    cycles["fork"] = fork_cycles(core) if loop else 0.0
     panel = geo.windows_bytes // geo.pixel_tiles
     sizes = (("panel", panel), ("block", geo.windows_bytes), ("filters", _filters_bytes(geo)))
     footprint = tuple(placed(core, name, size, threads) for name, size in sizes)
@@ -138,7 +138,7 @@ def _calls(geo: Im2colGeometry, kernel: Microkernel, core: Core, threads: int) -
             total["fma"] += number * useful
             total["loads and edges"] += number * max(0.0, issue - useful)
             arrival /= bytes_per_cycle(core, 2)
-            total["L2"] += number * max(arrival - issue, EXPOSED_L2 * arrival)
+            total["L2"] += number * l2_cycles(arrival, issue)
             stores = _store_cycles(geo, core, height, vectors, threads)
             total["calls"] += number * (geo.sets * CALL_CYCLES + stores)
     return total
@@ -156,10 +156,12 @@ def _store_cycles(
     """Cycles of the stores of a block, and of transposing it first where filters are its lanes."""
     stores = height * vectors / core.stores_per_cycle
     if not geo.filters_across:
-        return STORE_CYCLES * stores
+        return STORE_LOSS * stores
     w = geo.workload
     row = _row_cycles(geo, core, threads, w.oh * w.ow, STORED_ROW_CYCLES)
-    return (STORE_CYCLES + TURN_CYCLES) * stores + row * vectors * core.lanes(w.types.acc)
+    turning = LOSS * TURN_SHUFFLES / shuffles_per_cycle(core)
+    blocks = STORE_LOSS * stores + turning * height * vectors
+    return blocks + row * vectors * core.lanes(w.types.acc)
 
 
 def _l2_bytes(geo: Im2colGeometry, core: Core, filters: int, windows: int) -> float:
@@ -182,7 +184,9 @@ def _sums_cycles(geo: Im2colGeometry, core: Core, threads: int) -> float:
     vectors = geo.images * geo.blocks_h * geo.sums_bytes / (core.vector_bits / 8)
     near = geo.sums_bytes <= share_bytes(core, 1, threads) / 2
     beyond = geo.sums_bytes > L2_PLANNED * l2_bytes(core, threads)
-    return vectors * (geo.sets + 1) * (2.0 if near else 8.0 if beyond else 3.0)
+    level = 1 if near else beyond_l2(core) if beyond else 2
+    lines = core.vector_bits / 8 / core.line_bytes
+    return vectors * (geo.sets + 1) * (vector_cycles(core) + line_cycles(core, level, lines))
 
 
 def _stream_cycles(geo: Im2colGeometry, core: Core, threads: int, share: float) -> float:
@@ -213,6 +217,14 @@ def _stream_cycles(geo: Im2colGeometry, core: Core, threads: int, share: float) 
     return groups * parts * cycles
 
 
+def _result_cycles(geo: Im2colGeometry, core: Core, share: float) -> float:
+    """Cycles of a result beyond L2, whose rows begin and end within lines that are read first."""
+    w = geo.workload
+    size = w.n * w.co * w.oh * w.ow * ITEM_BYTES
+    level = level_holding(core, size, threads=1)
+    return 0.0 if level in (1, 2) else share * size / core.line_bytes * line_cycles(core, level, 2)
+
+
 def _packing_cycles(geo: Im2colGeometry, core: Core, threads: int) -> float:
     """Cycles of copying all windows, and of padding or parting rows before."""
     w = geo.workload
@@ -231,15 +243,16 @@ def _copying_cycles(geo: Im2colGeometry, core: Core, threads: int) -> float:
     lines = geo.panels_bytes * geo.sets / core.line_bytes
     beyond = geo.panels_bytes > L2_PLANNED * l2_bytes(core, threads)
     vectors = geo.k * geo.copies(kernel.lanes)
-    per_line = 4 * LINE_CYCLES if beyond else LINE_CYCLES
-    if geo.on_demand:
-        lines *= geo.pixel_tiles
-        per_line = NEAR_LINE_CYCLES
-    work = _copy_cycles(geo, kernel, core) * vectors + per_line * lines
+    near = geo.on_demand or 2 * geo.panels_bytes <= share_bytes(core, 1, threads)
+    level = 1 if near else beyond_l2(core) if beyond else 2
+    work = _copy_cycles(geo, kernel, core) * vectors + line_cycles(core, level, PANEL_LINES * lines)
     if geo.has_slab:
         rows, phases, columns = geo.slab_size
         vectors = geo.ci * rows * phases * math.ceil(columns / kernel.lanes)
-        work += vectors * (PART_CYCLES if w.stride[1] > 1 else SLAB_CYCLES)
+        per_vector = vector_cycles(core, PART_SHUFFLES if w.stride[1] > 1 else 0.0)
+        in_l1 = 2 * geo.slab_bytes <= share_bytes(core, 1, threads)
+        lines = kernel.lanes * ITEM_BYTES / core.line_bytes
+        work += vectors * (per_vector + line_cycles(core, 1 if in_l1 else 2, lines))
     return work
 
 
@@ -261,20 +274,18 @@ def _copy_cycles(geo: Im2colGeometry, kernel: Microkernel, core: Core) -> float:
     a load takes two cycles (Cortex-A53 and A55), loads limit, and shifts are predicted to help.
     """
     if not geo.shifts:
-        return COPY_CYCLES
+        return vector_cycles(core)
     bytes_ = ITEM_BYTES * kernel.lanes
     loads = (1 + bytes_ / core.line_bytes) / core.loads_per_cycle
     stores = 1 / core.stores_per_cycle
-    pipes = core.isa.shifts_per_cycle or core.fma_per_cycle
     taps = geo.workload.kw
+    pipes = core.isa.shifts_per_cycle or core.fma_per_cycle
     shifted = max(loads / taps, stores, (taps - 1) / taps / pipes)
-    return COPY_CYCLES * shifted / max(loads, stores)
+    return vector_cycles(core) * shifted / max(loads, stores)
 
 
 def _layout_cycles(workload: Conv2dWorkload, core: Core, threads: int) -> float:
-    """Cycles of moving input and output between NCHW and the neighbours' layout."""
+    """Cycles of a thread's part of moving images between NCHW and the neighbours' layout."""
     w = workload
     moved = w.co * w.oh * w.ow + (w.ci * w.h * w.w if w.ci >= FEW_CHANNELS else 0)
-    level = level_holding(core, w.n * moved * ITEM_BYTES, threads)
-    far = 2.0 if level not in (1, 2) else 1.0
-    return MOVE_CYCLES * far * w.n * moved / core.lanes(w.types.acc)
+    return transform_cycles(w.n * moved / threads, core, threads, w.types.a)

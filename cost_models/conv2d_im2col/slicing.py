@@ -135,6 +135,7 @@ def slicings(
     *,
     threads: int = 1,
     fractions: tuple[float, float, float] = CACHE_FRACTIONS,
+    n_c: int | None = None,
 ) -> tuple[Slicing, Slicing]:
     """Return the input-stationary and the weight-stationary slicing of a convolution.
 
@@ -152,6 +153,8 @@ def slicings(
     fractions : tuple of float
         alpha, beta, gamma: part of L1, L2 and L3 for tiles. Where not even tiles of one channel
         fit, n_c, k2 or k3 is 1 and the footprint exceeds the cache.
+    n_c : int, optional
+        Channels of a tile, whatever L1 holds.
 
     Raises
     ------
@@ -166,20 +169,23 @@ def slicings(
         _capacity(core, level, threads) * part
         for level, part in zip((1, 2, 3), fractions, strict=True)
     )
-    tiles = _tiles(workload, mr, nr, l1)
+    tiles = _tiles(workload, mr, nr, l1, n_c)
     return (
         _scheduled(INPUT_STATIONARY, tiles, core, l2, l3),
         _scheduled(WEIGHT_STATIONARY, tiles, core, l2, l3),
     )
 
 
-def _tiles(workload: Conv2dWorkload, n_f: int, n_win: int, room: float) -> dict[str, Any]:
+def _tiles(
+    workload: Conv2dWorkload, n_f: int, n_win: int, room: float, n_c: int | None
+) -> dict[str, Any]:
     """Return the fields of `Slicing` that do not depend on the schedule."""
     in_c, out_c = workload.ci // workload.groups, workload.co // workload.groups
     item = workload.types.a_bytes  # DT
     window = workload.kh * workload.kw * item
     out_bytes = n_win * n_f * item  # (1)
-    n_c = _largest_even(in_c, lambda c: (n_win + n_f) * c * window + out_bytes <= room)  # (2)
+    if n_c is None:
+        n_c = _largest_even(in_c, lambda c: (n_win + n_f) * c * window + out_bytes <= room)  # (2)
     windows = workload.oh * workload.ow
     return {
         "n_win": n_win,

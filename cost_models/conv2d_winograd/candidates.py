@@ -8,13 +8,16 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from tvm_blislike.cost_models.cache_room import room_bytes
 from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, BlockedConfig, WinogradConfig
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
+from tvm_blislike.cost_models.conv2d_winograd.nests import NEST
 from tvm_blislike.cost_models.data_types import missing, most_steps
-from tvm_blislike.cost_models.roofline import l2_bytes
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
+from tvm_blislike.microkernels.spills import keeps_registers
 from tvm_blislike.model.layouts import Layout
+from tvm_blislike.model.space import even_parts
 from tvm_blislike.model.workload import Conv2dWorkload
 
 _Own = TypeVar("_Own", bound=BlockedConfig)
@@ -23,12 +26,12 @@ _Own = TypeVar("_Own", bound=BlockedConfig)
 # F(2, 3) by 2.2e-3 and 5.0e-3, F(4, 3) by 1.1e-2 and 2.5e-2.
 TILE_SIZES = (2, 4, 6)
 MOST_POINTS = {"float32": 8, "float16": 4}
-# Part of L2 that V and P of a block may take: weight panels pass through the rest.
-L2_PLANNED = 0.7
 # "channels" order: V of the whole batch is reread for each chunk, from L3 at most.
 MOST_KEPT_V = 16 << 20
 # Rows of tiles in a block.
 BLOCK_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 28)
+# Most that the busiest thread may compute of an equal part, in blocks made to be even.
+EVEN_BLOCKS = 1.1
 # One core of Golden Cove, ms, F(4, 3) against direct convolution: 3 to 64 channels of 112x112 0.33
 # and 0.25, 8 to 64 of 56x56 0.10 and 0.16, 24 to 24 0.11 and 0.22, 57 to 57 of 28x28 0.13 and 0.29.
 FEWEST_CHANNELS = 8
@@ -59,13 +62,14 @@ def sizes(r: int, dtype: str, among: Iterable[int] = TILE_SIZES) -> tuple[int, .
 
 def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[WinogradConfig]:
     """Yield the configurations worth estimating: blocks and chunks whose V and P fit into L2."""
-    w, room = workload, planned_bytes(core, threads)
+    w = workload
     for tile_h, tile_w in itertools.product(sizes(w.kh, w.types.acc), sizes(w.kw, w.types.acc)):
         if min(w.kh, w.kw) > 1 and tile_h != tile_w:
             continue
         start = WinogradConfig(tile_h=tile_h, tile_w=tile_w)
-        for config in (c for k in kernels(w, core) for c in blocked(start, w, k, core)):
+        for config in (c for k in kernels(w, core) for c in blocked(start, w, k, core, threads)):
             geo = WinogradGeometry(w, config)
+            room = planned_bytes(w, config.nr, core, threads)
             if geo.v_bytes + geo.p_bytes <= room:
                 yield config
             keeps_v = geo.blocks * geo.v_bytes <= MOST_KEPT_V
@@ -73,9 +77,25 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Wino
                 yield config.with_fields(loop_order=CHANNELS)
 
 
-def planned_bytes(core: Core, threads: int) -> float:
-    """Return the part of L2 that V and P of a block may take."""
-    return L2_PLANNED * l2_bytes(core, threads)
+def planned_bytes(workload: Conv2dWorkload, nr: int, core: Core, threads: int) -> float:
+    """Return what V and P of a block may take of L2, where panels of U pass through (Low et al.).
+
+    U has the part of Br in the model of `cache_blocking`: a panel is in use, the next on its way.
+    """
+    panel = workload.ci * nr * workload.types.b_bytes
+    return room_bytes(core, 2 * panel, threads)
+
+
+def derivation(
+    workload: Conv2dWorkload, config: WinogradConfig, core: Core, threads: int
+) -> tuple[str, ...]:
+    """Say what bounds a block of tiles."""
+    geo = WinogradGeometry(workload, config)
+    room = planned_bytes(workload, config.nr, core, threads)
+    return (
+        f"block of {config.mc} tiles: V and P take {geo.v_bytes + geo.p_bytes:,} of {room:,.0f} "
+        "bytes that L2 has beside two panels of U and a way for C",
+    )
 
 
 def kernels(workload: Conv2dWorkload, core: Core) -> Iterator[Microkernel]:
@@ -84,17 +104,8 @@ def kernels(workload: Conv2dWorkload, core: Core) -> Iterator[Microkernel]:
     for kernel in kernels_for(core, workload.types):
         # Lanes of the last panel may be empty where those of the last vector are as well.
         empty = -workload.co % kernel.nr
-        if empty < (lanes if workload.co % lanes else 1) and _leaves_registers(kernel, core):
+        if empty < (lanes if workload.co % lanes else 1) and keeps_registers(core, kernel, NEST):
             yield kernel
-
-
-def _leaves_registers(kernel: Microkernel, core: Core) -> bool:
-    """Whether two registers are left over: the nest around the k loop needs them at times.
-
-    LLVM 22 spills 14x32 blocks, 31 of 32 registers, depending on the block of tiles: 4 or 8 stack
-    accesses among 112 FMAs. (The transforms' constants take none: `fresh_registers`.)
-    """
-    return kernel.registers + 2 <= core.vector_registers
 
 
 @functools.cache
@@ -103,7 +114,7 @@ def suits_tiles(kernel: Microkernel, tiles: int, core: Core) -> bool:
     heights = [
         k.mr
         for k in kernels_for(core, kernel.types)
-        if k.nr == kernel.nr and k.mr <= tiles and _leaves_registers(k, core)
+        if k.nr == kernel.nr and k.mr <= tiles and keeps_registers(core, k, NEST)
     ]
     if not heights:
         return False
@@ -112,14 +123,15 @@ def suits_tiles(kernel: Microkernel, tiles: int, core: Core) -> bool:
 
 
 def blocked(
-    start: _Own, workload: Conv2dWorkload, kernel: Microkernel, core: Core
+    start: _Own, workload: Conv2dWorkload, kernel: Microkernel, core: Core, threads: int
 ) -> Iterator[_Own]:
     """Yield the blocks of tiles that a micro-kernel suits, with their chunks; `start` has tiles."""
     tiles_h, tiles_w = (
         math.ceil(out / tile)
         for out, tile in ((workload.oh, start.tile_h), (workload.ow, start.tile_w))
     )
-    for block in _blocks(tiles_h, tiles_w):
+    even = _even_blocks(tiles_h, tiles_w, workload.n, threads)
+    for block in dict.fromkeys([*_blocks(tiles_h, tiles_w), *even]):
         if suits_tiles(kernel, block[0] * block[1], core):
             yield from chunked(start, workload, kernel, block, core)
 
@@ -158,3 +170,23 @@ def _blocks(tiles_h: int, tiles_w: int) -> Iterator[tuple[int, int]]:
     for parts in (2, 3, 4, 6, 8):
         if tiles_w >= 4 * parts:
             yield 1, math.ceil(tiles_w / parts)
+
+
+def _even_blocks(
+    tiles_h: int, tiles_w: int, images: int, threads: int
+) -> Iterator[tuple[int, int]]:
+    """Yield blocks of several rows and a part of each, one or two for each thread.
+
+    Whole rows leave threads idle where there are about as many threads as rows. What the busiest
+    thread computes, tiles beyond the image included, is at most `EVEN_BLOCKS` times an equal part.
+    """
+    widths = [width for width in even_parts(tiles_w) if 1 < width < tiles_w]
+    for blocks, width in itertools.product((threads, 2 * threads), widths):
+        across = math.ceil(tiles_w / width)
+        down = math.ceil(blocks / (across * images))
+        rows = math.ceil(tiles_h / down)
+        parts = images * across * math.ceil(tiles_h / rows)
+        busiest = math.ceil(parts / threads) * rows * width
+        equal = images * tiles_h * tiles_w / threads
+        if threads > 1 < rows and busiest <= EVEN_BLOCKS * equal:
+            yield rows, width

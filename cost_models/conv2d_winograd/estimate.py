@@ -16,16 +16,18 @@ from __future__ import annotations
 
 import math
 
-from tvm_blislike.cost_models.conv2d_winograd.candidates import L2_PLANNED
+from tvm_blislike.cost_models.conflicts import conflict_bytes
 from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, BlockedConfig
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
+from tvm_blislike.cost_models.parallel import share as part_of_busiest
+from tvm_blislike.cost_models.parallel import spanned
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
-    FORK_JOIN_CYCLES,
     bytes_per_cycle,
-    conflict_bytes,
     finish,
+    fork_cycles,
     l2_bytes,
+    l2_cycles,
     level_holding,
     placed,
     step_cycles,
@@ -36,6 +38,8 @@ from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.workload import Conv2dWorkload
 
+# Part of L2 that V, P and weights may have together: images pass through the rest.
+L2_PLANNED = 0.7
 # What products of rows kept apart take longer (ring; 64 to 256 channels: 0 to 3 %).
 ROWS_APART = 1.02
 # Share of the weights' arrival that prefetching hides behind the products.
@@ -85,26 +89,30 @@ def estimate(
     v, p = geo.v_bytes, geo.p_bytes
     weights = workload.types.b_bytes * math.prod(geo.packed_shape)
     by_channels = config.loop_order == CHANNELS
-    share = _share(geo, threads)
+    share = part_of_busiest(geo.parts, threads)
     cycles = {name: value * share for name, value in _products(geo, kernel, core).items()}
     # While L2 gives panels to L1 it takes none from beyond: 6x64 blocks hide less than 10x32.
     from_l2 = cycles.pop("from L2")
     hiding = sum(cycles.values()) - from_l2
     if by_channels:
+        # Chunks of weights that a thread needs, each for some of the blocks.
+        chunks = spanned(geo.parts, threads, geo.blocks)
         near = level_holding(core, int((weights / geo.chunks + v + p) / L2_PLANNED), threads)
-        cycles["weights"] = _stream(core, weights * share, near, geo.blocks, hiding)
-        kept = v * geo.blocks
-        far = level_holding(core, int(kept / L2_PLANNED), threads)
-        cycles["V"] = _kept_cycles(core, kept, far, geo, share)
-        cycles["V"] += kept * (1 - 1 / threads) / FROM_OTHER_CORE
+        own, passes = weights / geo.chunks * chunks, math.ceil(geo.parts * share) / chunks
+        # Threads that have blocks of the same chunk read it at about the same time.
+        streams = math.ceil(geo.chunks / chunks)
+        cycles["weights"] = _stream(core, own, near, passes, hiding, streams)
+        cycles["V"] = _kept_cycles(core, geo, share, threads)
     else:
         near = level_holding(core, int((weights + v + p) / L2_PLANNED), threads)
+        # All threads read the same weights at about the same time.
         cycles["weights"] = _stream(core, weights, near, geo.blocks * share, hiding)
-    cycles["input transform"] = _input_cycles(geo, core, threads) * share
+    transformed = geo.transform_share(threads) if by_channels else share
+    cycles["input transform"] = _input_cycles(geo, core, threads) * transformed
     cycles["output transform"] = _output_cycles(geo, core, threads) * share
     if not by_channels:
         cycles["crowding"] = _crowding(core, v + p, threads) * sum(cycles.values())
-    cycles["fork"] = (2 if by_channels else 1) * FORK_JOIN_CYCLES if threads > 1 else 0.0
+    cycles["fork"] = (2 if by_channels else 1) * fork_cycles(core) if threads > 1 else 0.0
     sizes = (("V", v), ("P", p), ("weights", weights))
     footprint = tuple(placed(core, name, size, threads) for name, size in sizes)
     return finish(core, threads, workload, cycles, footprint)
@@ -127,19 +135,6 @@ def _crowding(core: Core, size: int, threads: int) -> float:
     return CROWDING * max(0.0, size / l2_bytes(core, threads) - ROOMY)
 
 
-def _share(geo: WinogradGeometry, threads: int) -> float:
-    """Part of the work of the busiest thread."""
-    if threads == 1:
-        return 1.0
-    if geo.config.loop_order == CHANNELS:
-        parts = geo.chunks
-    elif geo.workload.n % threads == 0:
-        return 1.0 / threads
-    else:
-        parts = geo.parts_h if geo.parts_h > 1 else geo.blocks_w
-    return math.ceil(parts / threads) / parts
-
-
 def _products(geo: WinogradGeometry, kernel: Microkernel, core: Core) -> dict[str, float]:
     """Cycles of all micro-kernel calls of the layer on one thread.
 
@@ -158,7 +153,7 @@ def _products(geo: WinogradGeometry, kernel: Microkernel, core: Core) -> dict[st
         arrival = steps * _l2_bytes(geo, core, rows) / bytes_per_cycle(core, 2)
         total["fma"] += count * issue
         total["from L2"] += count * min(arrival, issue)
-        total["L2"] += count * max(0.0, arrival - issue)
+        total["L2"] += count * l2_cycles(arrival, issue)
         total["calls"] += count * (CALL_CYCLES + 1.5 * rows * vectors / core.stores_per_cycle)
     return total
 
@@ -170,24 +165,34 @@ def _l2_bytes(geo: WinogradGeometry, core: Core, rows: int) -> float:
     return item * (rows + geo.config.nr) + conflicts
 
 
-def _stream(core: Core, size: float, level: int, passes: float, compute: float) -> float:
-    """Cycles that the weights add: from memory in the first pass, later from `level`."""
+def _stream(
+    core: Core, size: float, level: int, passes: float, compute: float, streams: int = 1
+) -> float:
+    """Cycles that the weights add: from memory in the first pass, later from `level`.
+
+    So many `streams` of other weights come at the same time.
+    """
     passes = max(passes, 1.0)
-    first = size / _bytes_per_cycle(core, 0)
-    later = 0.0 if level in (1, 2) else size / _bytes_per_cycle(core, level)
+    first = size / _bytes_per_cycle(core, 0, streams)
+    later = 0.0 if level in (1, 2) else size / _bytes_per_cycle(core, level, streams)
     return weights_cycles(first, later, passes, HIDDEN, compute / passes)
 
 
-def _bytes_per_cycle(core: Core, level: int) -> float:
-    return bytes_per_cycle(core, level) * (FAR_L3 if level == 3 else 1.0)
+def _bytes_per_cycle(core: Core, level: int, threads: int) -> float:
+    return bytes_per_cycle(core, level, threads) * (FAR_L3 if level == 3 else 1.0)
 
 
-def _kept_cycles(core: Core, size: float, level: int, geo: WinogradGeometry, share: float) -> float:
-    """Cycles of writing V beyond L2 and reading it again for each chunk."""
+def _kept_cycles(core: Core, geo: WinogradGeometry, share: float, threads: int) -> float:
+    """Cycles of writing V of all blocks, reading it again for each chunk, getting others' parts."""
+    kept = geo.v_bytes * geo.blocks
+    read = geo.v_bytes * math.ceil(geo.parts * share)
+    # Of the blocks that a thread multiplies, the others have transformed their part.
+    foreign = min(kept, read) * (1 - 1 / threads) / FROM_OTHER_CORE
+    level = level_holding(core, int(kept / L2_PLANNED), threads)
     if level in (1, 2):
-        return 0.0
-    passes = WRITE_PASSES + geo.chunks * (1 - HIDDEN)
-    return size * share * passes / _bytes_per_cycle(core, level)
+        return foreign
+    beyond = WRITE_PASSES * kept * geo.transform_share(threads) + (1 - HIDDEN) * read
+    return beyond / _bytes_per_cycle(core, level, threads) + foreign
 
 
 def _input_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
@@ -195,7 +200,7 @@ def _input_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
     w = geo.workload
     size = w.n * w.ci * w.h * w.w * w.types.a_bytes
     source = level_holding(core, size, threads)
-    image = size / bytes_per_cycle(core, source)
+    image = size / bytes_per_cycle(core, source, threads)
     vectors = geo.blocks * math.ceil(w.ci / core.lanes(w.types.acc))
     work = vectors * geo.input_work * _transform_cycles(geo, core)
     return work + (image if source not in (1, 2) else 0.0)
@@ -207,7 +212,7 @@ def _output_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
     vectors = geo.blocks * math.ceil(w.co / core.lanes(w.types.acc))
     size = w.n * w.co * w.oh * w.ow * w.types.out_bytes
     level = level_holding(core, size, threads)
-    image = 0.0 if level in (1, 2) else size / bytes_per_cycle(core, level)
+    image = 0.0 if level in (1, 2) else size / bytes_per_cycle(core, level, threads)
     return vectors * geo.output_work * _transform_cycles(geo, core) + image
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tvm_blislike.cost_models.conv2d_winograd.config import FLAT, BlockedConfig
+from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, FLAT, BlockedConfig
 from tvm_blislike.cost_models.conv_geometry import ConvGeometry
+from tvm_blislike.cost_models.parallel import share
 from tvm_blislike.model.layouts import Layout
 
 # Channels of an NHWC image that are transformed together, whole vectors of any width.
 NHWC_BLOCK = 16
+# Work of the busiest thread, relative to equal parts, at which a finer division gains nothing.
+EVEN_SHARE = 1.02
 
 
 def matrices_elements(points: int, tiles: int, channels: int, lanes: int) -> int:
@@ -67,6 +70,32 @@ class WinogradGeometry(ConvGeometry):
     def parts_h(self) -> int:
         """Parts of the height that threads can compute independently."""
         return self.blocks_h
+
+    @property
+    def parts(self) -> int:
+        """What threads divide: blocks of tiles, in "channels" order those of every chunk."""
+        chunks = self.chunks if self.config.loop_order == CHANNELS else 1
+        return chunks * self.workload.n * self.parts_h * self.blocks_w
+
+    def divided_loops(self, threads: int) -> int:
+        """Return how many loops of the input transform of "channels" order threads divide.
+
+        Images, blocks along height and width, rows of tiles in a block; where that leaves a
+        thread idle for long also tiles of a row, then blocks of channels (of which the last must
+        be a whole one).
+        """
+        rows = self.blocks * self.block_h
+        enough = [share(n, threads) <= EVEN_SHARE / threads for n in (rows, rows * self.block_w)]
+        if enough[0]:
+            return 4
+        return 5 if enough[1] or self.workload.ci % self.in_block else 6
+
+    def transform_share(self, threads: int) -> float:
+        """Return the part of the busiest thread in an input transform by itself."""
+        parts = self.blocks * self.block_h
+        for size in (self.block_w, self.in_blocks)[: self.divided_loops(threads) - 4]:
+            parts *= size
+        return share(parts, threads)
 
     @property
     def rows(self) -> int:

@@ -1,7 +1,7 @@
 """Every configuration of the Winograd convolution, and what other ones have of it.
 
-The parallel loop is no axis: it follows from the loop order ("tiles": blocks, "channels": chunks)
-unless the images of a batch go to the threads. Neither is a prefetch distance: `prefetch` asks for
+The parallel loop is no axis: threads divide all blocks, in "channels" order those of every chunk,
+one after the other. Neither is a prefetch distance: `prefetch` asks for
 all of the next panel.
 """
 

@@ -9,6 +9,7 @@ from tvm_blislike.cost_models.conv2d_winograd import candidates
 from tvm_blislike.cost_models.conv2d_winograd.candidates import sizes
 from tvm_blislike.cost_models.conv2d_winograd_1d.config import Winograd1dConfig
 from tvm_blislike.cost_models.conv2d_winograd_1d.geometry import Winograd1dGeometry
+from tvm_blislike.cost_models.roofline import peak_seconds
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel
 from tvm_blislike.model.types import FLOAT32
@@ -34,21 +35,28 @@ def applies(workload: Conv2dWorkload, core: Core) -> str:
 
 def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Winograd1dConfig]:
     """Yield the configurations worth estimating: blocks, chunks and rings that fit into L2."""
-    room = candidates.planned_bytes(core, threads)
     for tile_w in sizes(workload.kw, workload.types.acc):
         start = Winograd1dConfig(tile_w=tile_w)
         for kernel in candidates.kernels(workload, core):
-            for config in candidates.blocked(start, workload, kernel, core):
-                if _fits(Winograd1dGeometry(workload, config), room):
+            for config in candidates.blocked(start, workload, kernel, core, threads):
+                if _fits(Winograd1dGeometry(workload, config), core, threads):
                     yield config
             for config in _rings(start, workload, kernel, core, threads):
                 geo = Winograd1dGeometry(workload, config)
                 beyond = geo.blocks_h * geo.block_h - workload.oh
-                if _fits(geo, room) and beyond <= MOST_BEYOND * workload.oh:
+                if _fits(geo, core, threads) and beyond <= MOST_BEYOND * workload.oh:
                     yield config
 
 
-def _fits(geo: Winograd1dGeometry, room: float) -> bool:
+def least_seconds(workload: Conv2dWorkload, core: Core, threads: int) -> float:
+    """Return the time of nothing but the FMAs of the products, of the tile with the fewest."""
+    kw = workload.kw
+    products = [(tile + kw - 1) / (tile * kw) for tile in sizes(kw, workload.types.acc)]
+    return min(products, default=0.0) * peak_seconds(workload, core, threads)
+
+
+def _fits(geo: Winograd1dGeometry, core: Core, threads: int) -> bool:
+    room = candidates.planned_bytes(geo.workload, geo.config.nr, core, threads)
     return geo.v_bytes + geo.p_bytes <= room
 
 

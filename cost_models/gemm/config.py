@@ -15,8 +15,6 @@ class GemmConfig(KernelConfig):
 
     Parameters
     ----------
-    ks : int
-        Steps of k that a multiply-add takes, those of the micro-kernel.
     mc, nc, kc : int
         Cache blocking: rows and columns of C, steps of k; 0: all of them.
     loop_order : str
@@ -35,7 +33,6 @@ class GemmConfig(KernelConfig):
     BEFORE: ClassVar[Mapping[str, str]] = {**KernelConfig.BEFORE, "data_layout": "packing"}
 
     implementation: str = "gemm"
-    ks: int = 1
     mc: int = 0
     nc: int = 0
     kc: int = 0

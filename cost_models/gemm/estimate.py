@@ -13,22 +13,25 @@ from __future__ import annotations
 
 import math
 
+from tvm_blislike.cost_models.conflicts import conflict_bytes, taken_bytes
 from tvm_blislike.cost_models.data_types import sum_dtype
 from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.geometry import A_OUTSIDE, B_OUTSIDE, GemmGeometry
+from tvm_blislike.cost_models.moving import line_cycles, vector_cycles
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
-    FMA_EFFICIENCY,
-    FORK_JOIN_CYCLES,
     beyond_l2_cycles,
     bytes_per_cycle,
-    conflict_bytes,
+    call_cycles,
     finish,
+    fork_cycles,
+    l2_cycles,
     level_holding,
     placed,
     share_bytes,
-    step_cycles,
+    useful_cycles,
 )
+from tvm_blislike.cost_models.tiles import tile_store_cycles
 from tvm_blislike.hardware import Core, dtype_bits
 from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.model.estimate import Estimate, Placed
@@ -36,8 +39,6 @@ from tvm_blislike.model.workload import GemmWorkload
 
 # Share of a stream from beyond L2 that shows although it is prefetched behind computation.
 EXPOSED = 0.3
-# Cycles per vector of copying A into panels: from L2, from beyond.
-PACK_CYCLES = (3.0, 6.0)
 
 
 def estimate(workload: GemmWorkload, config: GemmConfig, core: Core, threads: int) -> Estimate:
@@ -53,20 +54,21 @@ def estimate(workload: GemmWorkload, config: GemmConfig, core: Core, threads: in
     loop = geo.parallel_loop(threads)
     share = geo.share(loop, threads) if loop else 1.0
     cycles = {name: value * share for name, value in _calls(geo, kernel, core).items()}
-    cycles["packing"] = _packing_cycles(geo, core, threads) * share
+    cycles["packing"] = _packing_cycles(geo, core, threads, share)
     busy = sum(cycles.values())
     stream = _stream_cycles(geo, core, threads, loop, share)
     cycles["beyond L2"] = max(stream - (1 - EXPOSED) * busy, EXPOSED * stream)
-    cycles["fork"] = FORK_JOIN_CYCLES * min(2, geo.blocks_k) if loop else 0.0
+    cycles["fork"] = fork_cycles(core) if loop else 0.0
     return finish(core, threads, workload, cycles, _footprint(geo, core, threads))
 
 
 def workspace_bytes(workload: GemmWorkload, config: GemmConfig, threads: int) -> int:
-    """Return the size of packed blocks of A and of partial sums."""
+    """Return the size of packed blocks of A, and of partial sums where C cannot hold them."""
     geo = GemmGeometry(workload, config)
     block = geo.block_m * config.mr * geo.kc if geo.packs(geo.kc) else 0
-    partial = workload.m * workload.n * workload.batch if geo.blocks_k > 1 else 0
-    return workload.types.a_bytes * block * threads + _sum_bytes(workload) * partial
+    in_place = geo.blocks_k == 1 or workload.types.out == sum_dtype(workload.types)
+    sums = 0 if in_place else math.prod(geo.updated(geo.parallel_loop(threads)))
+    return threads * (workload.types.a_bytes * block + _sum_bytes(workload) * sums)
 
 
 def _sum_bytes(workload: GemmWorkload) -> int:
@@ -79,22 +81,25 @@ def _calls(geo: GemmGeometry, kernel: Microkernel, core: Core) -> dict[str, floa
     w, c = geo.workload, geo.config
     rows = [(geo.tiles_m - 1, c.mr), (1, w.m - (geo.tiles_m - 1) * c.mr)]
     columns = [(geo.tiles_n - 1, c.nr), (1, w.n - (geo.tiles_n - 1) * c.nr)]
+    depths = (*((geo.blocks_k - 1) * [geo.kc]), geo.last_k)
     total = {"fma": 0.0, "loads and edges": 0.0, "L2": 0.0, "calls": 0.0}
     for count_m, height in rows:
         for count_n, width in columns:
             number = w.batch * count_m * count_n
             vectors = math.ceil(width / kernel.lanes)
-            issue = w.k / c.ks * step_cycles(core, height, vectors, kernel.a_loads(height))
-            useful = (
-                w.k / c.ks * height * width / kernel.lanes / core.fma_per_cycle / FMA_EFFICIENCY
+            issue = sum(
+                call_cycles(core, kernel, height, vectors, steps // c.ks) for steps in depths
             )
+            useful = w.k / c.ks * useful_cycles(core, kernel, height, width)
             arrival = w.k * _l2_bytes(geo, core, height, vectors * kernel.lanes)
             total["fma"] += number * useful
             total["loads and edges"] += number * max(0.0, issue - useful)
-            total["L2"] += number * max(0.0, arrival / bytes_per_cycle(core, 2) - issue)
+            total["L2"] += number * l2_cycles(arrival / bytes_per_cycle(core, 2), issue)
             stores = height * vectors / core.stores_per_cycle
             total["calls"] += number * geo.blocks_k * (CALL_CYCLES + 1.5 * stores)
-            # Between blocks of k the sums are loaded, added to and stored.
+            if kernel.tiles is not None:
+                total["calls"] += number * geo.blocks_k * tile_store_cycles(kernel, height, vectors)
+            # Blocks of k but the first load what they add to; all but the last store it.
             total["calls"] += number * (geo.blocks_k - 1) * 2.5 * stores
     return total
 
@@ -111,14 +116,16 @@ def _l2_bytes(geo: GemmGeometry, core: Core, height: int, width: int) -> float:
     return a if geo.config.loop_order == B_OUTSIDE else b
 
 
-def _packing_cycles(geo: GemmGeometry, core: Core, threads: int) -> float:
+def _packing_cycles(geo: GemmGeometry, core: Core, threads: int, share: float) -> float:
+    """Cycles of copying a thread's part of A into panels."""
     w = geo.workload
     if not geo.packs(geo.kc):
         return 0.0
-    a_bytes = w.batch * w.m * w.k * w.types.a_bytes
-    beyond = level_holding(core, a_bytes, threads) not in (1, 2)
-    vectors = a_bytes * 8 / core.vector_bits
-    return vectors * PACK_CYCLES[beyond] * _passes(geo)[0]
+    a_bytes = share * w.batch * w.m * w.k * w.types.a_bytes
+    vectors, lines = a_bytes * 8 / core.vector_bits, a_bytes / core.line_bytes
+    cycles = vectors * vector_cycles(core) + lines * line_cycles(core, 2)
+    cycles += a_bytes * beyond_l2_cycles(core, level_holding(core, int(a_bytes), threads))
+    return cycles * _passes(geo)[0]
 
 
 def _panel_bytes(geo: GemmGeometry) -> tuple[int, int]:
@@ -142,15 +149,15 @@ def _stream_cycles(geo: GemmGeometry, core: Core, threads: int, loop: str, share
     a_panel, b_panel = _panel_bytes(geo)
     passes_a, passes_b = _passes(geo)
     room = share_bytes(core, 2, threads)
-    if c.loop_order == B_OUTSIDE and geo.block_m * a_panel + 2 * b_panel > room:
+    if c.loop_order == B_OUTSIDE and _block_of_a(geo, core) + 2 * b_panel > room:
         passes_a = geo.tiles_n
     if c.loop_order == A_OUTSIDE and geo.block_n * b_panel + 2 * a_panel > room:
         passes_b = geo.tiles_m
     # A thread that has a part of the rows reads that part of A, but all of B.
     part_a = share if loop in ("b", "ic") else 1.0
     part_b = share if loop in ("b", "jc") else 1.0
-    # The sums of all blocks of k but the last, in memory.
-    sums = (2 * geo.blocks_k - 3) * w.m * w.n * _sum_bytes(w) if geo.blocks_k > 1 else 0
+    # Blocks of k but the last store sums, which the next one loads.
+    sums = 2 * (geo.blocks_k - 1) * w.m * w.n * _sum_bytes(w)
     # A cache that threads share holds one copy for all of them.
     total = w.batch * (a_bytes + b_bytes + c_bytes)
     cost = beyond_l2_cycles(core, level_holding(core, total, threads=1))
@@ -159,6 +166,14 @@ def _stream_cycles(geo: GemmGeometry, core: Core, threads: int, loop: str, share
     once = w.batch * (a_bytes * passes_a * part_a + b_bytes * (passes_b - 1) * part_b) * cost
     results = w.batch * (c_bytes + sums) * share * cost
     return once + w.batch * b_bytes * part_b * first_b + results
+
+
+def _block_of_a(geo: GemmGeometry, core: Core) -> float:
+    """Bytes of L2 that a block of A takes; in place its rows are as far apart as A's."""
+    size, item = geo.block_m * _panel_bytes(geo)[0], geo.workload.types.a_bytes
+    if geo.packs(geo.kc):
+        return size
+    return taken_bytes(core, 2, size, geo.kc * item, geo.workload.k * item)
 
 
 def _footprint(geo: GemmGeometry, core: Core, threads: int) -> tuple[Placed, ...]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tvm_blislike.cost_models.data_types import may_copy
 from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.parallel import Divisible
+from tvm_blislike.microkernels.products import groups
 from tvm_blislike.model.workload import GemmWorkload
 
 B_OUTSIDE = "B3A2C0"
@@ -64,7 +66,7 @@ class GemmGeometry(Divisible):
     def kc(self) -> int:
         """Steps of k in a block, whole groups."""
         k, ks = self.workload.k, self.config.ks
-        return min(math.ceil((self.config.kc or k) / ks) * ks, k)
+        return groups(min(self.config.kc or k, k), ks) * ks
 
     @property
     def blocks_k(self) -> int:
@@ -73,25 +75,44 @@ class GemmGeometry(Divisible):
 
     @property
     def last_k(self) -> int:
-        """Steps of k in the last block, which runs with C in registers up to the final store."""
-        return self.workload.k - (self.blocks_k - 1) * self.kc
+        """Steps of k in the last block, which runs with C in registers up to the final store.
+
+        Whole groups: what fills the last one are zeros of packed panels.
+        """
+        ks = self.config.ks
+        return groups(self.workload.k - (self.blocks_k - 1) * self.kc, ks) * ks
 
     @property
     def packed_shape(self) -> tuple[int, int, int, int]:
         """Shape of packed B: (1, tiles, groups of k, nr * ks), the batch in front if B has one."""
         ks = self.config.ks
-        return (1, self.tiles_n, self.workload.k // ks, self.config.nr * ks)
+        return (1, self.tiles_n, groups(self.workload.k, ks), self.config.nr * ks)
 
     def packs(self, steps: int) -> bool:
         """Whether A is copied into panels; otherwise micro-kernels read it in place.
 
-        A single step of k is always copied: a column of A has no unit stride.
+        A single step of k is always copied: a column of A has no unit stride. So are rows that do
+        not end with a whole group.
         """
-        return self.config.packing == PACKED or steps == 1
+        return self.config.packing == PACKED or steps == 1 or self.workload.k % self.config.ks > 0
 
     def calls_per_panel(self) -> int:
         """Micro-kernel calls in a row that share a panel of B (`B_OUTSIDE`) or of A."""
         return self.block_m if self.config.loop_order == B_OUTSIDE else self.block_n
+
+    def updated(self, parallel: str) -> tuple[int, int]:
+        """Return the rows and columns of C that the loop over blocks of k runs over.
+
+        Parameters
+        ----------
+        parallel : str
+            The loop that threads divide, which goes outside, or "".
+        """
+        w, c = self.workload, self.config
+        rows, columns = min(self.block_m * c.mr, w.m), min(self.block_n * c.nr, w.n)
+        if c.loop_order == B_OUTSIDE:
+            return (rows if parallel == "ic" else w.m), columns
+        return rows, (columns if parallel == "jc" else w.n)
 
     def divisible(self) -> dict[str, tuple[int, int, int]]:
         """See `Divisible`: products of the batch, blocks of rows and of columns."""
@@ -100,6 +121,14 @@ class GemmGeometry(Divisible):
             "ic": (self.blocks_m, self.block_m, self.tiles_m),
             "jc": (self.blocks_n, self.block_n, self.tiles_n),
         }
+
+
+def packings(workload: GemmWorkload, mr: int, kc: int, ks: int) -> tuple[str, ...]:
+    """Ways to read A: a single tile of rows is in use once, a single step of k copied anyhow."""
+    if workload.k % ks:
+        return (PACKED,)
+    once = workload.m <= mr or kc == 1
+    return (IN_PLACE,) if once or not may_copy(workload.types) else (IN_PLACE, PACKED)
 
 
 def _tiles_in(block: int, tile: int, tiles: int) -> int:

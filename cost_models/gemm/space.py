@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 
 from tvm_blislike.cost_models.data_types import most_steps
-from tvm_blislike.cost_models.gemm.candidates import packings
 from tvm_blislike.cost_models.gemm.config import GemmConfig
-from tvm_blislike.cost_models.gemm.geometry import LOOP_ORDERS, GemmGeometry
+from tvm_blislike.cost_models.gemm.geometry import LOOP_ORDERS, GemmGeometry, packings
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of, kernels_for
 from tvm_blislike.model.space import Axis, Space, Value, even_parts, single, unrolls
 from tvm_blislike.model.workload import GemmWorkload
 
-# Steps of k that blocks have at least, unless there are fewer.
-_LEAST_KC = 64
+# Steps of k that blocks have at least, unless there are fewer: half of the least that the model of
+# blocking wants on a described core (33, for blocks of one row).
+_LEAST_KC = 16
 # How far ahead panels that pass by are asked for; 0: as usual.
 _DISTANCES = (0, 1024, 2048, 4096, 16384, 32768)
 

@@ -110,7 +110,7 @@ class LearnedModel:
                 f"{LEAST_RECORDS} are needed",
                 "measure more: tvm-blislike tune MODEL.onnx",
             )
-        names = sorted({name for candidate in candidates for name in features(candidate)})
+        names = _telling(candidates)
         analytical = np.array([candidate.seconds for candidate in candidates])
         target = np.log(np.asarray(seconds) / analytical)
         offset = float(np.median(target))
@@ -152,6 +152,17 @@ class LearnedModel:
         ]
         seconds = map(float, self.seconds(candidates))
         return [_corrected(c, time) for c, time in zip(candidates, seconds, strict=True)]
+
+
+def _telling(candidates: Sequence[Sample]) -> list[str]:
+    """Return the names of the features by which candidates differ.
+
+    Each tree sees a part of the features: those that tell nothing would take the place of others.
+    """
+    names = sorted({name for candidate in candidates for name in features(candidate)})
+    table = matrix(candidates, names)
+    differ = table.min(axis=0) != table.max(axis=0)
+    return [name for name, tells in zip(names, differ, strict=True) if tells] or names
 
 
 def _loss(

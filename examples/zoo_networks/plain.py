@@ -1,4 +1,4 @@
-"""Networks without normalisation: VGG, SqueezeNet, GoogLeNet."""
+"""Networks without batch normalisation: AlexNet, VGG, SqueezeNet, GoogLeNet."""
 
 from __future__ import annotations
 
@@ -29,6 +29,24 @@ def _conv_relu(net: Net, x: Tensor, channels: int, kernel: int, stride: int = 1)
     return net.relu(net.conv(x, channels, kernel, stride=stride, padding=kernel // 2))
 
 
+def alexnet(net: Net) -> Tensor:
+    """Append AlexNet with one tower (Krizhevsky 2014), as torchvision has it."""
+    x = net.relu(net.conv(net.input, 64, 11, stride=4, padding=2))
+    x = _conv_relu(net, net.max_pool(x, 3, 2), 192, 5)
+    x = net.max_pool(x, 3, 2)
+    for channels in (384, 256, 256):
+        x = _conv_relu(net, x, channels, 3)
+    return _three_linear(net, net.max_pool(x, 3, 2))
+
+
+def _three_linear(net: Net, x: Tensor) -> Tensor:
+    """Append the head of AlexNet and VGG; its first layer follows the image size."""
+    x = net.flatten(x)
+    for _ in range(2):
+        x = net.relu(net.linear(x, 4096))
+    return net.linear(x, 1000)
+
+
 def vgg(net: Net, depth: int) -> Tensor:
     """Append VGG; the first linear layer follows the image size, as in the paper."""
     x = net.input
@@ -36,10 +54,7 @@ def vgg(net: Net, depth: int) -> Tensor:
         for channels in stage:
             x = _conv_relu(net, x, channels, 3)
         x = net.max_pool(x, 2, 2)
-    x = net.flatten(x)
-    for _ in range(2):
-        x = net.relu(net.linear(x, 4096))
-    return net.linear(x, 1000)
+    return _three_linear(net, x)
 
 
 def _fire(net: Net, x: Tensor, squeeze: int, expand: int) -> Tensor:

@@ -5,8 +5,8 @@
 A step computes tile_h x tile_w pixels of one vector of nr channels. There is no sum over channels,
 so nothing is shared between vectors: the filter of the vector stays in registers, and the kernel
 is unrolled in the order of the input pixels, each of which is loaded once and multiplied into all
-the outputs that it contributes to (the arithmetic
-intensity is in cost_models/conv2d_depthwise/estimate.py).
+the outputs that it contributes to (loads are counted in
+cost_models/conv2d_depthwise/estimate.py).
 
 "channels" order (NCHWc):                "rows" order (NHWC, or too few blocks for the threads):
 
@@ -17,6 +17,10 @@ Padding is a condition on the loads. The tiles at the borders are split off and 
 tile is unrolled, so conditions are constants: no branch inside, no multiplication by a padded
 zero at the borders. Where that would take too much code (large dilations), the padded image is
 made first.
+
+Of bytes an instruction adds four products to a sum (vpdpbusd): then ks = 4 rows of the kernel are
+a group, and the pixels of a column that it takes are mixed in registers, once for all outputs of a
+row that read the column.
 
 Channels that do not fill a vector (NHWC) are swept in narrower vectors: 57 = 3 x 16 + 8 + 1.
 """
@@ -33,6 +37,7 @@ from tvm_blislike.cost_models.conv2d_depthwise import estimate as model
 from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import DepthwiseGeometry
 from tvm_blislike.cost_models.conv2d_depthwise.space import space
+from tvm_blislike.microkernels.products import place_in_b
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import Conv2dWorkload
@@ -53,14 +58,18 @@ def pack_weights(
     Returns
     -------
     numpy.ndarray
-        `DepthwiseGeometry.packed_shape`: (vectors, kh, kw, nr), or (vectors, ci / groups, kh, kw,
-        nr) where groups have several input channels.
+        `DepthwiseGeometry.packed_shape`: (vectors, groups of ks rows, kw, nr * ks), the rows of a
+        group side by side, or (vectors, ci / groups, kh, kw, nr) where groups have several input
+        channels.
     """
     geo = DepthwiseGeometry(workload, config)
-    missing = geo.vectors * config.nr - workload.co
-    filled = np.pad(weights, ((0, missing), (0, 0), (0, 0), (0, 0)))
-    by_vector = filled.reshape(geo.vectors, config.nr, *weights.shape[1:])
-    packed = by_vector.transpose(0, 2, 3, 4, 1)
+    channels = geo.vectors * config.nr - workload.co
+    rows = geo.row_groups * config.ks - workload.kh
+    filled = np.pad(weights, ((0, channels), (0, 0), (0, rows), (0, 0)))
+    by_group = filled.reshape(
+        geo.vectors, config.nr, geo.ci_group, geo.row_groups, config.ks, workload.kw
+    )
+    packed = by_group.transpose(0, 2, 3, 5, 1, 4)
     return np.ascontiguousarray(packed).reshape(geo.packed_shape)
 
 
@@ -71,12 +80,14 @@ def pack_weights_te(
     geo = DepthwiseGeometry(workload, config)
 
     def value(ov: Any, *index: Any) -> Any:
-        *inner, ry, rx, lane = index
-        o, i = ov * config.nr + lane, inner[0] if inner else 0
-        if workload.co % config.nr == 0:
-            return weights[o, i, ry, rx]
-        zero = tirx.const(0, workload.types.a)
-        return tirx.if_then_else(o < workload.co, weights[o, i, ry, rx], zero)
+        *inner, rg, rx, place = index
+        (ry, lane), i = place_in_b(rg, place, config.ks), inner[0] if inner else 0
+        o = ov * config.nr + lane
+        inside = [o < workload.co] if workload.co % config.nr else []
+        inside += [ry < workload.kh] if workload.kh % config.ks else []
+        zero = tirx.const(0, workload.types.b)
+        value = weights[o, i, ry, rx]
+        return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
     return te.compute(geo.packed_shape, value, name="packed_weights")
 
@@ -102,18 +113,24 @@ def compute(
     th, tw, nr = config.tile_h, config.tile_w, config.nr
     (sh, sw), (dh, dw) = workload.stride, workload.dilation
     pixel = _pixels(geo, data)
-    ry = te.reduce_axis((0, workload.kh), "ry")
+    rg = te.reduce_axis((0, geo.row_groups), "rg")
     rx = te.reduce_axis((0, workload.kw), "rx")
+    steps = [te.reduce_axis((0, config.ks), "rs")] if config.ks > 1 else []
     inner = [te.reduce_axis((0, geo.ci_group), "ii")] if geo.ci_group > 1 else []
 
     def product(n: Any, ov: Any, yt: Any, xt: Any, ih: Any, iw: Any, lane: Any) -> Any:
+        ry, place = _row_of_kernel(geo, rg, *steps), lane * config.ks + sum(steps)
         y, x = (yt * th + ih) * sh + ry * dh, (xt * tw + iw) * sw + rx * dw
         value, inside = pixel(n, ov, y, x, lane, *inner)
-        scaled = value * packed[(ov, *inner, ry, rx, lane)]
+        weight, sums = packed[(ov, *inner, rg, rx, place)], workload.types.acc
+        if not workload.types.is_uniform:
+            # Of bytes that become words LLVM knows that products of 16 bits are enough.
+            value, weight = value.astype(sums), weight.astype(sums)
+        scaled = value * weight
         if inside is not None:
             # The product, not the pixel: outside the image nothing is left to multiply.
-            scaled = tirx.if_then_else(inside, scaled, tirx.const(0, workload.types.a))
-        return te.sum(scaled, [*inner, ry, rx])
+            scaled = tirx.if_then_else(inside, scaled, tirx.const(0, sums))
+        return te.sum(scaled, [*inner, rg, rx, *steps])
 
     shape = (workload.n, geo.vectors, geo.tiles_h, geo.tiles_w, th, tw, nr)
     acc = te.compute(shape, product, name="acc", attrs=stage("acc"))
@@ -130,6 +147,13 @@ def compute(
         name="unpack",
         attrs=stage("unpack"),
     )
+
+
+def _row_of_kernel(geo: DepthwiseGeometry, group: Any, step: Any = 0) -> Any:
+    """Return the row of the kernel; what fills the last group reads the last one again."""
+    ks, kh = geo.config.ks, geo.workload.kh
+    row = group * ks + step
+    return tirx.min(row, kh - 1) if kh % ks else row
 
 
 def _pixels(geo: DepthwiseGeometry, data: te.Tensor) -> Any:

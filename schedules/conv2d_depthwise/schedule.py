@@ -8,9 +8,11 @@ from tvm import s_tir
 
 from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import DepthwiseGeometry
+from tvm_blislike.cost_models.data_types import vector_dot
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.directives import Apart, Border, ByInput, Edge, Named, Vector
+from tvm_blislike.model.directives import Apart, Border, ByInput, Dot, Edge, Vector
 from tvm_blislike.model.layouts import Layout
+from tvm_blislike.model.loop_names import Named
 from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import (
@@ -41,7 +43,7 @@ def schedule(
     if threads > 1:
         # Before the reduction is decomposed: TVM refuses to reason about the loop afterwards.
         _parallelize(sch, loops, geo, threads)
-    _unroll_kernel(sch, acc, geo)
+    _unroll_kernel(sch, acc, geo, core)
 
 
 def _tile_epilogue(sch: s_tir.Schedule, epilogue: Any, geo: DepthwiseGeometry) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def _tile_epilogue(sch: s_tir.Schedule, epilogue: Any, geo: DepthwiseGeometry) -
     xt, iw = sch.split(ow, [None, config.tile_w])
     outer = [n, yt, ov] if config.loop_order == "rows" else [n, ov, yt]
     sch.reorder(*outer, xt, ih, iw, lane)
-    _mark_block(sch, ih, iw, lane, config.nr)
+    _mark_block(sch, ih, iw, lane, Vector(config.nr))
     for axis, (loop, name) in enumerate(((yt, "mh"), (xt, "mw"))):
         out, tile = ((workload.oh, config.tile_h), (workload.ow, config.tile_w))[axis]
         if any(workload.padding) and not geo.copies:
@@ -68,30 +70,40 @@ def _tile_epilogue(sch: s_tir.Schedule, epilogue: Any, geo: DepthwiseGeometry) -
     return {"n": n, "ov": ov, "yt": yt, "xt": xt}
 
 
-def _mark_block(sch: s_tir.Schedule, ih: Any, iw: Any, lane: Any, lanes: int) -> None:
+def _mark_block(sch: s_tir.Schedule, ih: Any, iw: Any, lane: Any, vector: Vector | Dot) -> None:
     """Unroll the loops over one tile and name their axes."""
     for loop, axis in ((ih, "mh"), (iw, "mw")):
         sch.unroll(loop)
         Named(axis).on(sch, loop)
     Named("sweep").on(sch, lane)
-    Vector(lanes).on(sch, lane)
+    vector.on(sch, lane)
 
 
-def _unroll_kernel(sch: s_tir.Schedule, acc: Any, geo: DepthwiseGeometry) -> None:
+def _unroll_kernel(sch: s_tir.Schedule, acc: Any, geo: DepthwiseGeometry, core: Core) -> None:
     """Put the kernel outside the tile, to be unrolled in the order of the input pixels."""
-    several = geo.ci_group > 1
-    ih, iw, lane, *inner, ry, rx = sch.get_loops(acc)[-6 if several else -5 :]
-    sch.reorder(*inner, ry, rx, ih, iw, lane)
+    ks, workload = geo.config.ks, geo.workload
+    several, grouped = geo.ci_group > 1, ks > 1
+    ih, iw, lane, *loops = sch.get_loops(acc)[-5 - several - grouped :]
+    steps = [loops.pop()] if grouped else []
+    *inner, ry, rx = loops
+    sch.reorder(*inner, ry, rx, ih, iw, lane, *steps)
     sch.unannotate(acc, STAGE)
     init = sch.decompose_reduction(acc, [*inner, ry][0])
     for loop in inner:
         # Its index selects lanes.
         sch.unroll(loop)
-    _mark_block(sch, *sch.get_loops(init)[-3:], geo.config.nr)
-    _mark_block(sch, ih, iw, lane, geo.config.nr)
+    vector = Vector(geo.config.nr)
+    _mark_block(sch, *sch.get_loops(init)[-3:], vector)
+    _mark_block(sch, ih, iw, lane, _dot(workload, core) if grouped else vector)
     Named("ry").on(sch, ry)
     Named("rx").on(sch, rx)
-    ByInput(*geo.workload.stride, *geo.workload.dilation).on(sch, ry)
+    (sh, sw), (dh, dw) = workload.stride, workload.dilation
+    ByInput(sh, sw, ks * dh, dw).on(sch, ry)
+
+
+def _dot(workload: Conv2dWorkload, core: Core) -> Dot:
+    kernel = vector_dot(core, workload.types)
+    return Dot(kernel.lanes, kernel.product.intrinsic)
 
 
 def _parallelize(

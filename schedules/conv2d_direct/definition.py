@@ -7,6 +7,9 @@ Seen as a GEMM, a block of C is mh x mw output pixels by nr output channels, and
 call runs over the channels of one input block (`rows` view) or over one kernel row of an NCHW
 image (`window` view, for first layers with few channels). Weights are packed at compile time into
 the panels that the micro-kernel reads: [group][tile of nr][ci block][ry][rx][ci in block][nr].
+Where a multiply-add takes groups of ks elements of k, a call runs over a run of whole groups: the
+channels of a pixel, or all those of a kernel row, which lie side by side in a copy of the image
+(`DirectGeometry.by_row`; the 21 elements of a row of a 7x7 first layer are six groups of four).
 
 Loops, "rows" order (the input slab stays in L2, weights stream):
 
@@ -37,12 +40,16 @@ from tvm_blislike.cost_models.conv2d_direct import candidates
 from tvm_blislike.cost_models.conv2d_direct import estimate as model
 from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
+from tvm_blislike.cost_models.conv2d_direct.nests import nests
 from tvm_blislike.cost_models.conv2d_direct.space import space
 from tvm_blislike.cost_models.data_types import sum_dtype
+from tvm_blislike.cost_models.roofline import peak_seconds
+from tvm_blislike.microkernels.products import panels_of_b, place_in_b
 from tvm_blislike.model.layouts import Layout
+from tvm_blislike.model.marks import LEFT, RIGHT
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import Conv2dWorkload
-from tvm_blislike.schedules.common import padded, stage
+from tvm_blislike.schedules.common import padded, rows_padded, stage
 from tvm_blislike.schedules.conv2d_direct.schedule import schedule
 
 
@@ -58,7 +65,8 @@ def pack_weights(workload: Conv2dWorkload, config: DirectConfig, weights: np.nda
     -------
     numpy.ndarray
         `DirectGeometry.packed_shape`: (groups, tiles, ci blocks, kh, kw, ci block, nr), without the
-        ci block axis for NCHW input.
+        ci block axis for NCHW input. Of groups of k: (groups, tiles, ci blocks, kh, kw, groups in a
+        run, nr * ks), without kw where a run is a row of the kernel.
     """
     geo = DirectGeometry(workload, config)
     g, kh, kw = workload.groups, workload.kh, workload.kw
@@ -66,8 +74,10 @@ def pack_weights(workload: Conv2dWorkload, config: DirectConfig, weights: np.nda
     missing = geo.tiles * config.nr - geo.co_group
     filled = np.pad(by_group, ((0, 0), (0, missing), (0, 0), (0, 0), (0, 0), (0, 0)))
     panels = filled.reshape(g, geo.tiles, config.nr, *by_group.shape[2:])
-    packed = panels.transpose(0, 1, 3, 5, 6, 4, 2)
-    return np.ascontiguousarray(packed).reshape(geo.packed_shape)
+    packed = np.ascontiguousarray(panels.transpose(0, 1, 3, 5, 6, 4, 2))
+    if config.ks > 1:
+        packed = panels_of_b(packed.reshape(-1, geo.run, config.nr), config.nr, config.ks)
+    return packed.reshape(geo.packed_shape)
 
 
 def pack_weights_te(
@@ -76,11 +86,14 @@ def pack_weights_te(
     """`pack_weights` as a TE stage, for weights that are not known at compile time."""
     geo = DirectGeometry(workload, config)
 
-    def value(g: Any, t: Any, ib: Any, ry: Any, rx: Any, *last: Any) -> Any:
-        ii, j = (0, *last) if geo.window else last
+    def value(g: Any, t: Any, ib: Any, ry: Any, *last: Any) -> Any:
+        *tap, p, lane = (*last[:-1], 0, last[-1]) if geo.window else last
+        step, j = place_in_b(p, lane, config.ks)
+        rx, ii = (step // geo.ci_group, step % geo.ci_group) if geo.by_row else (*tap, step)
         channel = t * config.nr + j
         loaded = weights[g * geo.co_group + channel, ib * geo.ci_block + ii, ry, rx]
-        return tirx.if_then_else(channel < geo.co_group, loaded, tirx.const(0, workload.types.b))
+        inside = tirx.all(channel < geo.co_group, step < geo.run)
+        return tirx.if_then_else(inside, loaded, tirx.const(0, workload.types.b))
 
     return te.compute(geo.packed_shape, value, name="packed_weights")
 
@@ -103,32 +116,35 @@ def compute(
         The result in `config.out_layout`.
     """
     geo = DirectGeometry(workload, config)
-    layout = config.data_layout
-    image = padded(
-        data,
-        Layout(layout).height_axis,
-        workload.padding,
-        Layout(layout).shape(workload.n, workload.ci, *geo.padded_size),
-    )
+    layout, ks = config.data_layout, config.ks
+    image = _copied(data, geo)
     mh, mw = config.tile_h, config.tile_w
     (sh, sw), (dh, dw) = workload.stride, workload.dilation
-    wide = sum_dtype(workload.types)
+    types, wide = workload.types, sum_dtype(workload.types)
     by_block = geo.ci_blocks > 1
     units = geo.sum_units // geo.chunks
     ib = te.reduce_axis((0, units if by_block else 1), "ib")
     ry = te.reduce_axis((0, workload.kh if by_block else units), "ry")
-    rx = te.reduce_axis((0, workload.kw), "rx")
-    ii = [] if geo.window else [te.reduce_axis((0, geo.ci_block), "ii")]
+    rx = [] if geo.by_row else [te.reduce_axis((0, workload.kw), "rx")]
+    ii = [] if geo.window else [te.reduce_axis((0, geo.run_groups), "ii")]
+    group = [te.reduce_axis((0, ks), "s")] if ks > 1 else []
 
     def pixel(n: Any, g: Any, b: Any, y: Any, x: Any) -> Any:
+        k = [sum(group, p * ks) for p in ii]
+        if geo.by_row:
+            return image[n, y, x * workload.ci + k[0]]
         if layout == "NHWC":
-            return image[n, y, x, g * geo.ci_group + ii[0]]
-        return image[(n, g * geo.ci_blocks + b, y, x, *ii)]
+            channels = int(image.shape[3]) // workload.groups
+            return image[n, y, x, g * channels + k[0]]
+        return image[(n, g * geo.ci_blocks + b, y, x, *k)]
 
     def product(n: Any, g: Any, t: Any, yt: Any, xt: Any, q: Any, ih: Any, iw: Any, j: Any) -> Any:
         b, r = (q * units + ib, ry) if by_block else (ib, q * units + ry)
-        a = pixel(n, g, b, (yt * mh + ih) * sh + r * dh, (xt * mw + iw) * sw + rx * dw)
-        return te.sum(a * packed[(g, t, b, r, rx, *ii, j)], axis=[ib, ry, rx, *ii])
+        x = sum((tap * dw for tap in rx), (xt * mw + iw) * sw)
+        a = pixel(n, g, b, (yt * mh + ih) * sh + r * dh, x)
+        panel = packed[(g, t, b, r, *rx, *ii, sum(group, j * ks))]
+        factors = (a, panel) if types.is_uniform else (a.astype(types.acc), panel.astype(types.acc))
+        return te.sum(factors[0] * factors[1], axis=[ib, ry, *rx, *ii, *group])
 
     # A whole number of slabs: a predicate on the slab's rows would reach the micro-kernel's block.
     rows = math.ceil(geo.tiles_h / config.oh_block) * config.oh_block
@@ -176,6 +192,29 @@ def compute(
     )
 
 
+def _copied(data: te.Tensor, geo: DirectGeometry) -> te.Tensor:
+    """Return what micro-kernels read: the image, or a copy with padding and room for groups."""
+    w, layout = geo.workload, Layout(geo.config.data_layout)
+    if not geo.copies:
+        return data
+    if geo.by_row:
+        return rows_padded(data, w.padding, geo.copy_shape)
+    shape = geo.copy_shape
+    if shape[layout.channel_axis] == data.shape[layout.channel_axis]:
+        return padded(data, layout.height_axis, w.padding, shape)
+    filled = geo.run_groups * geo.config.ks
+
+    def value(n: Any, y: Any, x: Any, c: Any) -> Any:
+        y, x, channel = y - w.padding[0], x - w.padding[1], c % filled
+        inside = tirx.all(y >= 0, y < w.h, x >= 0, x < w.w, channel < geo.ci_group)
+        pixel = data[n, y, x, c // filled * geo.ci_group + channel]
+        return tirx.if_then_else(inside, pixel, tirx.const(0, w.types.a))
+
+    right = max(0, shape[2] - w.w - w.padding[1])
+    attrs = {**stage("pad"), LEFT: w.padding[1], RIGHT: right}
+    return te.compute(shape, value, name="pad", attrs=attrs)
+
+
 def _group_of(index: Any, size: int, groups: int) -> tuple[Any, Any]:
     """Split an index into group and rest; a needless `%` would hide the tile from `compute_at`."""
     return (0, index) if groups == 1 else (index // size, index % size)
@@ -188,6 +227,7 @@ IMPLEMENTATION = Template(
     applies=candidates.applies,
     configs=candidates.configs,
     estimate=model.estimate,
+    least_seconds=peak_seconds,
     workspace_bytes=model.workspace_bytes,
     pack=pack_weights,
     pack_te=pack_weights_te,
@@ -195,4 +235,6 @@ IMPLEMENTATION = Template(
     schedule=schedule,
     relaid=candidates.relaid,
     every=space,
+    derivation=candidates.derivation,
+    nests=nests,
 )

@@ -11,8 +11,9 @@ from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
-from tvm_blislike.model.directives import Border, Edge, Named, NextWeights, Vector
+from tvm_blislike.model.directives import AskOnce, Border, Edge, Image, NextWeights, Pieces, Vector
 from tvm_blislike.model.layouts import Layout
+from tvm_blislike.model.loop_names import Named
 from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import (
@@ -35,7 +36,7 @@ def schedule(
     threads: int,
 ) -> None:
     """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
-    kernel = kernel_of(core, config.mr, config.nr, workload.types)
+    kernel = kernel_of(core, config.mr, config.nr, workload.types, config.ks)
     geo = DirectGeometry(workload, config)
     epilogue = fuse_epilogue(sch)
     loops = _tile_epilogue(sch, epilogue, geo, kernel)
@@ -112,15 +113,23 @@ def _place_padding(
     sch: s_tir.Schedule, pad: Any, loops: dict[str, Any], geo: DirectGeometry, kernel: Microkernel
 ) -> None:
     layout = geo.config.data_layout
-    rank = Layout(layout).rank
+    rank = 3 if geo.by_row else Layout(layout).rank
     if geo.config.loop_order == "rows":
         sch.compute_at(pad, loops["yo"], preserve_unit_loops=True)
     inner = sch.get_loops(pad)[-rank:]
     if geo.config.loop_order != "rows":
         sch.parallel(inner[1])
-    Vector(kernel.lanes).on(sch, inner[-1])
+    left, right = pad_columns(sch, pad)
+    if geo.by_row:
+        # A row of the image is one piece, a plain vector loop; its elements have one index.
+        w, length = geo.workload, geo.copy_shape[2]
+        Image(w.w, w.ci).on(sch, inner[1])
+        AskOnce().on(sch, inner[1])
+        Pieces(kernel.operand_lanes, (left, length - right)).on(sch, inner[-1])
+        return
+    Vector(kernel.operand_lanes).on(sch, inner[-1])
     # Columns outside the image split off: the copy in between is a plain vector loop.
-    Border(*pad_columns(sch, pad)).on(sch, inner[Layout(layout).height_axis + 1])
+    Border(left, right).on(sch, inner[Layout(layout).height_axis + 1])
 
 
 def _parallelize(
@@ -156,25 +165,27 @@ def _vectorize_sums(sch: s_tir.Schedule, sums: Any, kernel: Microkernel) -> None
 def _tensorize(sch: s_tir.Schedule, acc: Any, geo: DirectGeometry, kernel: Microkernel) -> Any:
     """Put the micro-kernel in; return the loop whose body is one call of it."""
     workload, config = geo.workload, geo.config
-    reductions = 3 if geo.window else 4
-    inner = sch.get_loops(acc)[-(3 + reductions) :]
-    ih, iw, j = inner[:3]
-    *outer, k = inner[3:]
-    sch.reorder(*outer, k, ih, iw, j)
+    grouped = config.ks > 1
+    reductions = (3 if geo.window or geo.by_row else 4) + grouped
+    ih, iw, j, *over_k = sch.get_loops(acc)[-(3 + reductions) :]
+    group = [over_k.pop()] if grouped else []
+    *outer, k = over_k
+    sch.reorder(*outer, k, ih, iw, j, *group)
     sch.unannotate(acc, STAGE)
     zero = sch.decompose_reduction(acc, outer[0])
     sch.vectorize(unroll_block(sch, zero, kernel, _ROWS))
     shape = UpdateShape(
         config.tile_h,
         config.tile_w,
-        steps=workload.kw if geo.window else geo.ci_block,
+        steps=workload.kw if geo.window else geo.run_groups,
         unroll=config.unroll,
-        view="window" if geo.window else "rows",
+        view="window" if geo.window or geo.by_row else "rows",
         sh=workload.stride[0],
-        sw=workload.stride[1],
+        sw=workload.stride[1] * (workload.ci if geo.by_row else 1),
         dw=workload.dilation[1] if geo.window else 1,
+        ks=config.ks,
     )
-    call_kernel(sch, acc, (k, ih, iw, j), kernel, shape)
+    call_kernel(sch, acc, (k, ih, iw, j, *group), kernel, shape)
     return outer[-1]
 
 

@@ -11,8 +11,8 @@ layout changes. Each group of an image is a product of its own.
 
 Where the pixels of an image fill no vectors (14x14 and 7x7 are 12.25 and 3.06 of 16 lanes), the
 operands may change places: pixels are the rows, of which none is wasted, filters the lanes, and
-blocks of C are transposed in registers (`turns`). Windows of one pixel need no panels: they are
-read where they lie (`in_place`), or packed one tile at a time.
+blocks of C are transposed in registers (`register_transposes`). Windows of one pixel need no
+panels: they are read where they lie (`in_place`), or packed one tile at a time.
 
 Loops (the macro-kernel of figure 5, sets of channels inside, so that partial sums stay in L2):
 
@@ -36,7 +36,9 @@ from tvm_blislike.cost_models.conv2d_im2col import candidates
 from tvm_blislike.cost_models.conv2d_im2col import estimate as model
 from tvm_blislike.cost_models.conv2d_im2col.config import Im2colConfig
 from tvm_blislike.cost_models.conv2d_im2col.geometry import Im2colGeometry
+from tvm_blislike.cost_models.conv2d_im2col.nests import nests
 from tvm_blislike.cost_models.conv2d_im2col.space import space
+from tvm_blislike.cost_models.roofline import peak_seconds
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import stage
@@ -183,10 +185,13 @@ IMPLEMENTATION = Template(
     applies=candidates.applies,
     configs=candidates.configs,
     estimate=model.estimate,
+    least_seconds=peak_seconds,
     workspace_bytes=model.workspace_bytes,
     pack=pack_weights,
     pack_te=pack_weights_te,
     compute=compute,
     schedule=schedule,
     every=space,
+    derivation=candidates.derivation,
+    nests=nests,
 )

@@ -18,12 +18,12 @@ from tvm_blislike.model.directives import (
     Image,
     InPlace,
     LastEdge,
-    Named,
     Pieces,
     Turn,
     Vector,
     WriteOut,
 )
+from tvm_blislike.model.loop_names import Named
 from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import (

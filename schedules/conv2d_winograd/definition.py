@@ -11,15 +11,16 @@ r x 1 are nestings with F(1, 1), the identity. Weights are transformed at compil
 
 Loops ("tiles" order):
 
-    for n, yb, xb          parallel; a block of tiles
+    for n, yb, xb          one parallel loop; a block of tiles
       V[point, tile, ci]   input transform, rows first: every pass is one-dimensional
       for oc               a chunk of output channels
         P[point, tile, co] = micro-kernels over ci
         for tile, ob       output transform, columns first; epilogue; store
 
 V and P of a block stay in L2; the weights stream past them, from L2, L3 or memory, once per block.
-"channels" order transforms the whole image first and divides the chunks of output channels among
-the threads: for small images, whose few blocks would each read all weights.
+"channels" order transforms the whole image first, oc outermost, for small images, whose few blocks
+would each read all weights. Threads share V after that barrier and divide chunks and their blocks:
+a thread's run of them touches few chunks, whose weights stay in its own L2.
 
 Channels that fill no vectors (NHWC: 24, 57) are transformed in blocks of 16 of which the last is
 narrower, V has as many columns as there are channels, and only panels of weights are filled up with
@@ -58,6 +59,7 @@ from tvm_blislike.cost_models.conv2d_winograd import candidates
 from tvm_blislike.cost_models.conv2d_winograd import estimate as model
 from tvm_blislike.cost_models.conv2d_winograd.config import WinogradConfig
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
+from tvm_blislike.cost_models.conv2d_winograd.nests import nests
 from tvm_blislike.cost_models.conv2d_winograd.space import space
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.registry import Template
@@ -276,4 +278,6 @@ IMPLEMENTATION = Template(
     schedule=schedule,
     error_bound=error_bound,
     every=space,
+    derivation=candidates.derivation,
+    nests=nests,
 )

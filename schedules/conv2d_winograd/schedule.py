@@ -14,12 +14,12 @@ from tvm_blislike.model.directives import (
     AskOnce,
     Edge,
     FreshRegisters,
-    Named,
     NextPanel,
     Vector,
     WriteOut,
 )
 from tvm_blislike.model.layouts import Layout
+from tvm_blislike.model.loop_names import Named
 from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import (
@@ -143,9 +143,6 @@ def _schedule_input_transform(
     if geo.flat:
         WriteOut().on(sch, nu)
     Vector(kernel.lanes).on(sch, lane)
-    if geo.config.loop_order == CHANNELS and threads > 1:
-        sch.reorder(r, *outer[-3:], q)
-        sch.parallel(r)
     align_rows(sch, transformed, 4, geo.lanes)
     cut = geo.workload.ci % geo.in_block
     annotate_cut(sch, ib, lane, cut)
@@ -156,6 +153,8 @@ def _schedule_input_transform(
     Vector(kernel.lanes).on(sch, lane)
     if cut:
         Named("lanes").on(sch, lane)
+    if geo.config.loop_order == CHANNELS and threads > 1:
+        sch.parallel(sch.fuse(*[*outer, r, q, ib][: geo.divided_loops(threads)]))
 
 
 def _schedule_output_transform(
@@ -176,12 +175,9 @@ def _schedule_output_transform(
 def parallelize(
     sch: s_tir.Schedule, loops: dict[str, Any], geo: WinogradGeometry, threads: int
 ) -> None:
-    """Divide images, chunks of output channels, or blocks of tiles among the threads."""
+    """Divide all blocks of tiles, of each chunk of output channels in turn, among the threads."""
     if threads == 1:
         return
-    if geo.config.loop_order == CHANNELS:
-        sch.parallel(loops["oc"])
-    elif geo.workload.n % threads == 0:
-        sch.parallel(loops["n"])
-    else:
-        sch.parallel(loops["yb" if geo.parts_h > 1 else "xb"])
+    by_channels = geo.config.loop_order == CHANNELS
+    divided = ("oc", "n", "yb", "xb") if by_channels else ("n", "yb", "xb")
+    sch.parallel(sch.fuse(*(loops[name] for name in divided)))

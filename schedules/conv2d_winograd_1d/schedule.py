@@ -8,7 +8,8 @@ from tvm_blislike.cost_models.conv2d_winograd_1d.config import Winograd1dConfig
 from tvm_blislike.cost_models.conv2d_winograd_1d.geometry import Winograd1dGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernel_of
-from tvm_blislike.model.directives import AskOnce, Named, Ring, Vector, WriteOut
+from tvm_blislike.model.directives import AskOnce, Ring, Vector, WriteOut
+from tvm_blislike.model.loop_names import Named
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import align_rows, fuse_epilogue, stages
 from tvm_blislike.schedules.conv2d_winograd.schedule import (

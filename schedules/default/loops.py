@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.target import Target
 from tvm.target.codegen import llvm_get_vector_width, target_has_features
 
+from tvm_blislike.hardware import Core
 from tvm_blislike.schedules.default.access import NestAccesses, analyze_nest, is_expensive, realizes
 from tvm_blislike.schedules.default.stages import BlockRV, Stage, Unscheduled, iterations
 from tvm_blislike.schedules.default.transpose import reading_loop, tile_size
 from tvm_blislike.schedules.lowering.rewrite import collect, constant
 
-# TVM's fork and join costs 5-10 us; two cores must save more than that.
-PARALLEL_NANOSECONDS = 15_000
+# Length, in forks and joins, that a function has at least when threads share it: two cores save a
+# half, which a fork takes twice when the other threads are asleep.
+PARALLEL_FORKS = 4.0
 # In a function of several stages, one of this length joins in when all of them pay together.
-_JOINING_NANOSECONDS = 2_000
-# One core, data in the second-level cache: bytes per nanosecond of a vector copy.
-_BYTES_PER_NANOSECOND = 24
+_JOINING_FORKS = 0.5
+# Share of the rate at which L2 is read that the bytes of a copy pass at (Golden Cove: 24 of 72 per
+# nanosecond).
+_COPY_SHARE = 1 / 3
 # A transcendental function costs about as much as loading this many more elements.
 _EXPENSIVE_LOADS = 2
 
@@ -28,16 +31,27 @@ LoopRV = s_tir.schedule.LoopRV
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """What the rule needs to know of a target."""
+    """What the rule needs to know of a target; speeds of a server where nobody says which core."""
 
     vector_bits: int
     threads: int
+    fork_nanoseconds: float = 4_000.0
+    bytes_per_nanosecond: float = 24.0
 
     @staticmethod
-    def of(target: Target) -> TargetFacts:
-        """Read vector width and cores from `target`; 1 core when not stated."""
+    def of(target: Target, core: Core | None = None) -> TargetFacts:
+        """Read vector width and cores from `target`, 1 core when not stated; speeds from `core`."""
         threads = target.attrs.get("num-cores", 1)
-        return TargetFacts(_vector_bits(target), max(int(threads), 1))
+        facts = TargetFacts(_vector_bits(target), max(int(threads), 1))
+        if core is None:
+            return facts
+        cache = core.cache(2) or core.cache(1)
+        rate = cache.bytes_per_cycle * core.ghz if cache else core.memory_core_gb_per_s
+        return replace(
+            facts,
+            fork_nanoseconds=core.fork_join_us * 1e3,
+            bytes_per_nanosecond=_COPY_SHARE * rate,
+        )
 
     def lanes(self, buffer: tirx.Buffer) -> int:
         """Elements of `buffer` in one vector register."""
@@ -65,10 +79,9 @@ def shape_stages(sch: s_tir.Schedule, stages: list[Stage], facts: TargetFacts) -
     facts : TargetFacts
         Vector width and threads.
     """
-    total = sum(_nanoseconds(sch, stage) for stage in stages)
-    for stage in stages:
-        own = _nanoseconds(sch, stage)
-        worth = total >= PARALLEL_NANOSECONDS and own >= _JOINING_NANOSECONDS
+    lengths = [_forks(sch, stage, facts) for stage in stages]
+    for stage, own in zip(stages, lengths, strict=True):
+        worth = sum(lengths) >= PARALLEL_FORKS and own >= _JOINING_FORKS
         _shape_stage(sch, stage, facts, worth and facts.threads > 1)
 
 
@@ -221,8 +234,8 @@ def _analyse(sch: s_tir.Schedule, stage: Stage, loops: list[LoopRV]) -> NestAcce
     return analyze_nest(top, [sch.get(x) for x in loops], realizes(top))
 
 
-def _nanoseconds(sch: s_tir.Schedule, stage: Stage) -> float:
-    """Estimate one core's time for a stage from the elements it touches."""
+def _forks(sch: s_tir.Schedule, stage: Stage, facts: TargetFacts) -> float:
+    """Estimate one core's time for a stage, in forks and joins, from the elements it touches."""
     total = 0.0
     for block in (stage.block, stage.reduction):
         if block is None:
@@ -232,7 +245,7 @@ def _nanoseconds(sch: s_tir.Schedule, stage: Stage) -> float:
         touched += _EXPENSIVE_LOADS if is_expensive(body) else 0
         element_bytes = max(body.buffer.dtype.bits // 8, 1)
         total += touched * element_bytes * iterations(sch, block)
-    return total / _BYTES_PER_NANOSECOND
+    return total / facts.bytes_per_nanosecond / facts.fork_nanoseconds
 
 
 def _parallelise(

@@ -15,12 +15,13 @@ from tvm.s_tir.dlight import ScheduleRule
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.target import Target
 
+from tvm_blislike.hardware import Core
 from tvm_blislike.model.marks import DEFAULT_RULE
 from tvm_blislike.schedules.default.access import loop_analyzer
 from tvm_blislike.schedules.default.fusion import share_parallel_loops
 from tvm_blislike.schedules.default.lanes import emit
 from tvm_blislike.schedules.default.loops import TargetFacts, shape_stages
-from tvm_blislike.schedules.default.nest import Nest, Reduction, Stmts
+from tvm_blislike.schedules.default.nest import FlatViews, Nest, Reduction, Stmts
 from tvm_blislike.schedules.default.stages import (
     BlockRV,
     Stage,
@@ -32,7 +33,6 @@ from tvm_blislike.schedules.default.stages import (
     unread_blocks,
 )
 from tvm_blislike.schedules.default.transpose import emit_transposed
-from tvm_blislike.schedules.default.views import FlatViews
 from tvm_blislike.schedules.lowering.rewrite import collect, sequence, substitute, uses_any
 from tvm_blislike.schedules.lowering.vector_math import vectorize_math
 
@@ -43,7 +43,15 @@ class DefaultCPU(ScheduleRule):
     The scheduled function carries the attribute `blislike.default_rule`: the family it was
     scheduled as ("elementwise", "transpose", "reduction", several joined by "+"), or
     "unscheduled: reason".
+
+    Parameters
+    ----------
+    core : Core, optional
+        The target's core, which knows what a fork and a copy take; by default any.
     """
+
+    def __init__(self, core: Core | None = None) -> None:
+        self._core = core
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
         """Schedule `func` for `target`.
@@ -64,7 +72,7 @@ class DefaultCPU(ScheduleRule):
         """
         if not isinstance(func, tirx.PrimFunc) or target.kind.name != "llvm":
             return None
-        machine = TargetFacts.of(target)
+        machine = TargetFacts.of(target, self._core)
         try:
             scheduled, family = _schedule(func, machine)
         except (Unscheduled, s_tir.ScheduleError) as refusal:

@@ -5,14 +5,16 @@ C[b, m, n] = A[b, m, k] x B[k, n]     (or B[b, k, n])
 This file holds what is computed; `gemm_schedule` how its loops run. C is made of tiles of
 mr x nr, acc[b, jt, it, mr, nr], each the result of one micro-kernel call over the last block of k
 (of all k where there is one block). "unpack" puts the tiles where they belong in C, and with it
-whatever is fused behind, while a tile is in registers. Where k has several blocks, "partial" sums
-all but the last in memory, in the same tiles, and the epilogue adds both. In fp16, where blocks of
-k are short (`cost_models.data_types`), a tile is summed in fp16 registers and "partial" is fp32.
+whatever is fused behind, while a tile is in registers. Where k has several blocks, a tile of "head"
+is the same of one block pc of the others; "sums" adds them up where C is, and the epilogue adds
+that. In fp16, where blocks of k are short (`cost_models.data_types`), tiles are summed in fp16
+registers and "sums" is fp32.
 
 B is packed into panels [tile of nr][k][nr], at compile time if it is constant. A is read in place,
 or copied into panels [tile of mr][mr][kc]: rows side by side. That is a copy of whole vectors,
 where the classic panel [k][mr] needs a transposition, and a micro-kernel that broadcasts single
-elements does not care.
+elements does not care. Where k is no multiple of the group of a multiply-add, the last group of a
+copied row is filled up with zeros.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from tvm_blislike.cost_models.gemm import candidates
 from tvm_blislike.cost_models.gemm import estimate as model
 from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.geometry import GemmGeometry
+from tvm_blislike.cost_models.gemm.nests import nests
 from tvm_blislike.cost_models.gemm.space import space
 from tvm_blislike.microkernels.products import panels_of_b, place_in_b
 from tvm_blislike.model.registry import Template
@@ -55,7 +58,8 @@ def pack_b_te(workload: GemmWorkload, config: GemmConfig, b: te.Tensor) -> te.Te
         step, inner = place_in_b(p, j, config.ks)
         column = jt * config.nr + inner
         loaded = b[step, column] if shared else b[s, step, column]
-        return tirx.if_then_else(column < workload.n, loaded, tirx.const(0, workload.types.b))
+        inside = tirx.all(step < workload.k, column < workload.n)
+        return tirx.if_then_else(inside, loaded, tirx.const(0, workload.types.b))
 
     shape = (1 if shared else workload.batch, *geo.packed_shape[1:])
     return te.compute(shape, value, name="pack_b", attrs=stage("pack_b"))
@@ -100,54 +104,67 @@ def compute(
                 attrs=stage(name),
             )
             return lambda b, pc, it, i, p: column[b, pc, it, i]
-        return te.compute(
-            (workload.batch, blocks, grid[1], mr, steps),
-            lambda b, pc, it, i, p: a(b, it * mr + i, first + pc * steps + p),
-            name=name,
-            attrs=stage(name),
-        )
 
-    wide = sum_dtype(workload.types)
+        def step(b: Any, pc: Any, it: Any, i: Any, p: Any) -> Any:
+            place = first + pc * steps + p
+            loaded = a(b, it * mr + i, place)
+            if first + blocks * steps <= workload.k:
+                return loaded
+            return tirx.if_then_else(place < workload.k, loaded, tirx.const(0, workload.types.a))
 
-    def product(a_at: Any, first: int, blocks: int, steps: int, name: str, dtype: str) -> te.Tensor:
-        pc = te.reduce_axis((0, blocks), "pc")
+        shape = (workload.batch, blocks, grid[1], mr, steps)
+        return te.compute(shape, step, name=name, attrs=stage(name))
+
+    def product(a_at: Any, first: int, blocks: int, steps: int, name: str) -> te.Tensor:
+        """Tiles of each of several blocks of k: [pc, b, jt, it, i, j]."""
         p = te.reduce_axis((0, steps // ks), "p")
         group = [te.reduce_axis((0, ks), "s")] if ks > 1 else []
+        dtype = workload.types.acc
 
-        def value(b: Any, jt: Any, it: Any, i: Any, j: Any) -> Any:
+        def value(pc: Any, b: Any, jt: Any, it: Any, i: Any, j: Any) -> Any:
             place = (first + pc * steps) // ks + p, sum(group, j * ks)
             panel = packed[(0 if shared else b, jt, *place)]
             factors = a_at(b, pc, it, i, sum(group, p * ks)).astype(dtype), panel.astype(dtype)
-            return te.sum(factors[0] * factors[1], axis=[pc, p, *group])
+            return te.sum(factors[0] * factors[1], axis=[p, *group])
 
-        shape = (workload.batch, *grid, mr, nr)
+        shape = (blocks, workload.batch, *grid, mr, nr)
         return te.compute(shape, value, name=name, attrs=stage(name))
 
-    partial = None
-    if geo.blocks_k > 1:
-        a_head = packed_a(0, geo.blocks_k - 1, geo.kc, "pack_a_head")
-        partial = product(a_head, 0, geo.blocks_k - 1, geo.kc, "partial", wide)
-    a_last = packed_a(head, 1, geo.last_k, "pack_a")
-    acc = product(a_last, head, 1, geo.last_k, "acc", workload.types.acc)
-
-    def tile(b: Any, i: Any, j: Any, lane: Any) -> Any:
-        at = (b, j // nr, i // mr, i % mr, lane)
-        if partial is None:
-            return acc[at]
-        return (acc[at].astype(wide) + partial[at]).astype(workload.types.out)
-
-    def from_tiles(*index: Any) -> Any:
+    def element(tiles: te.Tensor, pc: Any, index: tuple[Any, ...]) -> Any:
+        """Return an element of C of a block of k."""
         b, i, j = index if len(index) == 3 else (0, *index)
-        value = tile(b, i, j, j % nr)
+
+        def tile(lane: Any) -> Any:
+            return tiles[pc, b, j // nr, i // mr, i % mr, lane]
+
         if geo.tiles_n > 1 or workload.n == nr:
-            return value
+            return tile(j % nr)
         # Always true and simplified away later; naming the last column keeps `compute_at` from
         # cutting the block of C, whose lanes beyond n only the micro-kernel sees.
-        return tirx.if_then_else(j < workload.n, value, tile(b, i, j, nr - 1))
+        return tirx.if_then_else(j < workload.n, tile(j % nr), tile(nr - 1))
 
-    return te.compute(
-        (*data.shape[:-1], workload.n), from_tiles, name="unpack", attrs=stage("unpack")
+    shape = (*data.shape[:-1], workload.n)
+    a_last = packed_a(head, 1, geo.last_k, "pack_a")
+    acc = product(a_last, head, 1, geo.last_k, "acc")
+    if geo.blocks_k == 1:
+        return te.compute(
+            shape, lambda *at: element(acc, 0, at), name="unpack", attrs=stage("unpack")
+        )
+    wide, blocks = sum_dtype(workload.types), geo.blocks_k - 1
+    a_heads = packed_a(0, blocks, geo.kc, "pack_head")
+    heads = product(a_heads, 0, blocks, geo.kc, "head")
+    pc = te.reduce_axis((0, blocks), "pc")
+    sums = te.compute(
+        shape,
+        lambda *at: te.sum(element(heads, pc, at).astype(wide), axis=pc),
+        name="sums",
+        attrs=stage("sums"),
     )
+
+    def added(*at: Any) -> Any:
+        return (element(acc, 0, at).astype(wide) + sums[at]).astype(workload.types.out)
+
+    return te.compute(shape, added, name="unpack", attrs=stage("unpack"))
 
 
 IMPLEMENTATION = Template(
@@ -163,4 +180,6 @@ IMPLEMENTATION = Template(
     compute=compute,
     schedule=schedule,
     every=space,
+    derivation=candidates.derivation,
+    nests=nests,
 )

@@ -5,27 +5,37 @@ Loop order B3A2C0, the one of BLIS (A3B2C0 with the roles of A and B exchanged):
     for jc                  nc columns
       for pc                blocks of kc steps but the last
         for ic              pack Ac, unless A is read in place
-          for jr, ir        partial[jr, ir] += micro-kernel
+          for jr, ir        C[jr, ir] (+)= micro-kernel
       for ic                the last kc steps: pack Ac
-        for jr, ir          acc = micro-kernel; epilogue of acc + partial; store
+        for jr, ir          C[jr, ir] = epilogue of C[jr, ir] + micro-kernel
 
-`partial` is a nest of its own in front of the other, over all of C. The loop that threads divide
-(b, ic or jc) goes outside, so that they meet once per nest.
+C is updated in place; where it cannot hold sums (fp16, or a result of another type fused behind),
+they have a buffer of the size of a block. The loop that threads divide (b, ic or jc) goes outside.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import s_tir
 
-from tvm_blislike.cost_models.data_types import sum_dtype
 from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.geometry import B_OUTSIDE, GemmGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
-from tvm_blislike.model.directives import Ahead, Border, Edge, LastEdge, Named, NextPanel, Vector
+from tvm_blislike.model.directives import (
+    Ahead,
+    Border,
+    Edge,
+    InResult,
+    LastEdge,
+    NextPanel,
+    Pieces,
+    Vector,
+)
+from tvm_blislike.model.loop_names import Named
 from tvm_blislike.model.marks import STAGE
 from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.schedules.common import (
@@ -51,16 +61,17 @@ def schedule(
     kernel = kernel_of(core, config.mr, config.nr, workload.types, config.ks)
     geo = GemmGeometry(workload, config)
     parallel = geo.parallel_loop(threads)
+    outer = _outer(config, parallel)
     marked = stages(sch)
     epilogue = fuse_epilogue(sch)
-    loops = _tile_epilogue(sch, epilogue, geo, kernel, parallel)
-    _prefetch(sch, loops, geo, kernel, geo.last_k)
-    sch.compute_at(marked["acc"], loops[_inner(config)[1]], preserve_unit_loops=True)
-    if "pack_a" in marked:
-        _place_packing(sch, marked["pack_a"], loops["ic"], geo, kernel)
-    _tensorize(sch, marked["acc"], geo, kernel, geo.last_k)
+    *batch, i, j = sch.get_loops(epilogue)
+    loops = _tiles(sch, i, j, {"b": batch[0]} if batch else {}, geo, kernel, outer)
+    if parallel in loops:
+        sch.parallel(loops[parallel])
     if geo.blocks_k > 1:
-        _schedule_partial(sch, marked, geo, kernel, parallel)
+        _update_in_place(sch, marked, loops, geo, kernel, outer)
+    packing = (marked["pack_a"], loops["ic"]) if "pack_a" in marked else None
+    _compute_tiles(sch, marked["acc"], packing, loops, geo, kernel, geo.last_k)
     if "pack_b" in marked:
         _schedule_pack_b(sch, marked["pack_b"], geo, kernel, threads)
 
@@ -79,25 +90,86 @@ def _outer(config: GemmConfig, parallel: str) -> list[str]:
     return ["b", *order]
 
 
-def _tile_epilogue(
-    sch: s_tir.Schedule, epilogue: Any, geo: GemmGeometry, kernel: Microkernel, parallel: str
+def _tiles(
+    sch: s_tir.Schedule,
+    i: Any,
+    j: Any,
+    others: dict[str, Any],
+    geo: GemmGeometry,
+    kernel: Microkernel,
+    outer: list[str],
+    shared: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Split the epilogue's loops into blocks and tiles and say where the edges are."""
-    *batch, i, j = sch.get_loops(epilogue)
+    """Split loops over C into blocks and tiles, in the order `outer`; say where the edges are.
+
+    Parameters
+    ----------
+    others : dict
+        Further loops of the nest.
+    shared : sequence of str
+        Loops of `outer` that stand around the nest already: single iterations in it.
+    """
     ic, ir, ii = sch.split(i, [None, geo.block_m, geo.config.mr])
     jc, jr, jj = sch.split(j, [None, geo.block_n, geo.config.nr])
-    loops = {"ic": ic, "ir": ir, "jc": jc, "jr": jr}
-    loops["b"] = batch[0] if batch else None
-    order = [loops[name] for name in _outer(geo.config, parallel) if loops.get(name) is not None]
-    sch.reorder(*order, *(loops[name] for name in _inner(geo.config)), ii, jj)
+    loops = {"ic": ic, "ir": ir, "jc": jc, "jr": jr, **others}
+    order = (*(name for name in outer if name in loops), *_inner(geo.config))
+    sch.reorder(*(loops[name] for name in order), ii, jj)
     sch.unroll(ii)
     Named("mw").on(sch, ii)
     Named("lanes").on(sch, jj)
     Vector(kernel.lanes).on(sch, jj)
-    _annotate_edges(sch, loops, geo, kernel)
-    if parallel and loops[parallel] is not None:
-        sch.parallel(loops[parallel])
+    own = {name: loop for name, loop in loops.items() if name not in shared}
+    _annotate_edges(sch, own, geo, kernel)
     return loops
+
+
+def _update_in_place(
+    sch: s_tir.Schedule,
+    marked: dict[str, Any],
+    loops: dict[str, Any],
+    geo: GemmGeometry,
+    kernel: Microkernel,
+    outer: list[str],
+) -> None:
+    """Add all blocks of k but the last up in C, inside the loops that stand around pc."""
+    sums, place = marked["sums"], outer.index("pc")
+    sch.compute_at(sums, loops[outer[place - 1]], preserve_unit_loops=True)
+    i, j, pc = sch.get_loops(sums)[-3:]
+    InResult().on(sch, pc)
+    inside = _tiles(sch, i, j, {"pc": pc}, geo, kernel, outer, shared=outer[:place])
+    around = inside["ic" if "ic" in outer[place:] else "pc"]
+    packing = (marked["pack_head"], around) if "pack_head" in marked else None
+    _compute_tiles(sch, marked["head"], packing, inside, geo, kernel, geo.kc)
+
+
+def _compute_tiles(
+    sch: s_tir.Schedule,
+    tiles: Any,
+    packing: tuple[Any, Any] | None,
+    loops: dict[str, Any],
+    geo: GemmGeometry,
+    kernel: Microkernel,
+    steps: int,
+) -> None:
+    """Compute each tile of a nest over C in registers, by one call, right before it is stored.
+
+    Parameters
+    ----------
+    packing : tuple or None
+        The stage that packs A, and the loop where a block of it is packed.
+    """
+    _prefetch(sch, loops, geo, kernel, steps)
+    sch.compute_at(tiles, loops[_inner(geo.config)[1]], preserve_unit_loops=True)
+    if packing is not None:
+        _place_packing(sch, *packing, geo, kernel, steps)
+    i, j, p, *s = sch.get_loops(tiles)[-3 - (kernel.ks > 1) :]
+    sch.reorder(p, i, j, *s)
+    sch.unannotate(tiles, STAGE)
+    sch.vectorize(unroll_block(sch, sch.decompose_reduction(tiles, p), kernel))
+    shape = UpdateShape(
+        1, geo.config.mr, steps=steps // kernel.ks, unroll=geo.config.unroll, ks=kernel.ks
+    )
+    call_kernel(sch, tiles, (p, i, j, *s), kernel, shape)
 
 
 def _annotate_edges(
@@ -146,9 +218,9 @@ def _prefetch(
 
 
 def _place_packing(
-    sch: s_tir.Schedule, pack: Any, loop: Any, geo: GemmGeometry, kernel: Microkernel
+    sch: s_tir.Schedule, pack: Any, loop: Any, geo: GemmGeometry, kernel: Microkernel, steps: int
 ) -> None:
-    """Copy the rows of a block of A side by side, where its block loops begin."""
+    """Copy `steps` of the rows of a block of A side by side, where its block loops begin."""
     sch.compute_at(pack, loop, preserve_unit_loops=True)
     axes = len(sch.get(pack).writes[0].source.shape)
     tile, row, *step = sch.get_loops(pack)[2 - axes :]
@@ -156,58 +228,12 @@ def _place_packing(
     _annotate_edges(sch, {"ir": tile}, geo, kernel)
     if not step:
         return
-    Vector(kernel.lanes).on(sch, step[0])
-    align_rows(sch, pack, 3, kernel.lanes)
-
-
-def _tensorize(
-    sch: s_tir.Schedule, acc: Any, geo: GemmGeometry, kernel: Microkernel, steps: int
-) -> None:
-    """Zero a block of C in registers and update it by one micro-kernel call."""
-    i, j, pc, p, *s = sch.get_loops(acc)[-4 - (kernel.ks > 1) :]
-    sch.reorder(pc, p, i, j, *s)
-    sch.unannotate(acc, STAGE)
-    sch.vectorize(unroll_block(sch, sch.decompose_reduction(acc, pc), kernel))
-    shape = UpdateShape(
-        1, geo.config.mr, steps=steps // kernel.ks, unroll=geo.config.unroll, ks=kernel.ks
-    )
-    call_kernel(sch, acc, (p, i, j, *s), kernel, shape)
-
-
-def _schedule_partial(
-    sch: s_tir.Schedule,
-    marked: dict[str, Any],
-    geo: GemmGeometry,
-    kernel: Microkernel,
-    parallel: str,
-) -> None:
-    """Sum all blocks of k but the last into tiles of C in memory."""
-    partial, config = marked["partial"], geo.config
-    b, jt, it, i, j, pc, p, *s = sch.get_loops(partial)
-    ic, ir = sch.split(it, [None, geo.block_m])
-    jc, jr = sch.split(jt, [None, geo.block_n])
-    loops = {"b": b, "ic": ic, "ir": ir, "jc": jc, "jr": jr, "pc": pc}
-    outer = _outer(config, parallel)
-    sch.reorder(*(loops[name] for name in (*outer, *_inner(config))), p, i, j, *s)
-    _annotate_edges(sch, loops, geo, kernel)
-    _prefetch(sch, loops, geo, kernel, geo.kc)
-    if parallel:
-        sch.parallel(loops[parallel])
-    if "pack_a_head" in marked:
-        place = max(outer.index("ic"), outer.index("pc"))
-        _place_packing(sch, marked["pack_a_head"], loops[outer[place]], geo, kernel)
-    sch.unannotate(partial, STAGE)
-    wide = sum_dtype(geo.workload.types)
-    shape = UpdateShape(
-        1,
-        config.mr,
-        steps=geo.kc // kernel.ks,
-        ks=kernel.ks,
-        unroll=config.unroll,
-        in_memory=True,
-        sums="" if wide == kernel.types.acc else wide,
-    )
-    call_kernel(sch, partial, (p, i, j, *s), kernel, shape)
+    filled = -geo.workload.k % kernel.ks
+    if filled and steps == geo.last_k:
+        Pieces(kernel.operand_lanes, (steps - filled,)).on(sch, step[0])
+    else:
+        Vector(kernel.operand_lanes).on(sch, step[0])
+    align_rows(sch, pack, 3, kernel.operand_lanes)
 
 
 def _schedule_pack_b(

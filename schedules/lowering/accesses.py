@@ -24,7 +24,8 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from tvm_blislike.model.directives import Image, InPlace, Named, Ring
+from tvm_blislike.model.directives import Image, InPlace, Ring
+from tvm_blislike.model.loop_names import Named
 from tvm_blislike.schedules.lowering.rewrite import (
     at_directives,
     collect,

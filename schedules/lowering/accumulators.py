@@ -18,6 +18,7 @@ from tvm import tirx
 
 from tvm_blislike.schedules.lowering.rewrite import collect, constant, redirected, sequence
 
+_POINTER = tvm.ir.Op.get("tirx.tvm_access_ptr")
 # What TVM leaves on the stack is smaller than this.
 _STACK_BYTES = 1024
 
@@ -31,17 +32,21 @@ def split_rows(func: tirx.PrimFunc, limit: int) -> tirx.PrimFunc:
         Below the level of blocks, with every unrolled loop written out.
     limit : int
         Bytes of the register file. Larger buffers stay as they are, and so do those with an
-        access to a row that is not known at compile time.
+        access to a row that is not known at compile time, or whose address a function takes.
     """
     rows = {buffer: {} for buffer in _candidates(func.body, limit)}
     if not rows:
         return func
 
     def row(buffer: tirx.Buffer, indices: Any) -> tuple[tirx.Buffer, list[Any]] | None:
-        if buffer not in rows:
+        known = rows.get(buffer)
+        if known is None:
             return None
-        at = tuple(int(index) for index in indices[:-1])
-        return rows[buffer].setdefault(at, _row_of(buffer, at)), [indices[-1]]
+        *outer, column = indices
+        at = tuple(map(int, outer))
+        if at not in known:
+            known[at] = _row_of(buffer, at)
+        return known[at], [column]
 
     def allocate(alloc: tirx.AllocBuffer) -> tirx.Stmt:
         if not rows.get(alloc.buffer):
@@ -59,8 +64,11 @@ def _candidates(body: tirx.Stmt, limit: int) -> set[tirx.Buffer]:
     loads, stores = (collect(body, kind) for kind in (tvm.ir.TensorLoad, tirx.BufferStore))
     accesses = [(load.source, load.indices) for load in loads]
     accesses += [(store.buffer, store.indices) for store in stores]
+    pointers = [call for call in collect(body, tvm.ir.Call) if call.op.same_as(_POINTER)]
+    handed = {pointer.args[1].args[0] for pointer in pointers}
     unknown = {buffer for buffer, indices in accesses if None in map(constant, indices[:-1])}
-    return {b for b in allocated if _STACK_BYTES <= _bytes(b) <= limit} - unknown
+    kept = unknown | handed
+    return {b for b in allocated if _STACK_BYTES <= _bytes(b) <= limit} - kept
 
 
 def _bytes(buffer: tirx.Buffer) -> int:

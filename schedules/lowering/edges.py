@@ -16,8 +16,9 @@ from collections.abc import Iterator
 import tvm_ffi
 from tvm import tirx
 
-from tvm_blislike.model.directives import Apart, Border, Edge, LastEdge, Named
-from tvm_blislike.schedules.lowering import fresh_registers
+from tvm_blislike.model.directives import Apart, Border, Edge, LastEdge
+from tvm_blislike.model.loop_names import Named
+from tvm_blislike.schedules.lowering import llvm_functions
 from tvm_blislike.schedules.lowering.rewrite import (
     remade,
     sequence,
@@ -57,7 +58,7 @@ def _peel(loop: tirx.For, first: int, last: int, extents: dict[str, int]) -> tir
     parts += [substitute(loop.body, {loop.loop_var: i}) for i in range(count - last, count)]
     parts[-1] = _cut(parts[-1], extents)
     if Apart.of(loop) is not None and len(parts) > 1:
-        parts = [tirx.SeqStmt([fresh_registers.apart(), part]) for part in parts]
+        parts = [tirx.SeqStmt([llvm_functions.apart(), part]) for part in parts]
     return sequence(parts)
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from tvm_blislike.model.directives import ByInput, Named, Vector
+from tvm_blislike.model.directives import ByInput, Vector
+from tvm_blislike.model.loop_names import Named
 from tvm_blislike.schedules.lowering.rewrite import (
     collect,
     is_if,

@@ -2,9 +2,8 @@
 
 A template schedules whole tiles only, every block of C is mh x mw x nr, and says by directives
 (`model.directives`) what TVM has no primitive for. After TVM has lowered the blocks to loops, this
-module does what they say, in the order of `STEPS`, and keeps buffers that fit into the register
-file on the stack, where LLVM turns them into registers (TVM would put any buffer of 1024 bytes or
-more on the heap).
+module does what they say, in the order of `STEPS`, and takes buffers that fit into the register
+file apart, or TVM would put those of 1024 bytes or more on the heap (`accumulators`).
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 
 from tvm_blislike.model import directives as d
@@ -21,19 +19,21 @@ from tvm_blislike.model.directive import Directive, check
 from tvm_blislike.model.marks import REGISTER_BYTES
 from tvm_blislike.schedules.lowering import (
     accesses,
+    cut_copies,
+    dots,
     edges,
-    fresh_registers,
+    in_result,
+    llvm_functions,
     loop_code,
-    panel_loops,
-    pieces,
     prefetch,
-    turns,
+    register_transposes,
+    tiles,
 )
 from tvm_blislike.schedules.lowering.accumulators import split_rows
 from tvm_blislike.schedules.lowering.gathers import shuffle_gathers
 from tvm_blislike.schedules.lowering.rewrite import at_directives
+from tvm_blislike.schedules.lowering.rounding import by_low_bits
 from tvm_blislike.schedules.lowering.vector_math import vectorize_math
-from tvm_blislike.tvm_seams.attributes import on_stack
 
 _Change = Callable[[tirx.For, Any], tirx.Stmt]
 _Step = tuple[tuple[type[Directive], ...], Callable[[tirx.Stmt, Any], tirx.Stmt]]
@@ -52,18 +52,21 @@ STEPS: tuple[_Step, ...] = (
     # `Edge` and `Border` take iterations out of their loop, where its other directives are gone
     # and its variable is a number. So before them comes what concerns all iterations of a loop,
     # or counts by its variable:
+    ((d.InResult,), lambda body, _params: in_result.in_result(body)),
     ((d.InPlace,), lambda body, _params: accesses.in_place(body)),
     _each(d.NextWeights, prefetch.next_weights),
     _each(d.NextPanel, prefetch.next_panel),
     _each(d.Ahead, prefetch.ahead),
     _each(d.Ring, accesses.in_ring),
-    _each(d.FreshRegisters, fresh_registers.emptied),
+    _each(d.FreshRegisters, llvm_functions.emptied),
     ((d.Edge, d.LastEdge, d.Border, d.Apart), lambda body, _params: edges.split(body)),
     # Behind them, what makes something else of a loop that they may have cut:
-    _each(d.KLoopCall, panel_loops.chosen),
-    _each(d.Turn, turns.turned),
+    _each(d.KLoopCall, llvm_functions.chosen),
+    ((d.TileCall,), lambda body, _params: tiles.in_tiles(body)),
+    _each(d.Turn, register_transposes.turned),
     _each(d.ByInput, loop_code.by_input),
-    _each(d.Pieces, pieces.split),
+    _each(d.Dot, dots.by_instruction),
+    _each(d.Pieces, cut_copies.split),
     # Before `AskOnce`: conditions on the index of a loop that is written out depend on nothing
     # inside the body any more.
     _each(d.WriteOut, lambda loop, _directive: loop_code.unrolled(loop)),
@@ -89,14 +92,13 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
     if not ours:
         return mod
     lowered = _LOWER_BLOCKS(tvm.IRModule(ours))
-    # Epilogues with a sigmoid: LLVM would call `expf` for each lane.
-    finished = {g: vectorize_math(f.with_body(_finish(f))) for g, f in lowered.functions_items()}
+    finished = {g: _without_calls(f.with_body(_finish(f))) for g, f in lowered.functions_items()}
     finished_mod = _CLEAN_UP(tvm.IRModule(finished))
     result = mod.clone()
     by_name = {g.name_hint: g for g in ours}
     for g, f in finished_mod.functions_items():
         joined = f.with_body(shuffle_gathers(f.body))
-        called = fresh_registers.with_sources(panel_loops.with_sources(joined))
+        called = llvm_functions.with_sources(joined)
         in_rows = split_rows(called, int(f.attrs[REGISTER_BYTES]))
         result.update_func(by_name[g.name_hint], in_rows.without_attr(REGISTER_BYTES))
     return result
@@ -131,6 +133,11 @@ _CLEAN_UP = tvm.transform.Sequential(
 )
 
 
+def _without_calls(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function in vector arithmetic: of a sigmoid LLVM would call `expf` for each lane."""
+    return vectorize_math(by_low_bits(func))
+
+
 def _is_ours(func: Any) -> bool:
     return isinstance(func, tirx.PrimFunc) and bool(func.attrs) and REGISTER_BYTES in func.attrs
 
@@ -141,14 +148,4 @@ def _finish(func: tirx.PrimFunc) -> tirx.Stmt:
     for reads, run in STEPS:
         if not present.isdisjoint(reads):
             body = run(body, params)
-    limit = int(func.attrs[REGISTER_BYTES])
-    return tvm_ffi.structural_map(body, [(tirx.AllocBuffer, lambda a: _on_stack(a, limit))])
-
-
-def _on_stack(alloc: tirx.AllocBuffer, limit: int) -> tirx.AllocBuffer:
-    elements = 1
-    for extent in alloc.buffer.shape:
-        elements *= int(extent)
-    if elements * tvm.DataType(alloc.buffer.dtype).itemsize > limit:
-        return alloc
-    return on_stack(alloc.buffer)
+    return body

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from tvm_blislike.model.directive import Directive
-from tvm_blislike.model.directives import Named
+from tvm_blislike.model.loop_names import Named
 
 _IF_THEN_ELSE = ir.Op.get("prim.if_then_else")
 

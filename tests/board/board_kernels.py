@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import kernel_harness
 import numpy as np
 import tvm
 from emulated_board import Board, build
@@ -17,6 +19,9 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import schedule_chosen
 from tvm_blislike.schedules.lowering import lower as lowering
+
+# DLPack's codes of data types, by NumPy's kind.
+_CODES = {"i": 0, "u": 1, "f": 2}
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Kernel:
     func : PrimFunc
         Unscheduled, with its choice.
     arguments : sequence of array
-        float32 or float16; the last one is the result and only gives its shape and type.
+        Of floats or integers; the last one is the result and only gives its shape and type.
     error : callable
         Returns the error of a result.
     """
@@ -59,6 +64,24 @@ def errors(
     }
     module = lowering.lower(tvm.IRModule(scheduled))
     return errors_of_module(board, module, kernels, core, threads, folder)
+
+
+def micro_kernel_errors(
+    board: Board, products: Sequence[kernel_harness.Product], core: Core, folder: Path
+) -> dict[str, float]:
+    """Return the errors of micro-kernels by themselves, by name and use; see `errors`."""
+    kernels = [
+        Kernel(
+            f"{product.kernel.name} {product.shape}",
+            kernel_harness.primfunc(product).with_attr("global_symbol", f"k{i}"),
+            kernel_harness.arrays(product),
+            partial(kernel_harness.error, product),
+        )
+        for i, product in enumerate(products)
+    ]
+    module = lowering.lower(tvm.IRModule({f"k{i}": k.func for i, k in enumerate(kernels)}))
+    found = errors_of_module(board, module, kernels, core, 1, folder)
+    return {kernel.label: error for kernel, error in zip(kernels, found, strict=True)}
 
 
 def errors_of_module(
@@ -92,7 +115,10 @@ def _export(module: tvm.IRModule, target: dict[str, Any], path: Path) -> None:
 
 
 def _line(name: str, kernel: Kernel) -> str:
-    shapes = [f"{8 * a.itemsize} {a.ndim} {' '.join(map(str, a.shape))}" for a in kernel.arguments]
+    shapes = [
+        f"{_CODES[a.dtype.kind]} {8 * a.itemsize} {a.ndim} {' '.join(map(str, a.shape))}"
+        for a in kernel.arguments
+    ]
     return f"{name} {len(shapes)} {' '.join(shapes)}\n"
 
 
@@ -102,9 +128,14 @@ def _compared(results: bytes, kernels: Sequence[Kernel]) -> list[float]:
         like = kernel.arguments[-1]
         pair, results = results[: 2 * like.nbytes], results[2 * like.nbytes :]
         both = np.frombuffer(pair, like.dtype).reshape(2, *like.shape)
-        found.append(max(_number(kernel.error(part.astype(np.float32))) for part in both))
+        found.append(max(_number(kernel.error(_exact(part))) for part in both))
     assert not results
     return found
+
+
+def _exact(values: np.ndarray) -> np.ndarray:
+    """Return values of a type in which errors do not round."""
+    return values.astype(np.float32 if values.dtype.kind == "f" else np.int64)
 
 
 def _number(error: float) -> float:

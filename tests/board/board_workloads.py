@@ -12,7 +12,7 @@ import reference
 from board_kernels import Kernel
 from conv_harness import ACTIVATIONS, arrays, expected, nchw, placed
 from conv_harness import primfunc as conv_primfunc
-from tvm import s_tir, te
+from tvm import s_tir, te, tirx
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
@@ -45,7 +45,7 @@ def random_kernel(
     """
     rng = random.Random(seed)
     for _ in range(_TRIES):
-        workload = _gemm(rng) if implementation.kind == "gemm" else _convolution(rng)
+        workload = random_workload(implementation, rng)
         workload = workload and replace(workload, types=Types.of(dtype))
         if workload is None or implementation.applies(workload, core):
             continue
@@ -54,6 +54,11 @@ def random_kernel(
             make = gemm_kernel if implementation.kind == "gemm" else conv_kernel
             return make(implementation, workload, rng.choice(configs), steps)
     raise AssertionError(f"{implementation.name} applies to nothing on {core.name}")
+
+
+def random_workload(implementation: Implementation, rng: random.Random) -> Workload | None:
+    """Return a workload of an implementation's kind, or None: not every draw makes one."""
+    return _gemm(rng) if implementation.kind == "gemm" else _convolution(rng)
 
 
 def conv_kernel(
@@ -96,9 +101,7 @@ def gemm_kernel(
             params.append(operand)
         value = _step(value, step, operand, f"step_{number}")
         wanted = _reference_step(wanted, step, operands[-1] if operand is not None else None)
-    sch = s_tir.Schedule(te.create_prim_func([*params, value]))
-    sch.annotate(stages(sch)["unpack"], CHOICE, note_of(w, config))
-    func = sch.mod["main"].with_attr("tirx.noalias", True)
+    func = chosen(w, config, [*params, value])
     scale = max(np.abs(wanted).max(), 1.0)
 
     def error(result: np.ndarray) -> float:
@@ -106,6 +109,13 @@ def gemm_kernel(
 
     arguments = [a, packed, *operands, np.empty(wanted.shape, w.types.out)]
     return Kernel(_label(w, config, steps), func, arguments, error)
+
+
+def chosen(workload: Workload, config: Config, tensors: Sequence[te.Tensor]) -> tirx.PrimFunc:
+    """Return the unscheduled function of tensors, with its choice."""
+    sch = s_tir.Schedule(te.create_prim_func(tensors))
+    sch.annotate(stages(sch)["unpack"], CHOICE, note_of(workload, config))
+    return sch.mod["main"].with_attr("tirx.noalias", True)
 
 
 def _operand(step: str, shape: tuple[int, ...]) -> tuple[int, ...]:

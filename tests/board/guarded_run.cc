@@ -3,10 +3,11 @@
 // usage: guarded_run LIBRARY CASES DATA RESULTS
 //
 // CASES has a line for each kernel: its name, the number of its arguments, and for each argument
-// its bits (32: float, 16: half), the number of its dimensions and their sizes. DATA holds the values of all arguments but the last of each kernel, one
-// after the other. The last one, the result, is full of NaN before each call. RESULTS gets it
-// twice: all arrays end at, then begin at, a forbidden page. A crash leaves the name of the kernel
-// as the last line on stderr.
+// DLPack's code of its type (0: signed, 1: unsigned, 2: float), its bits, the number of its
+// dimensions and their sizes. DATA holds the values of all arguments but the last of each kernel,
+// one after the other. The last one, the result, has all bits set before each call: NaN, or -1.
+// RESULTS gets it twice: all arrays end at, then begin at, a forbidden page. A crash leaves the
+// name of the kernel as the last line on stderr.
 //
 // TVM wants data aligned to 64 bytes, so an array may leave up to 60 bytes before the page behind
 // it; a pattern there shows writes.
@@ -59,6 +60,7 @@ static const int kMost = 16;
 struct Case {
   char name[128];
   int count;
+  int code[kMost];
   int bits[kMost];
   int ndim[kMost];
   int64_t shape[kMost][8];
@@ -75,7 +77,8 @@ static bool next_case(FILE* file, Case* kernel) {
   if (fscanf(file, "%127s %d", kernel->name, &kernel->count) != 2) return false;
   if (kernel->count < 1 || kernel->count > kMost) die(kUsage, "%s: arguments", kernel->name);
   for (int i = 0; i < kernel->count; i++) {
-    if (fscanf(file, "%d %d", &kernel->bits[i], &kernel->ndim[i]) != 2 || kernel->ndim[i] > 8) {
+    int read = fscanf(file, "%d %d %d", &kernel->code[i], &kernel->bits[i], &kernel->ndim[i]);
+    if (read != 3 || kernel->ndim[i] > 8) {
       die(kUsage, "%s: dimensions", kernel->name);
     }
     for (int d = 0; d < kernel->ndim[i]; d++) {
@@ -97,7 +100,6 @@ static size_t call_kernel(const Value& library, Case* kernel, const char* data, 
   int last = kernel->count - 1;
   for (int i = 0; i < kernel->count; i++) {
     arrays[i] = guarded(kernel->bytes(i), at_end);
-    // All bits set is a NaN.
     if (i == last) {
       memset(arrays[i].data, 0xff, arrays[i].bytes);
     } else {
@@ -106,7 +108,8 @@ static size_t call_kernel(const Value& library, Case* kernel, const char* data, 
     }
     tensors[i].data = arrays[i].data;
     tensors[i].device = {kDLCPU, 0};
-    tensors[i].dtype = {kDLFloat, static_cast<uint8_t>(kernel->bits[i]), 1};
+    tensors[i].dtype = {static_cast<uint8_t>(kernel->code[i]),
+                        static_cast<uint8_t>(kernel->bits[i]), 1};
     tensors[i].ndim = kernel->ndim[i];
     tensors[i].shape = kernel->shape[i];
     arguments[i].type_index = kTVMFFIDLTensorPtr;

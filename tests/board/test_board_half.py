@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import kernel_harness
 import numpy as np
 import onnxruntime
 import pytest
-import tvm
 import zoo
-from board_kernels import Kernel, errors, errors_of_module
+from board_kernels import errors, micro_kernel_errors
 from board_workloads import random_kernel
 from conv_checks import EPILOGUES
 from effort import EFFORT
@@ -25,7 +23,6 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernels_for
 from tvm_blislike.model.types import Types
 from tvm_blislike.schedules import get_implementation
-from tvm_blislike.schedules.lowering import lower as lowering
 
 CORE = Core.named("cortex-a76")
 OLDER, X86 = Core.named("cortex-a72"), Core.named("haswell")
@@ -40,7 +37,7 @@ def _product(kernel: Microkernel, number: int) -> Product:
     row = {"mh": 1, "mw": kernel.mr, "steps": 13}
     shapes = [
         UpdateShape(**row, view="panel"),
-        UpdateShape(**row, in_memory=True, sums="float32"),
+        UpdateShape(**row, in_memory=True),
         UpdateShape(**row, sw=2),
     ]
     return Product(kernel, shapes[number % 3], 1, 2 * kernel.mr - 1, kernel.nr + 3)
@@ -51,22 +48,8 @@ def test_micro_kernels_agree_with_numpy(board: Board, tmp_path: Path) -> None:
         _product(kernel, number)
         for number, kernel in enumerate(kernels_for(CORE, Types.of("float16")))
     ]
-    named = {
-        f"k{i}": kernel_harness.primfunc(product).with_attr("global_symbol", f"k{i}")
-        for i, product in enumerate(products)
-    }
-    module = lowering.lower(tvm.IRModule(named))
-    kernels = [
-        Kernel(
-            f"{product.kernel.name} {product.shape}",
-            named[f"k{i}"],
-            kernel_harness.arrays(product),
-            lambda c, product=product: kernel_harness.error(product, c),
-        )
-        for i, product in enumerate(products)
-    ]
-    found = errors_of_module(_like(board, CORE), module, kernels, CORE, 1, tmp_path)
-    assert not {k.label: e for k, e in zip(kernels, found, strict=True) if not e <= 1}
+    found = micro_kernel_errors(_like(board, CORE), products, CORE, tmp_path)
+    assert not {label: error for label, error in found.items() if not error <= 1}
 
 
 @pytest.mark.parametrize("repeat", range(EFFORT))

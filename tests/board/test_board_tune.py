@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
-from emulated_board import Board
 from half_models import in_half
 from small_models import two_convolutions
-from tvm.rpc.tracker import Tracker
 from typer.testing import CliRunner
 
 from tvm_blislike.cli.app import app
 from tvm_blislike.records import files
 from tvm_blislike.tuning import database
-
-
-@pytest.fixture(scope="module")
-def tracker(board: Board) -> Iterator[str]:
-    """Address of a tracker that knows the board under a key which says nothing of an emulator."""
-    made = Tracker("127.0.0.1", port=9190, port_end=9290)
-    try:
-        with board.rpc_server("--tracker", f"127.0.0.1:{made.port}", key="board"):
-            yield f"127.0.0.1:{made.port}"
-    finally:
-        made.terminate()
 
 
 @pytest.fixture(scope="module")

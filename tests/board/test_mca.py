@@ -67,3 +67,22 @@ def test_explain_counts_cycles(target: str, tmp_path: Path) -> None:
     assert loops
     for loop in loops:
         assert loop["speed"]["mca_cycles"] > 1 and 0.1 < loop["speed"]["utilisation"] <= 1
+
+
+# Core, micro-kernel, how A lies, least share of the limit of bytes. Without dot products
+# the limit is twice the multiply-adds of fp32: 0.9 of it is 1.8 times fp32 at its peak.
+_DOT, _PAIRS = ("cortex-a76", "neoverse-n1", "neoverse-v1"), ("cortex-a57", "cortex-a72")
+_PANELS, _IN_PLACE = ("8x8", "8x12", "12x8", "6x16", "4x24", "4x28"), ("8x8", "9x8", "6x16", "4x24")
+INTEGERS = [
+    *((core, f"neon_s8s32_{b}x4", "panel", 0.97) for core in _DOT for b in _PANELS),
+    *((core, f"neon_s8s32_{b}x4", "rows", 0.97) for core in _DOT for b in _IN_PLACE),
+    *((core, f"neon_s8s32_{b}x2", "panel", 0.9) for core in _PAIRS for b in ("3x24", "2x32")),
+    *((core, f"neon_s8s32_{b}x2", "rows", 0.9) for core in _PAIRS for b in ("3x24", "2x32")),
+]
+
+
+@pytest.mark.parametrize("name, kernel, view, share", INTEGERS, ids=str)
+def test_integer_k_loops_reach_the_limit(name: str, kernel: str, view: str, share: float) -> None:
+    core, microkernel = Core.named(name), get_kernel(kernel)
+    found = speed(k_loops([microkernel], core, view)[kernel], core)
+    assert share <= found.utilisation <= 1

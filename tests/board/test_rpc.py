@@ -13,7 +13,6 @@ import tvm
 from emulated_board import Board
 from small_models import small_network, small_reference
 from tvm import relax, rpc
-from tvm.rpc.tracker import Tracker
 from tvm.s_tir import meta_schedule as ms
 from tvm.script import tirx as T
 
@@ -136,30 +135,21 @@ def test_sessions_leave_nothing_behind(board: Board, tmp_path: Path) -> None:
     assert not os.listdir(folder)
 
 
-@pytest.fixture
-def tracker_port(board: Board) -> Iterator[int]:
-    """An RPC tracker that knows the board as "arm"."""
-    tracker = Tracker("127.0.0.1", port=9190, port_end=9290)
-    try:
-        with board.rpc_server("--tracker", f"127.0.0.1:{tracker.port}", key="arm"):
-            yield tracker.port
-    finally:
-        tracker.terminate()
-
-
-def test_tracker_hands_the_board_out_again_and_again(tracker_port: int, tmp_path: Path) -> None:
+def test_tracker_hands_the_board_out_again_and_again(tracker: str, tmp_path: Path) -> None:
     library = _library(_doubled, tmp_path / "doubled.so")
-    client = rpc.connect_tracker("127.0.0.1", tracker_port)
+    host, port = tracker.split(":")
+    client = rpc.connect_tracker(host, int(port))
     for _ in range(3):
-        session = client.request("arm", priority=1, session_timeout=60)
+        session = client.request("board", priority=1, session_timeout=60)
         _check_doubled(session, library)
         del session
 
 
-def test_metaschedule_measures_there(tracker_port: int, tmp_path: Path) -> None:
+def test_metaschedule_measures_there(tracker: str, tmp_path: Path) -> None:
     """TVM's own remote runner, with random arguments."""
     library = _library(_doubled, tmp_path / "doubled.so")
-    config = ms.runner.RPCConfig("127.0.0.1", tracker_port, "arm", session_timeout_sec=60)
+    host, port = tracker.split(":")
+    config = ms.runner.RPCConfig(host, int(port), "board", session_timeout_sec=60)
     runner = ms.runner.RPCRunner(config, max_workers=1)
     shapes = [ms.arg_info.TensorInfo("float32", [64])] * 2
     futures = runner.run([ms.runner.RunnerInput(str(library), "cpu", shapes) for _ in range(2)])

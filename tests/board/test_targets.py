@@ -1,4 +1,4 @@
-"""Every described ARM core: libraries linked here run on an emulated core with its features."""
+"""Every kind of described ARM core: libraries linked here run on an emulated one like it."""
 
 from __future__ import annotations
 
@@ -14,37 +14,42 @@ from small_models import small_network, small_reference
 
 import tvm_blislike
 from tvm_blislike.export.link import find_builder, run_tool
-from tvm_blislike.hardware import Core, names
+from tvm_blislike.hardware import Core, described_cores
 
-# What qemu 7.2 has; "max" has every extension.
-EMULATED = {
-    "cortex-a53": "cortex-a53",
-    "cortex-a55": "cortex-a76",
-    "cortex-a57": "cortex-a57",
-    "cortex-a72": "cortex-a72",
-    "cortex-a73": "cortex-a72",
-    "cortex-a76": "cortex-a76",
-    "cortex-a78": "cortex-a76",
-    "neoverse-n1": "neoverse-n1",
-    "neoverse-v1": "max",
-    "carmel": "max",
-}
+BOARDS = [core for core in described_cores() if core.isa.name == "neon" and "linux" in core.mtriple]
+# What qemu 7.2 has, and what it takes for other cores by what they have beyond ARMv8.0; "max" has
+# every extension.
+QEMU = ("cortex-a53", "cortex-a57", "cortex-a72", "cortex-a76", "neoverse-n1")
+LIKE = {(): "cortex-a72", ("dotprod", "fp16"): "cortex-a76"}
 
 
-def test_every_linux_board_is_listed() -> None:
-    cores = [Core.named(name) for name in names()]
-    boards = {c.name for c in cores if c.isa.name == "neon" and "linux" in c.mtriple}
-    assert boards == set(EMULATED)
+def _emulated(core: Core) -> str:
+    return core.name if core.name in QEMU else LIKE.get(core.features, "max")
 
 
-@pytest.mark.parametrize("core", EMULATED)
-def test_runs_on_that_core(core: str, board: Board, image: np.ndarray, tmp_path: Path) -> None:
+def _representatives() -> list[Core]:
+    """Return a core of each kind that code differs for, and all that qemu has."""
+    kinds = {}
+    for core in BOARDS:
+        own = core.name in QEMU and core.name
+        kinds[own, core.features, core.in_order, core.fma_per_cycle] = core
+    return list(kinds.values())
+
+
+def test_boards_of_every_kind_are_listed() -> None:
+    assert len(BOARDS) > 20 and len(_representatives()) >= 12
+    assert {core.name for core in _representatives()} >= {*QEMU}
+
+
+@pytest.mark.parametrize("core", _representatives(), ids=lambda core: core.name)
+def test_runs_on_that_core(core: Core, board: Board, image: np.ndarray, tmp_path: Path) -> None:
     np.save(tmp_path / "image.npy", image)
     compiled = tvm_blislike.compile(small_network(), target=core, threads=1)
     bundle = compiled.bundle(tmp_path / "bundle")
     assert bundle.programs == ("blis_run", "blis_rpc")
     arguments = ("--input", f"image={tmp_path / 'image.npy'}", "--output", tmp_path / "out")
-    replace(board, cpu=EMULATED[core]).run(bundle.folder / "blis_run", *arguments)
+    emulated = replace(board, cpu=_emulated(core))
+    emulated.run(bundle.folder / "blis_run", *arguments)
     found = np.load(tmp_path / "out" / "scores.npy")
     np.testing.assert_allclose(found, small_reference(image), rtol=1e-5, atol=1e-5)
 

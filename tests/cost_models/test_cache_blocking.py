@@ -4,12 +4,12 @@ import math
 from dataclasses import replace
 
 import pytest
-from blocking_sizes import sizes, with_caches
+from blocking_sizes import as_published, sizes, with_caches
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tvm_blislike.cost_models import LOOP_ORDERS, cache_blocking, roles
-from tvm_blislike.cost_models.cache_blocking import ABSENT_CACHE_BYTES
+from tvm_blislike.cost_models.cache_room import ABSENT_CACHE_BYTES
 from tvm_blislike.hardware import Cache, Core, names
 from tvm_blislike.hardware.corefile import CACHE_POLICIES
 
@@ -122,6 +122,11 @@ def random_cores(draw):
     return with_caches(*numbered)
 
 
+# A thread's part of L2 holds panels of two steps of k, but not of three.
+_SMALL_SHARES = with_caches(
+    Cache(1, 1, ways=1, line_bytes=32, bytes_per_cycle=0.0),
+    Cache(2, 65031, ways=4, line_bytes=32, bytes_per_cycle=3.0, shared_by=4),
+)
 tiles = st.integers(1, 64)
 problem = st.one_of(st.none(), st.integers(1, 5000))
 
@@ -140,6 +145,7 @@ problem = st.one_of(st.none(), st.integers(1, 5000))
     k=problem,
 )
 @example(Core.named("cortex-a57"), 8, 12, 4, "B3A2C0", 4, "float32", 1, 1, 1)
+@example(_SMALL_SHARES, 58, 34, 2, "B3A2C0", 45, "float32", None, None, 267)
 def test_any_core_gets_usable_blocks(core, mr, nr, unroll, loop_order, threads, dtype, m, n, k):
     blocking = cache_blocking(
         *(core, mr, nr),
@@ -169,6 +175,7 @@ def test_any_core_gets_usable_blocks(core, mr, nr, unroll, loop_order, threads, 
 @settings(max_examples=100, deadline=None)
 @given(core=random_cores(), mr=tiles, nr=tiles, size=st.integers(1, 5000))
 def test_the_last_block_is_not_tiny(core, mr, nr, size):
+    core = as_published(core)
     free = cache_blocking(core, mr, nr)
     cut = cache_blocking(core, mr, nr, k=size)
     blocks = math.ceil(size / cut.kc)

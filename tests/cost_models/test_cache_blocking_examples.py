@@ -6,7 +6,7 @@ hand-tuned sizes are named where they tell something. way = bytes / ways, S = 4 
 
 from dataclasses import replace
 
-from blocking_sizes import sizes, with_caches
+from blocking_sizes import as_published, sizes, with_caches
 
 from tvm_blislike.cost_models import cache_blocking
 from tvm_blislike.hardware import Cache, Core
@@ -106,7 +106,9 @@ def test_skylake_avx512_32x12_one_slice_of_l3():
     # Low et al. 1408, 612, 160: subtracting Ac = 901120 -> 7 ways leaves 3. BLIS's SVE formula,
     # which subtracts more, gives -312.
     skx = Core.named("skylake-avx512")
-    slice_of_l3 = Cache(level=3, bytes=1441792, ways=11, line_bytes=64, policy="victim")
+    slice_of_l3 = Cache(
+        level=3, bytes=1441792, ways=11, line_bytes=64, bytes_per_cycle=16, policy="victim"
+    )
     one_slice = replace(skx, caches=(*skx.caches[:2], slice_of_l3))
     assert sizes(one_slice, 32, 12) == (1408, 2040, 160)
     inclusive = (*skx.caches[:2], replace(slice_of_l3, policy="inclusive"))
@@ -129,8 +131,8 @@ def test_four_way_l1_with_a_wide_block():
 def test_direct_mapped_l1_only():
     # Half of 8192 bytes for both panels: kc = 4096 / (8+4) / 4 = 85.3 -> 84; mc, nc from memory:
     # 4 MiB / 336 = 12483.04 -> 12480 (8), 12480 (4 divides 12483 -> 12480)
-    core = with_caches(Cache(1, 8192, 1, 64))
-    blocking = cache_blocking(core, 8, 4)
+    core = with_caches(Cache(1, 8192, 1, 64, 16))
+    blocking = cache_blocking(as_published(core), 8, 4)
     assert (blocking.mc, blocking.nc, blocking.kc) == (12480, 12480, 84)
     assert [f.level for f in blocking.footprint] == [0, 1, 1, None, None]
 
@@ -143,37 +145,37 @@ def test_no_cache_listed_is_planned_for_a_small_one():
 def test_l2_of_two_ways_has_no_way_to_set_apart():
     # L2 64K/2w inclusive, Br = 256*12*4 = 12288 -> 1 way; 2-1-1 < 1, so half of what Br leaves:
     # (65536 - 12288) / 2 = 26624; mc = 26624 / 1024 = 26 -> 24
-    core = with_caches(Cache(1, 32768, 4, 64), Cache(2, 65536, 2, 64))
+    core = with_caches(Cache(1, 32768, 4, 64, 16), Cache(2, 65536, 2, 64, 16))
     assert sizes(core, 8, 12)[0] == 24
     # L2 16K/2w: (16384 - 12288) / 2 / 1024 = 2 -> one micro-tile of 8, half of the cache
-    core = with_caches(Cache(1, 32768, 4, 64), Cache(2, 16384, 2, 64))
-    assert cache_blocking(core, 8, 12).footprint[3] == ("Ac", 2, 8 * 256 * 4, 0.5)
+    core = with_caches(Cache(1, 32768, 4, 64, 16), Cache(2, 16384, 2, 64, 16))
+    assert cache_blocking(as_published(core), 8, 12).footprint[3] == ("Ac", 2, 8 * 256 * 4, 0.5)
 
 
 def test_l2_keeps_ways_for_the_stationary_panel_not_the_streaming_one():
     # Haswell's L1, 6x16, L2 64K/16w: way 4096; Br = 10752 -> 3 ways (Ar would be 1); 12 ways
     # mc = 12*4096 / 672 = 73.1 -> 72
-    core = with_caches(Core.named("haswell").caches[0], Cache(2, 65536, 16, 64))
+    core = with_caches(Core.named("haswell").caches[0], Cache(2, 65536, 16, 64, 16))
     assert sizes(core, 6, 16)[0] == 72
 
 
 def test_levels_are_taken_in_rising_order_and_gaps_do_not_matter():
     # Cortex-A55 as in RK3568: no L2; the L3 then takes Ac, and Bc streams from memory.
     # L3 512K/16w exclusive: mc = 15*32768 / 1024 = 480
-    l1, l3 = Cache(1, 32768, 4, 64), Cache(3, 524288, 16, 64, policy="exclusive")
+    l1, l3 = Cache(1, 32768, 4, 64, 16), Cache(3, 524288, 16, 64, 16, policy="exclusive")
     for order in ((l1, l3), (l3, l1)):
-        blocking = cache_blocking(with_caches(*order), 8, 12)
+        blocking = cache_blocking(as_published(with_caches(*order)), 8, 12)
         assert (blocking.mc, blocking.nc, blocking.kc) == (480, 4092, 256)
         assert [f.level for f in blocking.footprint] == [0, 1, 1, 3, None]
 
 
 def test_senseless_ways_count_as_one():
     # As direct-mapped: kc = 16384 / 20 / 4 = 204.8 -> 204
-    assert sizes(with_caches(Cache(1, 32768, 0, 64)), 8, 12)[2] == 204
+    assert sizes(with_caches(Cache(1, 32768, 0, 64, 16)), 8, 12)[2] == 204
 
 
 def test_footprint_of_carmel():
-    registers, br, ar, ac, bc = cache_blocking(Core.named("carmel"), 8, 12).footprint
+    registers, br, ar, ac, bc = cache_blocking(as_published(Core.named("carmel")), 8, 12).footprint
     assert registers == ("Cr", 0, 8 * 12 * 4, 24 / 32)  # 24 of 32 registers
     assert br == ("Br", 1, 512 * 12 * 4, 24576 / 65536)
     assert ar == ("Ar", 1, 512 * 8 * 4, 16384 / 65536)

@@ -11,7 +11,7 @@ import pytest
 from conv_workloads import LARGE_CHANNELS, ODD_CONVOLUTIONS, convolutions
 from estimates import (
     AVX512,
-    CORES,
+    KINDS,
     assert_more_work_takes_longer,
     assert_threads_cost_a_fork_at_most,
     check_all,
@@ -29,15 +29,13 @@ from tvm_blislike.cost_models.conv2d_im2col import geometry as im2col_geometry
 from tvm_blislike.cost_models.conv2d_im2col.candidates import configs
 from tvm_blislike.cost_models.conv2d_im2col.config import Im2colConfig
 from tvm_blislike.cost_models.conv2d_im2col.geometry import Im2colGeometry
+from tvm_blislike.cost_models.conv2d_im2col.nests import nest_of
 from tvm_blislike.cost_models.conv2d_im2col.slicing import slicings
-from tvm_blislike.cost_models.roofline import (
-    CALL_CYCLES,
-    ELEMENT_BESIDE,
-    FMA_EFFICIENCY,
-    VECTOR_BESIDE,
-)
+from tvm_blislike.cost_models.moving import LOSS, vector_cycles
+from tvm_blislike.cost_models.roofline import CALL_CYCLES, FMA_EFFICIENCY
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernel_of, kernels_for
+from tvm_blislike.microkernels.spills import keeps_registers
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.conv2d_im2col.definition import IMPLEMENTATION
@@ -60,11 +58,11 @@ def check_geometry(config: Config, workload: Conv2dWorkload, core: Core) -> None
     assert config.mc % geo.filters == 0
     assert geo.filter_blocks * geo.block_tiles >= geo.filter_tiles
     kernel = kernel_of(core, config.mr, config.nr)
-    assert kernel.panels_only or kernel.registers + 2 <= core.vector_registers
+    assert keeps_registers(core, kernel, nest_of(config.columns))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
+@pytest.mark.parametrize("core", KINDS, ids=lambda core: core.name)
 def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
     for workload, config in odd_shapes(IMPLEMENTATION, ODD_CONVOLUTIONS, core, threads):
         check_registers(config, core)
@@ -108,13 +106,20 @@ def test_one_layer_by_hand() -> None:
     cycles = im2col.estimate(workload, config, AVX512, 1).cycles
     fma = workload.macs / 16 / AVX512.fma_per_cycle / FMA_EFFICIENCY
     assert cycles["fma"] == pytest.approx(fma)
-    beside = workload.macs / 16 / 24 * (8 * ELEMENT_BESIDE + 3 * VECTOR_BESIDE)
+    beside = (
+        workload.macs / 16 / 24 * (8 * AVX512.element_load_cycles + 3 * AVX512.vector_load_cycles)
+    )
     assert cycles["loads and edges"] == pytest.approx(beside)
     assert cycles["sums"] == cycles["fork"] == 0.0
     vectors = 64 * 48 * 48 / 16
-    assert cycles["packing"] == pytest.approx(vectors * (im2col.COPY_CYCLES + im2col.LINE_CYCLES))
-    moved = (64 + 64) * 48 * 48 / 16
-    assert cycles["layouts"] == pytest.approx(im2col.MOVE_CYCLES * moved)
+    # A store a cycle, and a line to L2.
+    line = 64 / AVX512.cache(2).bytes_per_cycle
+    assert cycles["packing"] == pytest.approx(vectors * LOSS * (1 + line))
+    moved = (64 + 64) * 48 * 48
+    # 16x16 blocks: four shuffles of a vector. Source and result are in L3.
+    transposed = moved / 16 * LOSS * 4
+    streamed = 2 * moved * 4 / AVX512.cache(3).bytes_per_cycle
+    assert cycles["layouts"] == pytest.approx(transposed + streamed)
 
 
 def test_a_layer_with_filters_in_the_lanes_by_hand() -> None:
@@ -127,7 +132,7 @@ def test_a_layer_with_filters_in_the_lanes_by_hand() -> None:
     assert cycles["fma"] == pytest.approx(fma)
     assert cycles["packing"] == 0.0
     stores = 14 * 14 * 96 / 16 / AVX512.stores_per_cycle
-    turned = (im2col.STORE_CYCLES + im2col.TURN_CYCLES) * stores
+    turned = (im2col.STORE_LOSS + LOSS * im2col.TURN_SHUFFLES) * stores
     assert cycles["calls"] == pytest.approx(28 * 2 * CALL_CYCLES + turned)
 
 
@@ -191,7 +196,7 @@ def test_a_shifted_vector_by_hand(name: str, ratio: float) -> None:
     kernel = max(kernels_for(core), key=lambda k: k.nr)
     config = Im2colConfig(mr=kernel.mr, nr=kernel.nr, oh_block=4, packing="shift")
     cycles = im2col._copy_cycles(Im2colGeometry(LAYER, config), kernel, core)
-    assert cycles == pytest.approx(im2col.COPY_CYCLES * ratio)
+    assert cycles == pytest.approx(vector_cycles(core) * ratio)
 
 
 @pytest.mark.parametrize(

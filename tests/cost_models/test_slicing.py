@@ -28,9 +28,9 @@ def with_caches(*caches: Cache) -> Core:
 def table_1(line_bytes: int) -> Core:
     """The caches that table 1 gives both machines: 32 kB, 1 MB, 4 MB."""
     return with_caches(
-        Cache(1, 2**15, 8, line_bytes),
-        Cache(2, 2**20, 16, line_bytes),
-        Cache(3, 2**22, 16, line_bytes),
+        Cache(1, 2**15, 8, line_bytes, 16),
+        Cache(2, 2**20, 16, line_bytes, 16),
+        Cache(3, 2**22, 16, line_bytes, 16),
     )
 
 
@@ -85,7 +85,9 @@ def test_reloads_from_memory_by_hand():
     # IN = 18432, FS = 9216; (3) #IN = ceil(196/16) = 13, #FS = 64
     # (4) 18432 + k2 (9216 + 512) <= 235929.6 -> 22; 3 sets -> 22
     # (5) k3 18432 + 22*9216 + 22 k3 512 <= 471859.2 -> 9; 2 sets -> 7
-    core = with_caches(Cache(1, 2**15, 8, 64), Cache(2, 2**18, 8, 64), Cache(3, 2**19, 16, 64))
+    core = with_caches(
+        Cache(1, 2**15, 8, 64, 16), Cache(2, 2**18, 8, 64, 16), Cache(3, 2**19, 16, 64, 16)
+    )
     s, _ = slicings(conv(512, 14, 512, 3), core, 8, 16)
     assert (s.n_c, s.channel_sets, s.k2, s.k3) == (32, 16, 22, 7)
     assert s.inputs == (13, 18432) and s.filters == (64, 9216)
@@ -149,7 +151,7 @@ def test_binary_search_needs_fewer_sets_where_halving_overshoots():
 
 
 def test_without_l3_its_tiles_come_from_memory():
-    core = with_caches(Cache(1, 2**15, 8, 64), Cache(2, 2**18, 8, 64))
+    core = with_caches(Cache(1, 2**15, 8, 64, 16), Cache(2, 2**18, 8, 64, 16))
     s, _ = slicings(conv(512, 14, 512, 3), core, 8, 16)
     # As above, but nothing bounds k3: filters come from memory once, input tiles 1 + 2 times.
     assert (s.k2, s.k3) == (22, 13)
@@ -218,7 +220,7 @@ def cores(draw):
     """Cores of zero to three levels, each larger than the one before."""
     size, caches = 2 ** draw(st.integers(12, 17)), []
     for level in range(1, draw(st.integers(0, 3)) + 1):
-        caches.append(Cache(level, size, 8, draw(st.sampled_from([32, 64, 128]))))
+        caches.append(Cache(level, size, 8, draw(st.sampled_from([32, 64, 128])), 16))
         size *= 2 ** draw(st.integers(1, 5))
     return with_caches(*caches)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conv_workloads import LARGE_CHANNELS, convolutions
 from effort import examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tvm_blislike.hardware import Core, names
@@ -35,7 +35,12 @@ def able(workload: Workload, core: Core) -> list[Implementation]:
     return [i for i in implementations(workload.kind) if not i.applies(workload, core)]
 
 
+# Rows of 26 tiles: two blocks of 14 are no equal ones.
+LONG_ROWS = Conv2dWorkload(1, 16, 1, 52, 16, 1, 2, padding=(0, 0, 1, 0))
+
+
 @given(WORKLOADS, st.sampled_from(CORES), THREADS)
+@example(LONG_ROWS, Core.named("apple-m1"), 2)
 @examples(60)
 def test_every_offer_is_in_the_space(workload: Workload, core: Core, threads: int) -> None:
     for implementation in able(workload, core):

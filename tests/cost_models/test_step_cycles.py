@@ -8,9 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from tvm_blislike.cost_models.roofline import FMA_EFFICIENCY, calls_in_flight, step_cycles
+from tvm_blislike.cost_models.roofline import (
+    FMA_EFFICIENCY,
+    calls_in_flight,
+    macs_per_lane,
+    products_per_cycle,
+    step_cycles,
+)
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import Microkernel, get_kernel, kernels_for
+from tvm_blislike.microkernels import (
+    Microkernel,
+    avx2_s16,
+    avx512_u8s8,
+    get_kernel,
+    kernels_for,
+    neon_s8_pairs,
+)
+from tvm_blislike.microkernels.products import FMA
+from tvm_blislike.model.types import Types
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "arm_mca.txt"
 # Share of the FMA peak that the best micro-kernel of a core reaches at least.
@@ -106,3 +121,21 @@ def test_loads_take_cycles_from_wide_fmas():
     for block, rate in measured.items():
         assert per_fma(14, 2) / per_fma(*block) == pytest.approx(rate / 1.70, rel=0.06)
     assert per_fma(9, 3) < per_fma(14, 2) < per_fma(27, 1)
+
+
+def test_products_of_several_instructions_cost_as_many():
+    pairs = avx2_s16.PRODUCT
+    rates = {n: products_per_cycle(Core.named(n), pairs) for n in ("haswell", "skylake", "zen3")}
+    # vpmaddwd on one port of two; on two of three; and beside vpaddd on four.
+    assert rates == {"haswell": 1.0, "skylake": 1.5, "zen3": 2.0}
+    core = Core.named("haswell")
+    assert products_per_cycle(core, FMA) == core.fma_per_cycle
+    assert products_per_cycle(Core.named("cortex-a72"), neon_s8_pairs.PRODUCT) == 1.0
+    assert step_cycles(core, 5, 2, 5, product=pairs) == 2 * 10 / 2 / FMA_EFFICIENCY
+
+
+def test_a_lane_adds_up_what_products_hold_at_their_rate():
+    words = Types("int16", "int16", "int32", "int32")
+    rates = {name: macs_per_lane(Core.named(name), words) for name in ("haswell", "skylake")}
+    assert rates == {"haswell": 1.0, "skylake": 1.5}
+    assert macs_per_lane(Core.named("zen4"), avx512_u8s8.TYPES) == 4.0

@@ -14,12 +14,14 @@ from tvm_blislike.cost_models.conv2d_winograd import candidates
 from tvm_blislike.cost_models.conv2d_winograd import estimate as winograd
 from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, TILES, WinogradConfig
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
+from tvm_blislike.cost_models.conv2d_winograd.nests import NEST
 from tvm_blislike.cost_models.conv2d_winograd_1d import candidates as candidates_1d
 from tvm_blislike.cost_models.conv2d_winograd_1d.config import Winograd1dConfig
 from tvm_blislike.cost_models.conv2d_winograd_1d.geometry import Winograd1dGeometry
 from tvm_blislike.cost_models.roofline import clock_hz, share_bytes
 from tvm_blislike.hardware import Core, names
 from tvm_blislike.microkernels import kernel_of
+from tvm_blislike.microkernels.spills import keeps_registers
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload
@@ -45,15 +47,15 @@ def workloads(lanes: int) -> st.SearchStrategy[Conv2dWorkload]:
 
 
 def room(core: Core, threads: int) -> float:
-    """Part of L2, or of L1 where there is no other, that V and P may take."""
-    return candidates.L2_PLANNED * (share_bytes(core, 2, threads) or share_bytes(core, 1, threads))
+    """What L2, or L1 where there is no other, has beyond a way for C."""
+    return share_bytes(core, 2, threads) or share_bytes(core, 1, threads)
 
 
 def check(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> None:
     """Raise AssertionError when a configuration or its estimate cannot be right."""
     geo = WinogradGeometry(workload, config)
     kernel = kernel_of(core, config.mr, config.nr)
-    assert kernel.registers + 2 <= core.vector_registers
+    assert keeps_registers(core, kernel, NEST)
     assert config.mr <= config.mc == geo.block_h * geo.block_w
     assert geo.block_h <= geo.tiles_h and geo.block_w <= geo.tiles_w
     empty = -workload.co % config.nc
@@ -296,5 +298,6 @@ def test_rows_beyond_the_ways_of_l1_come_from_l2_again() -> None:
         )
         return winograd.estimate(layer, config, AVX512, 1, Winograd1dGeometry).cycles["L2"]
 
-    assert from_l2(10, 32) == from_l2(14, 16) == 0
+    # Else a tenth of the panels' way shows.
+    assert max(from_l2(10, 32), from_l2(14, 16)) < 1.5e5
     assert from_l2(28, 16) > 1e6

@@ -244,7 +244,7 @@ def test_a_bundle_as_it_was_written_is_replaced(a_bundle: Path, tmp_path: Path) 
     shutil.copytree(a_bundle, real)
     (real / "blis_rpc").unlink()
     link.symlink_to("real")
-    with bundle._fresh_folder(link) as fresh:
+    with bundle.fresh_folder(link) as fresh:
         (fresh / "file").write_text("new")
     assert [path.name for path in real.iterdir()] == ["file"]
     assert link.is_symlink()
@@ -256,7 +256,7 @@ def test_outputs_that_arrive_while_compiling_stay(a_bundle: Path, tmp_path: Path
     shutil.copytree(a_bundle, folder)
     with (
         pytest.raises(OutputError, match=r"scores\.npy"),
-        bundle._fresh_folder(folder) as fresh,
+        bundle.fresh_folder(folder) as fresh,
     ):
         (fresh / "file").write_text("new")
         (folder / "scores.npy").write_text("mine")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tvm_blislike.hardware.cpus import Cpu, arm_key, x86_key
 from tvm_blislike.hardware.machine import Machine
 
 AVX2 = {"avx", "avx2", "fma", "f16c", "movbe", "bmi1", "bmi2"}
@@ -10,28 +11,30 @@ ICELAKE = AVX512 | {"avx512vbmi2", "avx512vnni", "avx512ifma", "vaes"}
 SAPPHIRE = ICELAKE | {"amxtile", "avx512fp16", "avx512bf16", "avxvnni"}
 
 
-def x86(flags: set[str], vendor: str = "GenuineIntel", **more) -> Machine:
-    return Machine("Linux", "x86_64", frozenset(flags), vendor, **more)
+def x86(flags: set[str], vendor: str = "GenuineIntel", model: tuple | None = None) -> Machine:
+    """Return a machine of one CPU; `model` is family, model and, of a hybrid one, the kind."""
+    cpu = Cpu(0, x86_key(vendor, *model) if model else "")
+    return Machine("Linux", "x86_64", frozenset(flags), vendor, cpus=(cpu,))
 
 
-def arm(part: int | None, flags: set[str], implementer: int = 0x41, **more) -> Machine:
-    midr = None if part is None else implementer << 24 | part << 4
-    cpus = more.get("cpus", (0,))
-    fields = {"midrs": (midr,) * len(cpus), **more}
-    return Machine("Linux", "aarch64", frozenset(flags), **fields)
+def arm(part: int | None, flags: set[str], implementer: int = 0x41, brand: str = "") -> Machine:
+    key = "" if part is None else arm_key(implementer, part)
+    return Machine("Linux", "aarch64", frozenset(flags), brand=brand, cpus=(Cpu(0, key),))
 
 
-def write_cpu(sysfs: Path, cpu: int, caches: list[dict], **files: str) -> None:
-    """Write one cpuN folder: a list of cache indices, and further files by path."""
+def write_cpu(devices: Path, cpu: int, caches: list[dict], **files: str) -> None:
+    """Write one cpuN folder below `devices`: a list of cache indices, further files by path."""
+    folder = devices / f"system/cpu/cpu{cpu}"
     for i, cache in enumerate(caches):
         for field, value in cache.items():
-            path = sysfs / f"cpu{cpu}/cache/index{i}/{field}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"{value}\n")
+            write(folder / f"cache/index{i}/{field}", value)
     for name, value in files.items():
-        path = sysfs / f"cpu{cpu}" / name.replace("__", "/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{value}\n")
+        write(folder / name.replace("__", "/"), value)
+
+
+def write(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{value}\n")
 
 
 def index(level, kind, size, ways=None, shared="0", line=64) -> dict:

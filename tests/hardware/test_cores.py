@@ -11,37 +11,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tvm_blislike import hardware
-from tvm_blislike.hardware import Cache, Core, CoreFileError, UnknownCoreError, names
+from tvm_blislike.hardware import (
+    Cache,
+    Core,
+    CoreFileError,
+    UnknownCoreError,
+    described_cores,
+    names,
+)
 from tvm_blislike.hardware.core import dtype_bits
 from tvm_blislike.hardware.corefile import CACHE_POLICIES
+from tvm_blislike.hardware.keys import expanded
 
 X86 = {
-    "haswell",
-    "zen2",
-    "zen3",
-    "zen4",
-    "skylake-avx512",
-    "icelake-server",
-    "sapphirerapids",
-    "x86-64-v3",
+    *("haswell", "skylake", "skylake-avx512", "icelake-server", "icelake-client"),
+    *("sapphirerapids", "emeraldrapids", "graniterapids"),
+    *("golden-cove", "gracemont", "lion-cove", "skymont"),
+    *("zen1", "zen2", "zen3", "zen4", "zen5", "zen5-mobile", "x86-64-v3"),
 }
 ARM = {
-    "cortex-a53",
-    "cortex-a55",
-    "cortex-a57",
-    "cortex-a72",
-    "cortex-a73",
-    "cortex-a76",
-    "cortex-a78",
-    "neoverse-n1",
-    "neoverse-v1",
-    "carmel",
-    "apple-m1",
+    *("cortex-a53", "cortex-a55", "cortex-a57", "cortex-a72", "cortex-a73", "cortex-a76"),
+    *("cortex-a78", "cortex-a510", "cortex-a520", "cortex-a710", "cortex-a715", "cortex-a720"),
+    *("cortex-a725", "cortex-x1", "cortex-x2", "cortex-x3", "cortex-x4"),
+    *("neoverse-n1", "neoverse-n2", "neoverse-n3", "neoverse-v1", "neoverse-v2", "neoverse-v3"),
+    *("carmel", "apple-m1", "apple-m2", "apple-m3", "apple-m4"),
 }
 
 
 def test_the_promised_cores_are_described():
     assert set(names()) >= X86 | ARM
+    assert all(core.recognized_by for core in described_cores() if core.name != "x86-64-v3")
     assert list(names()) == sorted(names())
 
 
@@ -54,9 +53,22 @@ def test_described_core_is_sane(name):
     assert (core.vector_bits, core.vector_registers) == (bits, registers)
     assert core.fma_per_cycle in (1, 2, 4) and 2 <= core.fma_latency <= 10
     assert 0.5 <= core.stores_per_cycle <= core.loads_per_cycle <= 3
-    assert core.ghz is None or 1 <= core.ghz <= 6
-    assert core.memory_gb_per_s is None or 1 <= core.memory_gb_per_s <= 1000
-    assert core.mtriple.startswith("x86_64-" if name in X86 else ("aarch64-", "arm64-"))
+    assert 1 <= core.ghz <= 6
+    assert 1 <= core.memory_core_gb_per_s <= core.memory_gb_per_s <= 1000
+    assert (core.reorder_window is None) == core.in_order
+    rates = [cache.bytes_per_cycle for cache in core.caches]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] > core.memory_core_gb_per_s / core.ghz
+    assert rates[0] <= core.loads_per_cycle * core.vector_bits / 8  # all that loads can take
+    assert 0 <= core.element_load_cycles <= core.vector_load_cycles <= 0.5
+    assert 2 <= core.lines_in_flight <= 64 and 1 <= core.fork_join_us <= 50
+    assert core.reorder_window is None or 32 <= core.reorder_window <= 1024
+    if core.isa.name == "neon":
+        assert core.mtriple.startswith(("aarch64-", "arm64-"))
+    else:
+        assert core.mtriple.startswith("x86_64-")
+    # What was not measured is said to be an estimate.
+    assert core.name == "sapphirerapids" or any("estimate" in n or "assum" in n for n in core.notes)
     assert 1 <= core.cores <= 128
 
 
@@ -67,7 +79,7 @@ def test_described_caches_are_sane(name):
     for cache in caches:
         assert cache.line_bytes in (64, 128)
         assert cache.sets * cache.ways * cache.line_bytes == cache.bytes  # nothing rounded off
-        assert cache.shared_by <= 64
+        assert cache.shared_by <= 128
     assert caches[0].shared_by == 1 and 32 * 1024 <= caches[0].bytes <= 128 * 1024
     assert [c.bytes for c in caches] == sorted(c.bytes for c in caches)
     assert [c.shared_by for c in caches] == sorted(c.shared_by for c in caches)
@@ -95,9 +107,10 @@ def test_round_trip_of_any_text_and_number(tmp_path_factory, text, number, level
         name=text,
         notes=(text, "plain"),
         ghz=number,
-        memory_gb_per_s=None,
+        memory_gb_per_s=number,
+        reorder_window=None,
         caches=tuple(
-            Cache(i + 1, 640 * ways, ways, 64, shared_by=ways, policy=policy)
+            Cache(i + 1, 640 * ways, ways, 64, 16, shared_by=ways, policy=policy)
             for i, (ways, policy) in enumerate(levels)
         ),
     )
@@ -182,14 +195,28 @@ def test_unreadable_files(tmp_path):
 
 def test_optional_fields_may_be_absent():
     generic = Core.named("x86-64-v3")
-    assert generic.ghz is None and generic.memory_gb_per_s is None
-    assert generic.peak_gflops() is None
+    assert generic.issue_per_cycle is None and generic.features == ()
+    assert generic.caches[0].shared_by == 1 and generic.caches[0].all_bytes_per_cycle is None
 
 
 def test_lanes():
     assert [Core.named(n).lanes() for n in ("zen4", "zen3", "cortex-a53")] == [16, 8, 4]
     assert Core.named("zen4").lanes("int8") == 64
     assert Core.named("cortex-a53").lanes("float64") == 2
+
+
+@pytest.mark.parametrize("key", ["0x41:d0b", "0X41:0xd0b", "AMD:25", "Intel:6:97", "a:6:0x97:big"])
+def test_senseless_keys_are_refused(tmp_path, key):
+    message = broken(tmp_path, r"^recognized_by = \[[^]]*\]", f'recognized_by = ["{key}"]')
+    assert "'recognized_by'" in message and "AuthenticAMD:25:0x10-0x1f" in message
+
+
+def test_keys_stand_for_every_model_they_name():
+    assert expanded("0x41:0xd0b") == ("0x41:0xd0b",)
+    assert expanded("GenuineIntel:6:0xad-0xae") == ("GenuineIntel:6:0xad", "GenuineIntel:6:0xae")
+    assert expanded("GenuineIntel:6:0x97:atom") == ("GenuineIntel:6:0x97:atom",)
+    assert len(expanded("AuthenticAMD:26:0x00-0x1f")) == 32
+    assert expanded("Apple M2") == ("Apple M2",)
 
 
 def test_dtype_bits():

@@ -19,8 +19,10 @@ import tvm
 from tvm import s_tir, te, tirx
 
 from tvm_blislike.microkernels import Microkernel, UpdateShape, update_intrin
-from tvm_blislike.model.directives import Edge, Named, Vector
+from tvm_blislike.model.directives import Edge, Vector
+from tvm_blislike.model.loop_names import Named
 from tvm_blislike.model.marks import REGISTER_BYTES
+from tvm_blislike.model.types import value_range
 from tvm_blislike.schedules.lowering import lower as lowering
 
 
@@ -99,27 +101,42 @@ def run(function: Any, product: Product) -> float:
 
 
 def arrays(product: Product) -> list[np.ndarray]:
-    """Return random A and B, and C full of NaN."""
+    """Return random A and B, integers of the whole range, and C full of what is no result."""
     rng = np.random.default_rng(3)
     types = product.kernel.types
-    a = rng.standard_normal(product.a_shape).astype(types.a)
-    b = rng.standard_normal(product.b_shape).astype(types.b)
-    c_shape, c_dtype = (product.h, product.w, product.n), product.shape.sums or types.acc
-    return [a, b, np.full(c_shape, np.nan, c_dtype)]
+    a, b = (
+        _random(rng, shape, np.dtype(dtype))
+        for shape, dtype in ((product.a_shape, types.a), (product.b_shape, types.b))
+    )
+    c_shape, c_dtype = (product.h, product.w, product.n), np.dtype(types.acc)
+    nothing = np.iinfo(c_dtype).min if c_dtype.kind == "i" else np.nan
+    return [a, b, np.full(c_shape, nothing, c_dtype)]
+
+
+def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    if dtype.kind in "iu":
+        return rng.integers(*value_range(dtype.name), shape, dtype, endpoint=True)
+    return rng.standard_normal(shape).astype(dtype)
 
 
 def error(product: Product, c: np.ndarray) -> float:
-    """Return the error of a result over what rounding may cause (1 is the limit)."""
+    """Return the error of a result over what rounding may cause (1 is the limit).
+
+    Integers are not rounded: any error is more.
+    """
     a, b, _ = arrays(product)
     shape = product.shape
     depth = product.calls * shape.steps * shape.ks
     groups = b.reshape(*b.shape[:-1], product.kernel.nr, shape.ks).astype(np.float64)
     columns = groups.transpose(0, 2, 4, 1, 3).reshape(depth, -1)[:, : product.n]
     rows = _plain_a(product, a)
+    errors = np.abs(c - rows @ columns)
+    if np.dtype(product.kernel.types.acc).kind == "i":
+        return float("inf") if errors.any() else 0.0
     # After YNNPACK: the sum of k products of magnitude below max |a| max |b|.
     largest = np.abs(a).max().astype(np.float64) * np.abs(b).max()
     bound = np.finfo(product.kernel.types.acc).eps * (depth + 1) * largest
-    return float(np.abs(c - rows @ columns).max() / bound)
+    return float(errors.max() / bound)
 
 
 def _plain_a(product: Product, a: np.ndarray) -> np.ndarray:
@@ -137,7 +154,7 @@ def _define(product: Product) -> list[te.Tensor]:
     types = product.kernel.types
     a = te.placeholder(product.a_shape, types.a, name="A")
     b = te.placeholder(product.b_shape, types.b, name="B")
-    wide = product.shape.sums or types.acc
+    wide = types.acc
     kb = te.reduce_axis((0, product.calls), "kb")
     k = te.reduce_axis((0, product.shape.steps), "k")
     ks = product.shape.ks

@@ -1,4 +1,4 @@
-"""fp16 and bf16 micro-kernels: what LLVM makes of their k loops on cores with such arithmetic."""
+"""Micro-kernels of other types than fp32: what LLVM makes of their k loops."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import pytest
 
 from tvm_blislike.hardware import Core
-from tvm_blislike.inspect.assembly import count
 from tvm_blislike.inspect.kernel_code import UNROLL, k_loops
 from tvm_blislike.microkernels import (
     GROUPED_KERNELS,
@@ -20,26 +19,37 @@ from tvm_blislike.microkernels import (
     update_intrin,
 )
 from tvm_blislike.model.types import Types
+from tvm_blislike.tvm_seams.machine_code import count
 
 HALF, PAIRS = Types.of("float16"), Types("bfloat16", "bfloat16", "float32", "float32")
+BYTES = Types("uint8", "int8", "int32", "int32")
 # Core, types, multiply-adds. A single element may be broadcast by its load (ld1r).
 NEON = re.compile(r"fmla v\d+\.8h, v\d+\.8h, v\d+\.(h\[\d\]|8h)$")
-CASES = {
-    "cortex-a76": (HALF, NEON),
-    "neoverse-n1": (HALF, NEON),
-    "cortex-a55": (HALF, NEON),
-    "sapphirerapids": (HALF, re.compile(r"vfmadd(132|213|231)ph .*%zmm\d+$")),
-    "zen4": (PAIRS, re.compile(r"vdpbf16ps .*%zmm\d+$")),
-}
+BYTES_512 = re.compile(r"vpdpbusd .*%zmm\d+$")
+CASES = (
+    ("cortex-a76", HALF, NEON),
+    ("neoverse-n1", HALF, NEON),
+    ("cortex-a55", HALF, NEON),
+    ("sapphirerapids", HALF, re.compile(r"vfmadd(132|213|231)ph .*%zmm\d+$")),
+    ("zen4", PAIRS, re.compile(r"vdpbf16ps .*%zmm\d+$")),
+    ("zen4", BYTES, BYTES_512),
+    ("sapphirerapids", BYTES, BYTES_512),
+    ("icelake-client", BYTES, BYTES_512),
+)
+# A is packed row by row where its elements are broadcast from memory.
+VIEWS = {True: ("rows", "panel"), False: ("rows",)}
+USES = [(*case, view) for case in CASES for view in VIEWS[Core.named(case[0]).isa.lane_operand]]
 
 
-@pytest.mark.parametrize("view", ["rows", "panel"])
-@pytest.mark.parametrize("name", CASES)
-def test_k_loops_multiply_whole_registers(name: str, view: str):
-    core, (types, multiply_add) = Core.named(name), CASES[name]
+@pytest.mark.parametrize("name, types, multiply_add, view", USES, ids=str)
+def test_k_loops_multiply_whole_registers(
+    name: str, types: Types, multiply_add: re.Pattern[str], view: str
+):
+    core = Core.named(name)
     kernels = kernels_for(core, types)
     by_lane = core.isa.lane_operand
     offered = [k for k in kernels if view == "panel" or k.loads_a_vectors or not by_lane]
+    offered = [k for k in offered if k.tiles is None]
     assert offered
     for name, loop in k_loops(offered, core, view).items():
         kernel, counts = get_kernel(name), count(loop)
@@ -48,6 +58,10 @@ def test_k_loops_multiply_whole_registers(name: str, view: str):
         assert all(by_element) or kernel.mr == 1 or not by_lane
         assert (counts.spills, counts.moves) == (0, 0), name
         assert counts.fmas % (UNROLL * kernel.mr * kernel.vectors) == 0
+        if not kernel.product.folds_a and not by_lane:
+            # Nothing but the product, loads of B, and broadcasts of A.
+            others = {i.name for i in loop if not i.is_fma and i.reads_memory}
+            assert others <= {"vpbroadcastd", "vmovdqu64", "vmovdqa64", "vmovups", "vmovaps"}
         assert not [str(i) for i in loop if "cvt" in i.name or i.name == "dup"]
 
 
@@ -55,11 +69,17 @@ def test_they_are_for_cores_with_their_features():
     a76, a72, rapids, zen4 = map(Core.named, ("cortex-a76", "cortex-a72", "sapphirerapids", "zen4"))
     assert {*kernels_for(a76, HALF), *kernels_for(rapids, HALF)} == {*HALF_KERNELS}
     assert kernels_for(a72, HALF) == kernels_for(zen4, HALF) == ()
-    assert kernels_for(zen4, PAIRS) == kernels_for(rapids, PAIRS) == GROUPED_KERNELS
+    pairs, of_bytes = kernels_for(zen4, PAIRS), kernels_for(zen4, BYTES)
+    assert kernels_for(rapids, PAIRS) == pairs
+    tiled = tuple(k for k in kernels_for(rapids, BYTES) if k.tiles is not None)
+    assert tiled
+    assert kernels_for(rapids, BYTES) == (*of_bytes, *tiled)
+    assert kernels_for(Core.named("skylake-avx512"), BYTES) == ()
+    assert {*pairs, *of_bytes} <= {*GROUPED_KERNELS}
     assert not {*HALF_KERNELS, *GROUPED_KERNELS} & {*KERNELS}
     for kernel in (*HALF_KERNELS, *GROUPED_KERNELS):
         assert kernel.lanes == 8 * kernel.isa.vector_bytes // (8 * kernel.types.acc_bytes)
-        assert kernel.operand_lanes == kernel.isa.vector_bytes // 2
+        assert kernel.operand_lanes == kernel.isa.vector_bytes // (kernel.types.a_bytes * kernel.ks)
         assert kernel.registers <= kernel.isa.vector_registers
 
 

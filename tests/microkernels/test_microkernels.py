@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from kernel_harness import Product, compile_all, primfunc, run
 
-from tvm_blislike.hardware import Core, native_core
+from tvm_blislike.hardware import Core, avx2, native_core
 from tvm_blislike.microkernels import (
     GROUPED_KERNELS,
     HALF_KERNELS,
@@ -21,16 +23,18 @@ from tvm_blislike.model.types import Types
 
 NATIVE = native_core()
 # A core that can run AVX-512 runs AVX2 as well.
-TARGETS = {
-    "avx512": {
-        "avx512": NATIVE.target_config(1),
-        "avx2": Core.named("x86-64-v3").target_config(1),
-    }
-}.get(NATIVE.isa.name, {NATIVE.isa.name: NATIVE.target_config(1)})
+AVX2 = Core.named("x86-64-v3").target_config(1)
+TARGETS = {"avx512": {"avx512": NATIVE.target_config(1), "avx2": AVX2}}.get(
+    NATIVE.isa.name, {NATIVE.isa.name: NATIVE.target_config(1)}
+)
+LLVM_FEATURES = {feature.name: feature.llvm for feature in avx2.ISA.features}
 RUNNABLE = [
     kernel
     for kernel in (*KERNELS, *HALF_KERNELS, *GROUPED_KERNELS)
-    if kernel.isa.name in TARGETS and {*kernel.features} <= {*NATIVE.features}
+    if kernel.isa.name in TARGETS
+    and {*kernel.features} <= {*NATIVE.features}
+    # Those in tile registers have uses and sizes of their own: `test_tiles`.
+    and kernel.tiles is None
 ]
 CORES = {core.isa.name: core for core in map(Core.named, ("zen4", "haswell", "cortex-a72"))}
 UNROLL = 4
@@ -86,10 +90,18 @@ def image_products(kernel: Microkernel) -> dict[str, Product]:
     return found
 
 
+def target_of(kernel: Microkernel) -> dict[str, Any]:
+    """The target of an instruction set with the extensions of a kernel."""
+    config = TARGETS[kernel.isa.name]
+    if config is not AVX2:
+        return config
+    return {**config, "mattr": [f"+{LLVM_FEATURES[name]}" for name in kernel.features]}
+
+
 @pytest.mark.parametrize("kernel", RUNNABLE, ids=lambda kernel: kernel.name)
 def test_against_numpy(kernel: Microkernel):
     cases = products(kernel)
-    library = compile_all({n: primfunc(p) for n, p in cases.items()}, TARGETS[kernel.isa.name])
+    library = compile_all({n: primfunc(p) for n, p in cases.items()}, target_of(kernel))
     errors = {name: run(library[name], product) for name, product in cases.items()}
     assert {name: error for name, error in errors.items() if not error <= 1} == {}
 
@@ -133,11 +145,11 @@ def test_intrinsic_is_registered_once_per_use():
     assert [shape_named(name) for name in names] == [(kernel.name, use) for use in uses]
 
 
-def test_names_of_intrinsics_tell_sums_and_order():
+def test_names_of_intrinsics_tell_memory_and_order():
     kernel = get_kernel("neon_f16_8x24")
     uses = [
-        UpdateShape(1, 8, 16, in_memory=True, sums=sums, in_order=in_order)
-        for sums in ("", "float32")
+        UpdateShape(1, 8, 16, in_memory=in_memory, in_order=in_order)
+        for in_memory in (False, True)
         for in_order in (False, True)
     ]
     named = [shape_named(update_intrin(kernel, use)) for use in uses]

@@ -9,7 +9,7 @@ from tvm.relax import op
 
 from tvm_blislike.hardware import native_core
 from tvm_blislike.passes.canonicalize import Canonicalize
-from tvm_blislike.passes.indices import NarrowIndices
+from tvm_blislike.passes.legalize import NarrowIndices
 
 
 def narrowed(module):

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 from tvm_blislike.bench import rounds
 from tvm_blislike.cli.app import app
 from tvm_blislike.hardware import native_core
-from tvm_blislike.inspect.probe import ProbeResult
 from tvm_blislike.pictures import model_times
+from tvm_blislike.probe import ProbeResult
 
 FILES = ["layers.png", "microkernels.png", "prediction.png", "progress.png", "report.html"]
 FILES += ["report.json", "roofline.png"]
@@ -58,14 +58,23 @@ def test_json_is_that_of_the_file(model: Path, records: Path, tmp_path: Path) ->
     assert json.loads(result.stdout) == json.loads((tmp_path / "out/report.json").read_text())
 
 
+def _probed(speeds: dict[str, float]) -> ProbeResult:
+    """A machine of 1 GHz, with 15 GB/s of memory for two threads."""
+    core = native_core()
+    rates = dict.fromkeys(("fma", "chain", "read", "write", "fma_elements", "fma_vectors"), 1e9)
+    rates |= dict.fromkeys(("walk near", "walk memory", "walks memory"), 1e7)
+    rates |= {f"stream {level}": 1e9 * speed for level, speed in speeds.items()}
+    rates["stream memory all"] = 15e9
+    return ProbeResult(core, 2, rates)
+
+
 def test_everything_measured(
     model: Path, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rounds, "_MIN_ROUNDS", 1)
     monkeypatch.setattr(rounds, "_MIN_SECONDS", 0.0)
     speeds = {"L1": 300.0, "memory": 10.0}
-    probed = ProbeResult(native_core(), 2, 1.0, 2.0, speeds, 15.0, 2.0, 2.0)
-    monkeypatch.setattr(model_times, "probe", lambda core, progress: probed)
+    monkeypatch.setattr(model_times, "probe", lambda core: _probed(speeds))
     result = _report(model, records, tmp_path / "out", "--engines", "onnxruntime,blislike")
     assert result.exit_code == 0, result.output
     data = json.loads((tmp_path / "out/report.json").read_text())
@@ -80,7 +89,7 @@ def test_everything_measured(
 
 def test_roofs_of_several_threads() -> None:
     speeds = {"L1": 300.0, "memory": 10.0}
-    probed = ProbeResult(native_core(), 2, 1.0, 2.0, speeds, 15.0, 2.0, 2.0)
+    probed = _probed(speeds)
     assert model_times.measured_roofs(probed, 1, 7.0).bandwidth_gb_per_s == speeds
     roofs = model_times.measured_roofs(probed, 2, 9.0)
     assert (roofs.peak_gflops, roofs.bandwidth_gb_per_s) == (9.0, {"L1": 600.0, "memory": 15.0})

@@ -66,8 +66,8 @@ def runtime_results(model: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
     return session.run(None, {"x": x})
 
 
-def computed(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
-    (result,) = tvm_blislike.compile(model).run({"x": x}).values()
+def computed(model: onnx.ModelProto, x: np.ndarray, target: str = "native") -> np.ndarray:
+    (result,) = tvm_blislike.compile(model, target).run({"x": x}).values()
     return result
 
 

@@ -118,18 +118,19 @@ def test_slow_engine_gets_one_turn(network_file: Path, monkeypatch: pytest.Monke
 
 
 def test_affinity_is_restored(network_file: Path) -> None:
-    from tvm_blislike.runtime.threads import available_cpus
+    from tvm_blislike.hardware.cpus import usable_cpus
 
-    before = available_cpus()
+    before = usable_cpus()
     bench(network_file, ["blislike", "onnxruntime"], threads=1, repeat=1)
-    assert available_cpus() == before
+    assert usable_cpus() == before
 
 
 def test_one_thread_leaves_all_threads_to_later_work(network_file: Path) -> None:
-    from tvm_blislike.runtime.threads import available_cpus, use_threads
+    from tvm_blislike.hardware.cpus import usable_cpus
+    from tvm_blislike.runtime.threads import use_threads
 
     bench(network_file, ["blislike"], threads=1, repeat=1)
-    assert use_threads(len(available_cpus())) == len(available_cpus())
+    assert use_threads(len(usable_cpus())) == len(usable_cpus())
 
 
 def test_summary_of_samples() -> None:
@@ -164,7 +165,7 @@ def test_waits_while_a_thread_is_busy() -> None:
 
     worker = threading.Thread(target=spin)
     worker.start()
-    rounds._wait_until_idle()
+    rounds.wait_until_idle()
     assert time.perf_counter() >= end
     worker.join()
 

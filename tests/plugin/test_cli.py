@@ -80,6 +80,19 @@ def test_explain_lists_every_layer(network_file: Path) -> None:
         assert layer["reason"] in text
 
 
+def test_explain_derives_the_blocks_of_a_layer(network_file: Path) -> None:
+    (layer,) = _json("explain", network_file, "--threads", 1, "--layer", "gemm*")["layers"]
+    assert layer["derivation"][0].startswith(f"kc = {layer['config']['kc']}, by the model ")
+    text = _invoke("explain", network_file, "--threads", 1, "--layer", "gemm*").stdout
+    flat = " ".join(text.split())
+    assert layer["workload"] in flat and "conv 1x" not in flat
+    assert all(line in flat for line in layer["derivation"])
+    arguments = ["explain", str(network_file), "--layer", "lstm*"]
+    refused = CliRunner().invoke(app, arguments)
+    assert refused.exit_code == 2
+    assert "no layer matches 'lstm*'" in " ".join(refused.output.split())
+
+
 def test_targets_lists_the_cores_with_caches() -> None:
     names = [core["name"] for core in _json("targets")]
     assert {"haswell", "cortex-a72", "neoverse-n1"} <= set(names)

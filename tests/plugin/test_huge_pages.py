@@ -6,6 +6,7 @@ import platform
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,17 @@ from zoo import build
 
 import tvm_blislike
 from tvm_blislike.runtime import huge_pages
-from tvm_blislike.runtime.huge_pages import HUGE_BYTES, collapse, filled_blocks, is_wanted, moved
+from tvm_blislike.runtime.huge_pages import (
+    HUGE_BYTES,
+    collapse,
+    filled_blocks,
+    is_wanted,
+    moved,
+    on_huge_pages,
+)
+
+# Number of a block that tensors begin in.
+_FAR = 100
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
@@ -106,6 +117,37 @@ def require_moving() -> None:
     release = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])
     if release < (6, 1) or not is_wanted():
         pytest.skip("this kernel moves no memory")
+
+
+@pytest.mark.parametrize(
+    ("start", "size", "whole"),
+    [
+        (0, 2 * HUGE_BYTES, range(2)),  # aligned: the first block as well
+        (0, 2 * HUGE_BYTES + 8, range(2)),
+        (8, 2 * HUGE_BYTES - 8, range(1, 2)),
+        (8, 2 * HUGE_BYTES, range(1, 2)),
+        (8, HUGE_BYTES, range(0)),
+    ],
+)
+def test_all_whole_blocks_of_a_tensor_come_from_huge_pages(
+    start: int, size: int, whole: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    class Kernel:
+        @staticmethod
+        def madvise(address: ctypes.c_void_p, length: ctypes.c_size_t, advice: int) -> None:
+            assert advice == mmap.MADV_HUGEPAGE and not address.value % HUGE_BYTES
+            first = address.value // HUGE_BYTES - _FAR
+            asked.extend(range(first, first + length.value // HUGE_BYTES))
+
+    tensor = SimpleNamespace(
+        data_ptr=lambda: _FAR * HUGE_BYTES + start, shape=(size,), dtype="uint8"
+    )
+    monkeypatch.setattr(huge_pages, "_libc", Kernel)
+    monkeypatch.setattr(huge_pages, "is_wanted", lambda: True)
+    on_huge_pages(tensor)
+    assert asked == list(whole)
 
 
 def test_what_is_no_memory_is_refused_without_harm() -> None:

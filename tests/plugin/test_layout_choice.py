@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Hashable
 
 import pytest
@@ -87,3 +89,14 @@ def test_a_long_graph_with_residuals_is_solved_in_no_time() -> None:
         nodes.append(Node(i, (i - 1,) if i % 2 else (i - 1, max(0, i - 3)), either, 5e-6))
     taken = choose_options(nodes)
     assert seconds(nodes, taken) == pytest.approx(199 * 10e-6)
+
+
+def test_the_solver_writes_nothing() -> None:
+    """What a command prints as JSON stays JSON: in a process, for C flushes when it ends."""
+    script = """if True:
+        from tvm_blislike.choose.layout_choice import Node, Option, choose_options
+        either = (Option("NCHW", "NCHW"), Option("NHWC", "NHWC"))
+        choose_options([Node("x", (), either, 1e-6), Node("y", ("x",), either, 1e-6)])
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")

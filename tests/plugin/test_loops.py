@@ -12,8 +12,8 @@ import tvm_blislike
 from tvm_blislike.errors import ToolchainError, UsageError
 from tvm_blislike.hardware import Core
 from tvm_blislike.inspect import in_order, mca
-from tvm_blislike.inspect.assembly import Instruction, count, functions, instructions
 from tvm_blislike.inspect.loops import layer_loops
+from tvm_blislike.tvm_seams.machine_code import Instruction, count, functions, instructions
 
 FMA = Instruction("fmla", "v0.4s, v30.4s, v31.s[0]")
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from tvm import relax
 
 from tvm_blislike.bench.graph_layers import layers_of
 from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.cost_models.data_types import quantized_types
 from tvm_blislike.hardware import Core
 from tvm_blislike.model import workload as workloads
 from tvm_blislike.model.types import FLOAT32, Types
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.onnx import frontend
-from tvm_blislike.operators import operator_of
+from tvm_blislike.operators import operator_in, operator_of, workload_of
 from tvm_blislike.tuning.tasks import tasks_of
 
 BYTES = Types("uint8", "int8", "int32", "int32")
@@ -46,6 +48,47 @@ def _network(dtype: str) -> onnx.ModelProto:
         ],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+def _call(name: str, dtypes: tuple[str, str, str]) -> relax.Call:
+    """A product or a convolution of those types, normalized."""
+    shapes = {"matmul": ((5, 70), (70, 9)), "conv2d": ((1, 20, 6, 7), (8, 20, 3, 3))}[name]
+    function = {"matmul": relax.op.matmul, "conv2d": relax.op.nn.conv2d}[name]
+    operands = [
+        relax.Var(key, relax.TensorType(shape, dtype))
+        for key, shape, dtype in zip("xw", shapes, dtypes[:2], strict=True)
+    ]
+    return relax.BlockBuilder().normalize(function(*operands, out_dtype=dtypes[2]))
+
+
+@pytest.mark.parametrize("name", ["matmul", "conv2d"])
+@pytest.mark.parametrize("a, b", [("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8")])
+def test_products_of_bytes_are_workloads_whose_sums_have_32_bits(name: str, a: str, b: str) -> None:
+    workload = workload_of(_call(name, (a, b, "int32")))
+    assert workload.types == Types(a, b, "int32", "int32")
+    assert {"matmul": "gemm", "conv2d": "conv2d"}[name] == workload.kind
+
+
+@pytest.mark.parametrize("name", ["matmul", "conv2d"])
+@pytest.mark.parametrize(
+    "dtypes",
+    [("uint8", "int8", "float32"), ("int8", "int16", "int32"), ("float32", "float32", "float64")],
+    ids="-".join,
+)
+def test_other_mixtures_are_refused_with_the_types(name: str, dtypes: tuple[str, str, str]) -> None:
+    call = _call(name, dtypes)
+    a, b, out = dtypes
+    assert workload_of(call) is None
+    assert operator_in(call).why_not(call) == f"no kernel multiplies {a} by {b} and sums in {out}"
+
+
+def test_quantized_activations_have_the_type_that_dot_products_of_the_core_take() -> None:
+    names = ("zen4", "golden-cove", "cortex-a76", "cortex-a53", "haswell", "skylake-avx512")
+    types = {name: quantized_types(Core.named(name)) for name in names}
+    of_arm = replace(BYTES, a="int8")
+    # Without dot products of bytes on x86 values of 8 bits lie in 16.
+    words = Types("int16", "int16", "int32", "int32")
+    assert types == dict(zip(names, (BYTES, BYTES, of_arm, of_arm, words, words), strict=True))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

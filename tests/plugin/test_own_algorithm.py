@@ -90,7 +90,9 @@ def test_it_is_tuned_recorded_followed_and_reported(
     good, bad = files.read(records)
     measured = [r for r in good if isinstance(r.config, OuterConfig)]
     assert measured and not bad
-    assert all(r.status == "ok" and r.error < 1e-6 for r in measured if r.context == "cold")
+    # What a later measurement takes back ("dropped") was computed right, too.
+    cold = [r for r in measured if r.context == "cold"]
+    assert all(r.status in ("ok", "dropped") and r.error < 1e-6 for r in cold)
     only = Constraints(only=(OUTER.name,))
     compiled = tvm_blislike.compile(model, threads=1, records=records, constraints=only)
     (layer,) = compiled.explain().layers

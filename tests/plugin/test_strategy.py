@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import tvm
+from conv_workloads import ODD_CONVOLUTIONS
 from onnx import TensorProto, helper
 from small_models import make_model, small_network, two_convolutions
 from tvm import relax
@@ -18,6 +19,8 @@ import tvm_blislike
 from tvm_blislike import Config, Conv2dWorkload, Core, GemmWorkload, Workload, native_core
 from tvm_blislike.choose.offers import Offers
 from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.cost_models.transforms import moving_seconds
+from tvm_blislike.model.choice import Candidate
 from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.registry import Implementation, Template
 from tvm_blislike.model.types import Types
@@ -63,8 +66,52 @@ def test_the_fastest_estimate_wins(workload: Workload, threads: int) -> None:
         for config in candidate.configs(workload, NATIVE, threads)
     ]
     assert choice.estimate.seconds == min(every)
-    assert choice.reason == f"fastest of {len(every)} predicted"
+    predicted = sum(candidate.configs for candidate in choice.candidates)
+    assert 0 < predicted <= len(every)
+    assert choice.reason == f"fastest of {predicted} predicted"
     assert choice.implementation.name == choice.config.implementation
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("core", ["zen4", "haswell", "cortex-a76"])
+def test_what_is_not_estimated_would_be_chosen_in_no_graph(core: str, threads: int) -> None:
+    strategy = Strategy(Core.named(core), threads)
+    workload = Conv2dWorkload(1, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1))
+    choice = strategy.choose(workload)
+    left = [c for c in choice.candidates if "at the peak" in c.reason]
+    assert {c.implementation for c in left} >= {"conv2d_direct", "conv2d_im2col"}
+    others = [(c, s) for c, s in strategy.offers(workload) if c.implementation in _names(left)]
+    others += [
+        (other, strategy.seconds(workload, other))
+        for config, _ in others
+        for other in get_implementation(config.implementation).relaid(
+            workload, config, strategy.core
+        )
+    ]
+    assert len(others) > 500
+    for config, seconds in others:
+        moving = moving_seconds(workload, config, choice.config, strategy.core, threads)
+        assert seconds > choice.seconds + moving
+
+
+@pytest.mark.parametrize("core", ["zen4", "haswell", "cortex-a76", "cortex-a53"])
+def test_no_estimate_is_below_the_least(core: str) -> None:
+    target, least = Core.named(core), {}
+    for workload in (*ODD_CONVOLUTIONS, DENSE):
+        for implementation in implementations(workload.kind):
+            if implementation.applies(workload, target):
+                continue
+            for threads in (1, 3):
+                seconds = implementation.least_seconds(workload, target, threads)
+                least[implementation.name] = max(seconds, least.get(implementation.name, 0.0))
+                for config in implementation.configs(workload, target, threads):
+                    estimate = implementation.estimate(workload, config, target, threads)
+                    assert estimate.seconds >= seconds
+    assert {"conv2d_direct", "conv2d_winograd_1d"} <= {name for name, s in least.items() if s}
+
+
+def _names(candidates: Iterable[Candidate]) -> set[str]:
+    return {candidate.implementation for candidate in candidates}
 
 
 def test_the_same_workload_is_decided_once() -> None:
@@ -114,13 +161,15 @@ def pinned(**fields: int | str) -> Callable[[Workload], Config | None]:
 
 
 def test_an_override_reaches_the_kernel_and_spares_the_others(images: np.ndarray) -> None:
-    model = two_convolutions()
-    usual = tvm_blislike.compile(model, threads=1).explain().layers
-    compiled = tvm_blislike.compile(
-        model, threads=1, override=pinned(mr=2, nr=NATIVE.lanes(), tile_h=1, tile_w=2)
+    model, one = two_convolutions(), {"nr": NATIVE.lanes(), "tile_h": 1}
+    compiled = tvm_blislike.compile(model, threads=1, override=pinned(mr=2, tile_w=2, **one))
+    # Beside another block, not beside what would be chosen: its images may lie otherwise, and then
+    # other choices are the best for its neighbours.
+    beside = tvm_blislike.compile(model, threads=1, override=pinned(mr=1, tile_w=1, **one))
+    layers, others = (
+        [layer for layer in each.explain().layers if layer.kind == "conv2d"]
+        for each in (compiled, beside)
     )
-    layers = [layer for layer in compiled.explain().layers if layer.kind == "conv2d"]
-    others = [layer for layer in usual if layer.kind == "conv2d"]
     assert layers[0].microkernel == f"{NATIVE.isa.name}_f32_2x{NATIVE.lanes()}"
     assert layers[0].reason == "asked for"
     assert layers[0].predicted_ms != others[0].predicted_ms
@@ -187,7 +236,11 @@ def renamed(name: str, factor: float = 0.5, based_on: str = "conv2d_direct") -> 
         found = base.estimate(workload, config, core, threads)
         return dataclasses.replace(found, seconds=factor * found.seconds)
 
-    return dataclasses.replace(base, name=name, configs=configs, estimate=estimate)
+    def least_seconds(workload: Workload, core: Core, threads: int) -> float:
+        return factor * base.least_seconds(workload, core, threads)
+
+    changes = {"configs": configs, "estimate": estimate, "least_seconds": least_seconds}
+    return dataclasses.replace(base, name=name, **changes)
 
 
 @pytest.fixture

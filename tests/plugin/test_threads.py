@@ -9,8 +9,10 @@ import pytest
 import tvm
 from tvm import te
 
-from tvm_blislike.bench.rounds import _wait_until_idle
-from tvm_blislike.runtime.threads import available_cpus, default_threads, use_threads
+from tvm_blislike.bench.rounds import wait_until_idle
+from tvm_blislike.hardware.cpus import Cpu, usable_cpus
+from tvm_blislike.runtime import threads as pools
+from tvm_blislike.runtime.threads import default_threads, use_threads
 
 
 def _parallel_kernel() -> tuple[tvm.runtime.Executable, list]:
@@ -45,7 +47,7 @@ def _in_new_thread(function: object) -> None:
 
 
 def test_count_can_go_up_and_down() -> None:
-    usable = len(available_cpus())
+    usable = len(usable_cpus())
 
     def check() -> None:
         for threads in (1, usable, 1, usable):
@@ -59,7 +61,7 @@ def test_one_thread_uses_one_cpu() -> None:
     kernel, values = _parallel_kernel()
 
     def cpus() -> float:
-        _wait_until_idle()  # new workers, and those of other engines, spin before they sleep
+        wait_until_idle()  # new workers, and those of other engines, spin before they sleep
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(20):
             kernel["main"](*values)
@@ -75,7 +77,7 @@ def test_one_thread_uses_one_cpu() -> None:
 
 
 def test_fewer_threads_than_asked_for_is_a_warning() -> None:
-    usable = len(available_cpus())
+    usable = len(usable_cpus())
 
     def check() -> None:
         with pytest.warns(RuntimeWarning, match=f"{usable} instead of {usable + 1} threads"):
@@ -85,11 +87,11 @@ def test_fewer_threads_than_asked_for_is_a_warning() -> None:
 
 
 def test_affinity_of_the_caller_is_unchanged() -> None:
-    before = available_cpus()
+    before = usable_cpus()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         use_threads(1)
-    assert available_cpus() == before
+    assert usable_cpus() == before
 
 
 def test_less_than_one_is_refused() -> None:
@@ -101,4 +103,21 @@ def test_default_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("TVM_NUM_THREADS", "3")
     assert default_threads() == 3
     monkeypatch.setenv("TVM_NUM_THREADS", "many")
-    assert 1 <= default_threads() <= len(available_cpus())
+    assert 1 <= default_threads() <= len(usable_cpus())
+
+
+def test_threads_run_on_the_kind_of_core_that_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four Cortex-A55 and four Cortex-A76: as many threads as big cores, and on these."""
+    kinds = [*["0x41:0xd05"] * 4, *["0x41:0xd0b"] * 4]
+    unlike = tuple(Cpu(number, key) for number, key in enumerate(kinds))
+    monkeypatch.delenv("TVM_NUM_THREADS", raising=False)
+    monkeypatch.setattr(pools, "_cpus", lambda usable: unlike)
+    monkeypatch.setattr(pools.psutil, "cpu_count", lambda logical: 8)
+    assert pools.cpus_by_use() == [4, 5, 6, 7, 0, 1, 2, 3]
+    assert default_threads() == 4
+
+
+def test_workers_get_a_core_each_before_any_second_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = tuple(Cpu(n, "GenuineIntel:6:0x8f", f"{n - n % 2}-{n - n % 2 + 1}") for n in range(4))
+    monkeypatch.setattr(pools, "_cpus", lambda usable: pairs)
+    assert pools.cpus_by_use() == [0, 2, 1, 3]

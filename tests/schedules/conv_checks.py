@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import tvm
@@ -14,10 +15,12 @@ from hypothesis import strategies as st
 from tvm import runtime, te, tirx
 
 from tvm_blislike.hardware import Core
+from tvm_blislike.hardware.cpus import usable_cpus
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.tvm_seams.runtime import configure_pool
 
 EPILOGUES = [
     *([step] for step in STEPS),
@@ -56,9 +59,25 @@ def result(
 
 
 def assert_threads_do_not_change_a_bit(workload: Conv2dWorkload, config: Config) -> None:
-    """Compare one thread with two."""
+    """Compare one thread with two, and with more than this machine may have CPUs."""
     one, two = (result(workload, config, threads=threads) for threads in (1, 2))
     np.testing.assert_array_equal(one, two)
+    for threads in (4, 8):
+        np.testing.assert_array_equal(one, by_workers(workload, config, threads))
+
+
+def by_workers(workload: Conv2dWorkload, config: Config, workers: int) -> np.ndarray:
+    """Return `result` computed by a pool of so many workers, which take turns on the CPUs."""
+    cpus = usable_cpus()
+
+    def run() -> np.ndarray:
+        used = configure_pool(workers, [cpus[i % len(cpus)] for i in range(workers)])
+        assert used == workers
+        return result(workload, config, threads=workers)
+
+    # A thread of its own has a pool of its own.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(run).result()
 
 
 def assert_non_finite_pixels_stay_where_they_are(

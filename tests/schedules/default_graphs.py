@@ -6,6 +6,7 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.s_tir.dlight import ApplyDefaultSchedule
 
+from tvm_blislike.hardware.machine import listed_info
 from tvm_blislike.model.marks import DEFAULT_RULE
 from tvm_blislike.schedules.default.rule import DefaultCPU, TargetFacts
 
@@ -18,8 +19,7 @@ def native_target():
     fields = {"kind": "llvm", "mtriple": str(host.attrs["mtriple"]), "num-cores": 2}
     if "x86_64" not in fields["mtriple"]:
         return tvm.target.Target(fields)
-    with open("/proc/cpuinfo") as file:
-        flags = set(next(line for line in file if line.startswith("flags")).split())
+    flags = set(listed_info()["flags"])
     if {"avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512cd"} <= flags:
         return tvm.target.Target({**fields, "mcpu": "x86-64-v4", "mattr": ["-prefer-256-bit"]})
     level = "x86-64-v3" if {"avx2", "fma"} <= flags else "x86-64-v2"

@@ -11,21 +11,24 @@ from tvm_blislike.model.directives import (
     AskOnce,
     Border,
     ByInput,
+    Dot,
     Edge,
     FreshRegisters,
     Image,
     InPlace,
+    InResult,
     KLoopCall,
     LastEdge,
-    Named,
     NextPanel,
     NextWeights,
     Pieces,
     Ring,
+    TileCall,
     Turn,
     Vector,
     WriteOut,
 )
+from tvm_blislike.model.loop_names import Named
 
 F32 = "float32"
 CUT_TILES = {**Named("ir").note(), **LastEdge({"mw": 3}).note()}
@@ -91,6 +94,17 @@ def by_input(x: T.Buffer((1, 3), F32), w: T.Buffer((1, 2), F32), y: T.Buffer((1,
 
 
 @T.prim_func(s_tir=True)
+def dot(x: T.Buffer((3, 9), "uint8"), w: T.Buffer((36,), "int8"), y: T.Buffer((9,), "int32")):
+    for i in T.serial(9, annotations=Dot(4, "llvm.x86.avx512.vpdpbusd.128").note()):
+        for step in range(4):
+            y[i] = y[i] + T.if_then_else(
+                step > 0,
+                T.Cast("int32", x[T.min(step, 2), i]) * T.Cast("int32", w[i * 4 + step]),
+                0,
+            )
+
+
+@T.prim_func(s_tir=True)
 def fresh_registers(x: T.Buffer((4, 16), F32), y: T.Buffer((4, 16), F32)):
     for i in T.serial(4, annotations=FreshRegisters("avx512").note()):
         for j in T.vectorized(16):
@@ -113,6 +127,58 @@ def k_loop_call(a: T.Buffer((64, 4), F32), b: T.Buffer((64, 24), F32), c: T.Buff
                     c[i, T.ramp(j * 4, 1, 4)] = (
                         c[i, T.ramp(j * 4, 1, 4)] + a[k, i] * b[k, T.ramp(j * 4, 1, 4)]
                     )
+
+
+@T.prim_func(s_tir=True)
+def tile_call(
+    a: T.Buffer((2, 28, 64), "uint8"),
+    b: T.Buffer((2, 16, 128), "int8"),
+    c: T.Buffer((28, 32), "int32"),
+):
+    for i in T.serial(28, annotations=Named("mw").note()):
+        for j in T.serial(2, annotations=Named("nr").note()):
+            c[i, T.ramp(j * 16, 1, 16)] = T.Broadcast(0, 16)
+    for ry in range(2):
+        for _call in T.serial(1, annotations=TileCall(32, 16, 14, 16).note()):
+            T.evaluate(
+                T.call_extern(
+                    "void", "u8s8", T.address_of(a[ry, 0, 0]), T.int64(0), T.int64(64),
+                    T.address_of(b[ry, 0, 0]), T.address_of(c[0, 0]),
+                )
+            )  # fmt: skip
+            for k in range(16):
+                for i in T.serial(28, annotations=Named("mw").note()):
+                    for j in T.serial(2, annotations=Named("nr").note()):
+                        c[i, T.ramp(j * 16, 1, 16)] = c[i, T.ramp(j * 16, 1, 16)] + T.Cast(
+                            "int32", a[ry, i, k]
+                        ) * T.Cast("int32x16", b[ry, k, T.ramp(j * 16, 1, 16)])
+
+
+@T.prim_func(s_tir=True)
+def tile_call_on_one_axis(
+    a: T.Buffer((2, 28, 64), "uint8"),
+    b: T.Buffer((2, 16, 128), "int8"),
+    c: T.Buffer((896,), "int32"),
+):
+    for i in T.serial(28, annotations=Named("mw").note()):
+        for j in T.serial(2, annotations=Named("nr").note()):
+            c[T.ramp(i * 32 + j * 16, 1, 16)] = T.Broadcast(0, 16)
+    for ry in range(2):
+        for _call in T.serial(1, annotations=TileCall(32, 16, 14, 16).note()):
+            T.evaluate(
+                T.call_extern(
+                    "void", "u8s8", T.address_of(a[ry, 0, 0]), T.int64(0), T.int64(64),
+                    T.address_of(b[ry, 0, 0]), T.address_of(c[0]),
+                )
+            )  # fmt: skip
+            for k in range(16):
+                for i in T.serial(28, annotations=Named("mw").note()):
+                    for j in T.serial(2, annotations=Named("nr").note()):
+                        c[T.ramp(i * 32 + j * 16, 1, 16)] = c[
+                            T.ramp(i * 32 + j * 16, 1, 16)
+                        ] + T.Cast("int32", a[ry, i, k]) * T.Cast(
+                            "int32x16", b[ry, k, T.ramp(j * 16, 1, 16)]
+                        )
 
 
 @T.prim_func(s_tir=True)
@@ -142,6 +208,33 @@ def in_place(x: T.Buffer((8, 20), F32), y: T.Buffer((8,), F32)):
         panel[i] = x[i, 3]
     for i in range(8):
         y[i] = panel[i] * T.float32(2)
+
+
+@T.prim_func(s_tir=True)
+def in_result(x: T.Buffer((3, 8, 4), F32), y: T.Buffer((8, 4), F32)):
+    for block in range(2):
+        sums = T.alloc_buffer((4, 4), F32)
+        for pc in T.serial(2, annotations=InResult().note()):
+            for i in T.serial(4, annotations=Named("mw").note()):
+                for j in range(4):
+                    if pc == 0:
+                        sums[i, j] = T.float32(0)
+                    sums[i, j] = sums[i, j] + x[pc, block * 4 + i, j]
+        for i in range(4):
+            for j in range(4):
+                y[block * 4 + i, j] = T.max(sums[i, j] + x[2, block * 4 + i, j], T.float32(0))
+
+
+@T.prim_func(s_tir=True)
+def in_wider_sums(x: T.Buffer((3, 8), F32), y: T.Buffer((8,), "float16")):
+    sums = T.alloc_buffer((8,), F32)
+    for pc in T.serial(2, annotations=InResult().note()):
+        for i in T.serial(8, annotations=Named("mw").note()):
+            if pc == 0:
+                sums[i] = T.float32(0)
+            sums[i] = sums[i] + x[pc, i]
+    for i in range(8):
+        y[i] = T.Cast("float16", sums[i] + x[2, i])
 
 
 @T.prim_func(s_tir=True)
@@ -220,11 +313,14 @@ GOLDEN: dict[type, tuple[tirx.PrimFunc, ...]] = {
     WriteOut: (write_out,),
     AskOnce: (ask_once,),
     ByInput: (by_input,),
+    Dot: (dot,),
     FreshRegisters: (fresh_registers,),
     KLoopCall: (k_loop_call,),
+    TileCall: (tile_call, tile_call_on_one_axis),
     Pieces: (pieces, shifted_pieces),
     Image: (image,),
     InPlace: (in_place,),
+    InResult: (in_result, in_wider_sums),
     Turn: (turn,),
     Ring: (ring,),
     NextPanel: (next_panel,),

@@ -7,7 +7,8 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, te, tirx
 
-from tvm_blislike.model.directives import Edge, Named
+from tvm_blislike.model.directives import Edge
+from tvm_blislike.model.loop_names import Named
 from tvm_blislike.model.marks import REGISTER_BYTES
 from tvm_blislike.schedules.lowering.lower import lower
 

@@ -7,10 +7,10 @@ from conv_checks import best
 from conv_harness import build
 
 from tvm_blislike.hardware import Core
-from tvm_blislike.inspect.assembly import count, functions, innermost_loops
 from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.conv2d_direct.definition import IMPLEMENTATION
+from tvm_blislike.tvm_seams.machine_code import count, functions, innermost_loops
 
 LAYERS = {
     "first layer, 7x7": Conv2dWorkload(1, 3, 56, 224, 64, 7, 7, (2, 2), (3, 3, 3, 3)),

@@ -17,6 +17,7 @@ from tvm import s_tir, tirx
 
 from tvm_blislike.model import directives as d
 from tvm_blislike.model.directive import Directive, MisplacedDirective, all_directives, check
+from tvm_blislike.model.loop_names import Named
 from tvm_blislike.schedules.lowering.lower import STEPS
 from tvm_blislike.schedules.lowering.rewrite import remade
 
@@ -63,20 +64,23 @@ def test_every_directive_has_a_golden_example() -> None:
 PANEL = {"operand": 1, "axis": -3, "step": 1, "calls": 2, "elements": 8}
 # What stands on the loop over tiles (0) or over the four elements of one (1), and what is said.
 REFUSED = [
-    (d.Named("mv"), 1, "no such name; known: mh, mw"),
+    (Named("mv"), 1, "no such name; known: mh, mw"),
     (d.Edge({"nr": 3}), 0, "put Named on the loops inside that it cuts: nr"),
     (d.LastEdge({"mw": 3}), 0, "put Named beside it"),
     (d.Border(-1, 0), 0, "give 0 where none is to be split off"),
     (d.Apart(), 1, "take `parallel`, `unroll` or `vectorize` away"),
     (d.Vector(4), 0, "put it on the innermost loop"),
     (d.Vector(4), 1, "take `parallel`, `unroll` or `vectorize` away"),
+    (d.Dot(4, "llvm.x86.avx512.vpdpbusd.128"), 1, "put it on a loop around this one"),
     (d.ByInput(1, 1, 1, 1), 0, "put it on the outermost of loops Named ry, rx, mh, mw"),
     (d.FreshRegisters("neon"), 1, "put it on a loop around this one"),
     (d.KLoopCall(4, 24, 4, 0), 0, "begin its body with the call"),
+    (d.TileCall(32, 16, 14, 16), 0, "begin its body with the call"),
     (d.Pieces(4, [0]), 0, "put it on the innermost loop"),
     (d.Pieces(4, [0], 1), 1, "put the loop over the shifted copies inside"),
     (d.Image(0, 7), 1, "give the height and width of the images"),
     (d.InPlace(), 0, "put it on a loop that copies elements and computes nothing"),
+    (d.InResult(), 0, "put Named(mw) on loops inside"),
     (d.Turn(4), 1, "put it on a loop around this one"),
     (d.Ring(0, 3, 2), 0, "put Named(ring) on loops inside"),
     (d.NextPanel(**PANEL), 0, "put Named(nr) on loops inside"),
@@ -112,7 +116,7 @@ def test_every_directive_is_refused_somewhere() -> None:
 
 
 def test_directives_are_read_as_written() -> None:
-    for directive in (d.Pieces(8, [0, 7], 1), d.Edge({"mw": 3}), d.Named("k"), d.InPlace()):
+    for directive in (d.Pieces(8, [0, 7], 1), d.Edge({"mw": 3}), Named("k"), d.InPlace()):
         loop = tirx.For(tirx.Var("i", "int32"), 0, 2, tirx.ForKind.SERIAL, tirx.Evaluate(0))
         assert type(directive).of(loop) is None
         assert type(directive).of(remade(loop, annotations=directive.note())) == directive
@@ -148,7 +152,7 @@ def in_cut_tile(func: tirx.PrimFunc, kind: type[Directive]) -> tirx.PrimFunc:
     def named(loop: tirx.For) -> tirx.For:
         if kind.of(loop) is None:
             return loop
-        return remade(loop, annotations={**d.Named("it").note(), **dict(loop.annotations)})
+        return remade(loop, annotations={**Named("it").note(), **dict(loop.annotations)})
 
     body = tvm_ffi.structural_map(func.body, [(tirx.For, named)])
     edge = d.Edge({"it": 1, "mw": 1, "rx": 1, "ry": 1}).note()
@@ -158,8 +162,11 @@ def in_cut_tile(func: tirx.PrimFunc, kind: type[Directive]) -> tirx.PrimFunc:
     )
 
 
-BEFORE_EDGES = (d.NextWeights, d.NextPanel, d.Ahead, d.Ring, d.FreshRegisters)
-BEHIND_EDGES = (d.KLoopCall, d.Turn, d.ByInput, d.Pieces, d.WriteOut, d.Vector)
+BEFORE_EDGES = (d.InResult, d.NextWeights, d.NextPanel, d.Ahead, d.Ring, d.FreshRegisters)
+BEHIND_EDGES = (
+    *(d.KLoopCall, d.TileCall, d.Turn, d.ByInput),
+    *(d.Dot, d.Pieces, d.WriteOut, d.Vector),
+)
 RELATIONS = [
     *((kind, d.Edge, with_border(GOLDEN[kind][0], kind)) for kind in BEFORE_EDGES),
     *((d.Edge, kind, in_cut_tile(GOLDEN[kind][0], kind)) for kind in BEHIND_EDGES),
@@ -176,7 +183,7 @@ def test_another_order_makes_something_else(first: type, second: type, func: tir
 
 def test_each_directive_is_read_by_one_step() -> None:
     read = list(itertools.chain(*(reads for reads, _ in STEPS)))
-    assert sorted(kind.__name__ for kind in (*read, d.Named)) == sorted(
+    assert sorted(kind.__name__ for kind in (*read, Named)) == sorted(
         kind.__name__ for kind in all_directives()
     )
 

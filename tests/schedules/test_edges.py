@@ -21,7 +21,8 @@ from made_loops import (
 )
 from tvm import s_tir, te, tirx
 
-from tvm_blislike.model.directives import Border, Edge, LastEdge, Named
+from tvm_blislike.model.directives import Border, Edge, LastEdge
+from tvm_blislike.model.loop_names import Named
 
 
 def test_last_tile_is_split_off_and_cut() -> None:

@@ -10,10 +10,10 @@ import tvm
 from tvm import s_tir, te, tirx
 
 from tvm_blislike.hardware import Core, native_core
-from tvm_blislike.inspect.assembly import innermost_loops
 from tvm_blislike.model.directives import FreshRegisters
-from tvm_blislike.schedules.lowering import fresh_registers
+from tvm_blislike.schedules.lowering import llvm_functions
 from tvm_blislike.schedules.lowering.rewrite import at_directives
+from tvm_blislike.tvm_seams.machine_code import innermost_loops
 
 CORES = {"avx512": "sapphirerapids", "avx2": "haswell", "neon": "cortex-a76"}
 ROWS, COLUMNS = 999, 64
@@ -31,8 +31,8 @@ def scaled(isa: str | None) -> tirx.PrimFunc:
         FreshRegisters(isa).on(sch, i)
     passes = [s_tir.transform.ConvertBlocksToOpaque(), s_tir.transform.LowerOpaqueBlock()]
     func = tvm.transform.Sequential(passes)(sch.mod)["main"]
-    body = at_directives(func.body, FreshRegisters, fresh_registers.emptied)
-    return fresh_registers.with_sources(func.with_body(body))
+    body = at_directives(func.body, FreshRegisters, llvm_functions.emptied)
+    return llvm_functions.with_sources(func.with_body(body))
 
 
 def compiled(isa: str | None, core: Core) -> tvm.runtime.Executable:
@@ -54,7 +54,7 @@ def test_constants_are_loaded_again_in_each_iteration(isa: str) -> None:
     fresh = compiled(isa, core).mod.inspect_source("asm")
     assert constants_in_loops(kept) == 0
     assert constants_in_loops(fresh) > 0
-    assert fresh_registers.source(isa).split("@")[1].split("(")[0] not in fresh
+    assert llvm_functions.registers_source(isa).split("@")[1].split("(")[0] not in fresh
 
 
 def test_results_stay_the_same() -> None:

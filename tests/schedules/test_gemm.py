@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -269,6 +270,44 @@ def test_nothing_is_allocated_where_a_is_read_in_place() -> None:
     assert "AllocWorkspace" not in compiled(module, AVX512).mod.inspect_source("ll")
 
 
+def allocated(module: tvm.IRModule) -> dict[str, tuple[str, int]]:
+    """Return data type and elements of the buffers of a function, by name."""
+    found = re.findall(r"(\w+) = T.alloc_buffer\(\((.*?),?\)(?:, \"(\w+)\")?", module.script())
+    sizes = {name: math.prod(map(int, shape.split(","))) for name, shape, _ in found}
+    return {name: (dtype or "float32", sizes[name]) for name, _, dtype in found}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("order", LOOP_ORDERS)
+def test_c_is_updated_in_place(order: str, threads: int) -> None:
+    """Three blocks of k: no buffer but tiles; the first sums are stored, the others added."""
+    workload, blocking = GemmWorkload(60, 200, 96), config((14, 32), (2, 2), kc=32, order=order)
+    module = lowered(workload, blocking.with_fields(packing=IN_PLACE), AVX512, threads)
+    assert max(size for _, size in allocated(module).values()) <= 14 * 32
+    stores = re.findall(r"clipped\[(.*?)\] = (.*)", module.script())
+    assert not any("T.float32(0.0), 16)" in value and "max" not in value for _, value in stores)
+    assert any(value.startswith("head") for _, value in stores)
+    assert any(value.startswith("clipped[") for _, value in stores)
+    assert "AllocWorkspace" not in compiled(module, AVX512).mod.inspect_source("ll")
+
+
+def test_sums_of_another_type_than_c_have_a_block() -> None:
+    """A cast fused behind the product: C cannot hold fp32 sums."""
+    workload = GemmWorkload(2 * TALL[0] + 1, 3 * LANES, 70)
+    blocking = config(tiles=(1, 1), kc=30, layout=IN_PLACE)
+
+    def narrowed(value: te.Tensor, _params: list[te.Tensor]) -> te.Tensor:
+        return te.compute(value.shape, lambda *i: value(*i).astype("float16"), name="narrowed")
+
+    module = lowered(workload, blocking, epilogue=narrowed)
+    assert allocated(module)["sums"] == ("float32", workload.m * TALL[1])
+    a, b, _, _ = operands(workload)
+    out = tvm.runtime.tensor(np.empty((1, workload.m, workload.n), np.float16))
+    arguments = map(tvm.runtime.tensor, (a, IMPLEMENTATION.pack(workload, blocking, b)))
+    compiled(module)["main"](*arguments, out)
+    np.testing.assert_allclose(out.numpy(), reference.gemm(a, b), rtol=2e-3, atol=2e-2)
+
+
 def test_a_result_is_stored_once() -> None:
     """Bias, residual and activation happen in registers: C is neither read nor stored twice."""
     module = lowered(GemmWorkload(28, 64, 64), config((14, 32)), AVX512)
@@ -334,4 +373,11 @@ def test_workspace_is_packed_blocks_and_partial_sums() -> None:
     in_place = config((1, LANES), layout=IN_PLACE)
     assert model.workspace_bytes(workload, in_place, 2) == 0
     blocked = config((1, LANES), (16, 0), kc=50)
-    assert model.workspace_bytes(workload, blocked, 2) == 4 * (2 * 16 * 50 + 2 * 64 * 64)
+    assert model.workspace_bytes(workload, blocked, 2) == 4 * 2 * 16 * 50
+
+
+def test_workspace_has_sums_where_c_is_of_another_type() -> None:
+    """A block of rows, all columns, for each of the threads that divide the rows."""
+    workload = GemmWorkload(64, 64, 100, types=Types.of("float16"))
+    rows = config((1, LANES), (16, 0), kc=50, layout=IN_PLACE).with_fields(parallel="ic")
+    assert model.workspace_bytes(workload, rows, 2) == 4 * 2 * 16 * 64

@@ -42,6 +42,23 @@ CASES = {
     "im2col 1x1 in place": "Conv2dWorkload(1, 19, 9, 7, 21, 1, 1)",
     "im2col groups": "Conv2dWorkload(1, 15, 9, 11, 21, 3, 3, padding=(1, 1, 1, 1), groups=3)",
     "im2col stride 2": "Conv2dWorkload(1, 8, 14, 15, 24, 3, 3, (2, 2), (1, 1, 1, 1))",
+    # As many bytes as fill lines, so that an array ends right at the forbidden page.
+    "bytes 3x3": "Conv2dWorkload(1, 57, 8, 8, 40, 3, 3, padding=(1, 1, 1, 1), types=BYTES)",
+    "bytes in place": "Conv2dWorkload(1, 32, 7, 6, 48, 3, 3, types=BYTES)",
+    "bytes 1x1": "Conv2dWorkload(1, 36, 8, 16, 80, 1, 1, types=BYTES)",
+    "bytes 1x1, odd": "Conv2dWorkload(2, 37, 8, 8, 24, 1, 1, (2, 2), types=BYTES)",
+    "bytes first layer": (
+        "Conv2dWorkload(1, 3, 32, 32, 32, 3, 3, (2, 2), (1, 1, 1, 1), types=BYTES)"
+    ),
+    "bytes depthwise": (
+        "Conv2dWorkload(1, 57, 8, 8, 57, 3, 3, padding=(1, 1, 1, 1), groups=57, types=BYTES)"
+    ),
+    "bytes depthwise 5x5": (
+        "Conv2dWorkload(1, 64, 9, 9, 64, 5, 5, (2, 2), (2, 1, 2, 2), groups=64, types=BYTES)"
+    ),
+    "bytes gemm": "GemmWorkload(37, 53, 192, types=BYTES)",
+    "bytes gemm, odd": "GemmWorkload(64, 80, 77, types=BYTES)",
+    "bytes one row": "GemmWorkload(1, 1001, 64, types=BYTES)",
     "gemm": "GemmWorkload(37, 53, 29)",
     "gemm deep": "GemmWorkload(20, 70, 1031)",
     "one row": "GemmWorkload(1, 1001, 77)",
@@ -70,12 +87,14 @@ def _run(workload_text: str, only: str) -> None:
     """Run the kernel of the strategy's choice, and a few others, on guarded arrays."""
     from guard import GuardedArrays
 
+    from tvm_blislike.cost_models.data_types import quantized_types
     from tvm_blislike.hardware import native_core
     from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
     from tvm_blislike.schedules import implementations
 
-    workload = eval(workload_text, {"Conv2dWorkload": Conv2dWorkload, "GemmWorkload": GemmWorkload})
     core = native_core()
+    names = {"Conv2dWorkload": Conv2dWorkload, "GemmWorkload": GemmWorkload}
+    workload = eval(workload_text, {**names, "BYTES": quantized_types(core)})
     for implementation in implementations(workload.kind):
         if implementation.applies(workload, core) or only not in ("", implementation.name):
             continue
@@ -88,11 +107,11 @@ def _run(workload_text: str, only: str) -> None:
             chosen += _cut_on_all_sides(found, core)
         chosen += _anything(implementation.space(workload, core, 1), workload)
         for config in dict.fromkeys(chosen):
-            library, operands, result_shape = _compiled(implementation, workload, config, core)
+            library, operands, empty = _compiled(implementation, workload, config, core)
             for place in ("at_end", "at_start"):
                 print(place, config, file=sys.stderr, flush=True)
                 arrays = GuardedArrays()
-                _call(library, operands, result_shape, getattr(arrays, place))
+                _call(library, operands, empty, getattr(arrays, place))
                 arrays.check()
 
 
@@ -127,45 +146,44 @@ def _cut_on_all_sides(found, core):
 
 
 def _compiled(implementation, workload, config, core):
-    """Return the library, the values of data and packed operand, and the shape of the result."""
+    """Return the library, data and packed operand, and an array like the result."""
     import tvm
 
     from tvm_blislike.model.choice import Choice
     from tvm_blislike.model.layouts import Layout
-    from tvm_blislike.passes.calls import primfunc
+    from tvm_blislike.operators import operator_of
+    from tvm_blislike.passes.legalize import primfunc
     from tvm_blislike.passes.plan import Plan, note_of
     from tvm_blislike.passes.schedule import schedule_chosen
     from tvm_blislike.schedules.lowering import lower as lowering
 
-    rng = np.random.default_rng(0)
-    if workload.kind == "conv2d":
-        w = workload
-        data_shape = Layout(config.data_layout).shape(w.n, w.ci, w.h, w.w)
-        operand = rng.standard_normal((w.co, w.ci // w.groups, w.kh, w.kw)).astype("float32")
-    else:
-        data_shape = (workload.m, workload.k)
-        operand = rng.standard_normal((workload.k, workload.n)).astype("float32")
+    data, operand = operator_of(workload).random(workload)
+    if workload.images:
+        data = np.ascontiguousarray(Layout(config.data_layout).packed(data))
     constant = implementation.pack(workload, config, operand)
     choice = Choice(workload, implementation, config, None, "")
-    func = primfunc(choice, note_of(workload, config), data_shape, constant.shape).with_attr(
+    func = primfunc(choice, note_of(workload, config), data.shape, constant.shape).with_attr(
         "global_symbol", "main"
     )
     mod = lowering.lower(tvm.IRModule({"main": schedule_chosen(func, Plan(core, 1))}))
     library = tvm.compile(mod, tvm.target.Target(core.target_config(1)))
-    values = [rng.standard_normal(data_shape), constant]
-    return library, values, tuple(int(extent) for extent in func.params[-1].shape)
+    result = func.params[-1]
+    shape = tuple(int(extent) for extent in result.shape)
+    return library, [data, constant], np.empty(shape, str(result.dtype))
 
 
-def _call(library, operands, result_shape, array) -> None:
+def _call(library, operands, empty, array) -> None:
     import tvm
 
-    arguments = [array(value.shape) for value in operands]
+    arguments = [array(value.shape, value.dtype) for value in operands]
     for argument, value in zip(arguments, operands, strict=True):
         argument[...] = value
-    result = array(result_shape)
-    result[...] = np.nan
+    result = array(empty.shape, empty.dtype)
+    nothing = np.nan if empty.dtype.kind == "f" else np.iinfo(empty.dtype).min
+    result[...] = nothing
     library["main"](*map(tvm.runtime.from_dlpack, (*arguments, result)))
     assert np.isfinite(result).all()
+    assert (result != nothing).all()
 
 
 if __name__ == "__main__":

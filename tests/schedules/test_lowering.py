@@ -22,7 +22,8 @@ from made_loops import (
 )
 from tvm import s_tir, te, tirx
 
-from tvm_blislike.model.directives import ByInput, Edge, Named, Vector
+from tvm_blislike.model.directives import ByInput, Edge, Vector
+from tvm_blislike.model.loop_names import Named
 from tvm_blislike.model.marks import REGISTER_BYTES
 from tvm_blislike.schedules.lowering.lower import lower
 

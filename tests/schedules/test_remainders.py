@@ -10,7 +10,7 @@ import tvm
 from tvm import te, tirx
 
 from tvm_blislike.api import resolve_core
-from tvm_blislike.passes.roots import marked
+from tvm_blislike.model.marks import marked
 from tvm_blislike.passes.tir_pipeline import compiled
 from tvm_blislike.schedules.lowering import remainders
 

@@ -10,7 +10,8 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, sym, te, tirx
 
-from tvm_blislike.model.directives import Named, Ring
+from tvm_blislike.model.directives import Ring
+from tvm_blislike.model.loop_names import Named
 from tvm_blislike.model.marks import REGISTER_BYTES
 from tvm_blislike.schedules.lowering import lower as lowering
 

@@ -35,6 +35,7 @@ WORKLOADS = {
         batch=st.sampled_from((1, 1, 3)),
     ),
     "conv2d_direct": convolutions(channels=CHANNELS, groups=[1, 1, 2], most_macs=2e6),
+    "conv2d_dataflow": convolutions(channels=CHANNELS, most_macs=2e6),
     "conv2d_im2col": convolutions(channels=CHANNELS, groups=[1, 1, 2], most_macs=2e6),
     "conv2d_winograd": convolutions(channels=CHANNELS, stride=1, dilation=1, most_macs=2e6),
     "conv2d_winograd_1d": convolutions(
@@ -81,6 +82,7 @@ def test_every_point_is_a_right_kernel(name: str) -> None:
 ROOMY = {
     "gemm": GemmWorkload(40, 200, 150, batch=2),
     "conv2d_direct": Conv2dWorkload(1, 32, 14, 14, 32, 3, 3, padding=(1, 1, 1, 1)),
+    "conv2d_dataflow": Conv2dWorkload(1, 16, 6, 6, 32, 3, 3, padding=(1, 1, 1, 1)),
     "conv2d_im2col": Conv2dWorkload(2, 16, 8, 24, 64, 3, 3, padding=(1, 1, 1, 1)),
     "conv2d_winograd": Conv2dWorkload(1, 16, 24, 24, 64, 3, 3, padding=(1, 1, 1, 1)),
     "conv2d_winograd_1d": Conv2dWorkload(1, 16, 24, 24, 64, 3, 3, padding=(1, 1, 1, 1)),

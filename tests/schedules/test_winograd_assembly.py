@@ -1,7 +1,7 @@
 """What LLVM makes of the products of a Winograd convolution: accumulators stay in registers.
 
 Tested apart from the micro-kernels themselves, because transforms surround the k loop here: LLVM
-would keep their constants in registers across it, and spill accumulators (`fresh_registers`).
+would keep their constants in registers across it, and spill accumulators (`FreshRegisters`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from conv_harness import lowered, primfunc
 from tvm_blislike.cost_models.conv2d_winograd import candidates
 from tvm_blislike.cost_models.conv2d_winograd import estimate as winograd
 from tvm_blislike.hardware import Core
-from tvm_blislike.inspect.assembly import Instruction, innermost_loops
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.tvm_seams.machine_code import Instruction, innermost_loops
 
 SAME = (1, 1, 1, 1)
 LAYERS = [
@@ -69,7 +69,7 @@ SPILLED = {
     "haswell": [
         (Conv2dWorkload(1, 256, 14, 14, 256, 3, 3, padding=SAME), {"mr": 5, "nr": 16, "mc": 9}),
         (Conv2dWorkload(1, 48, 13, 13, 48, 3, 3, padding=SAME), {"mr": 3, "nr": 24, "mc": 6}),
-        (Conv2dWorkload(1, 64, 35, 35, 96, 3, 3, padding=SAME), {"mr": 4, "nr": 16, "mc": 12}),
+        (Conv2dWorkload(1, 64, 35, 35, 96, 3, 3, padding=SAME), {"mr": 6, "nr": 16, "mc": 12}),
     ],
     "cortex-a76": [
         (Conv2dWorkload(1, 48, 13, 13, 48, 3, 3, padding=SAME), {"nr": 12}),

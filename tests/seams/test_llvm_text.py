@@ -6,9 +6,9 @@ import tvm
 from small_kernels import TARGET, doubled
 from tvm import relax, te, tirx
 
-from tvm_blislike.inspect.assembly import functions
 from tvm_blislike.tvm_seams import llvm_text
 from tvm_blislike.tvm_seams.executables import code_of
+from tvm_blislike.tvm_seams.machine_code import functions
 
 
 def test_parts_of_a_kernel_are_found_by_its_name() -> None:

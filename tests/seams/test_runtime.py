@@ -12,8 +12,8 @@ import tvm
 from small_kernels import TARGET, doubled, executable
 from tvm import relax
 
+from tvm_blislike.hardware.cpus import usable_cpus
 from tvm_blislike.runtime.instruments import attached
-from tvm_blislike.runtime.threads import available_cpus
 from tvm_blislike.tvm_seams import runtime
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
@@ -28,7 +28,7 @@ def in_a_thread(work) -> object:
 
 
 def test_a_pool_uses_as_many_workers_as_asked_for() -> None:
-    cpus = available_cpus()
+    cpus = usable_cpus()
     counts = [1, len(cpus)]
     assert in_a_thread(lambda: [runtime.configure_pool(n, cpus) for n in [*counts, 1]]) == [
         *counts,
@@ -37,7 +37,7 @@ def test_a_pool_uses_as_many_workers_as_asked_for() -> None:
 
 
 def test_each_worker_keeps_to_its_cpu() -> None:
-    cpus = available_cpus()
+    cpus = usable_cpus()
 
     def work() -> list[set[int]]:
         before = set(os.listdir("/proc/self/task"))
@@ -51,7 +51,7 @@ def test_each_worker_keeps_to_its_cpu() -> None:
 
 
 def test_workers_can_be_replaced() -> None:
-    cpus = available_cpus()
+    cpus = usable_cpus()
     library = tvm.compile(doubled(parallel=True), TARGET)
 
     def work() -> np.ndarray:

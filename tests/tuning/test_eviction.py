@@ -9,6 +9,8 @@ import pytest
 import tvm
 
 from tvm_blislike.hardware import Core, native_core
+from tvm_blislike.hardware.cpus import PROC_CPUINFO
+from tvm_blislike.hardware.machine import listed_info
 from tvm_blislike.tuning import eviction
 
 
@@ -37,12 +39,11 @@ def test_the_lines_do_not_wait_for_one_another_but_the_end_does() -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_what_is_moved_out_keeps_its_values(tmp_path: Path, known: bool) -> None:
-    listed = Path("/proc/cpuinfo")
-    if known and "clflushopt" not in (listed.read_text() if listed.is_file() else ""):
+    if known and "clflushopt" not in listed_info().get("flags", ()):
         pytest.skip("this processor has no clflushopt")
     other = tmp_path / "cpuinfo"
-    other.write_text("flags : fpu clflush\n")
+    other.write_text("processor : 0\nflags : fpu clflush\n")
     values = np.random.default_rng(0).standard_normal((7, 33, 5)).astype("float32")
     tensor = tvm.runtime.tensor(values)
-    eviction.evictor(native_core(), listed if known else other)(tensor)
+    eviction.evictor(native_core(), PROC_CPUINFO if known else other)(tensor)
     assert np.array_equal(tensor.numpy(), values)

@@ -308,7 +308,7 @@ def test_without_xgboost_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
 
 
 def test_constraints_hold_for_what_was_learned() -> None:
-    limits = Constraints(without=("conv2d_direct",), max_error=0)
+    limits = Constraints(without=("conv2d_direct", "conv2d_dataflow"), max_error=0)
     strategy = Strategy(CORE, 1, constraints=limits, predictor=machine.model())
     assert strategy.choose(HELD_OUT).config.implementation == "conv2d_im2col"
     search = learned_search(machine.model())(Strategy(CORE, 1, constraints=limits), HELD_OUT)

@@ -21,11 +21,10 @@ from tvm.s_tir import meta_schedule as ms
 import tvm_blislike
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core, native_core
-from tvm_blislike.model.marks import SCHEDULED
+from tvm_blislike.model.marks import SCHEDULED, root_annotations
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.onnx import frontend
-from tvm_blislike.passes.plain import product_of
-from tvm_blislike.passes.roots import root_annotations
+from tvm_blislike.passes.plain_products import product_of
 from tvm_blislike.passes.schedule import apply_template
 from tvm_blislike.schedules import all_implementations, get_implementation
 from tvm_blislike.tuning import kernels, operands

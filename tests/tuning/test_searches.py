@@ -236,6 +236,7 @@ def test_real_spaces_within_constraints(name: str) -> None:
         assert implementation.workspace_bytes(CONV, config, 1) <= 100_000
     exact = Strategy(CORE, 1, None, Constraints(max_error=0))
     assert {s.start.implementation for s in exact.spaces(CONV)} == {
+        "conv2d_dataflow",
         "conv2d_direct",
         "conv2d_im2col",
     }

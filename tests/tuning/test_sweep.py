@@ -46,8 +46,8 @@ def sweep(path: Path, runner: MadeRunner | None = None, **options: object) -> Sw
 def test_the_models_choice_comes_first_then_every_implementation() -> None:
     proposals = model_search(STRATEGY, CONV).propose(8)
     assert proposals[0].config == STRATEGY.choose(CONV).config
-    able = [c for c in STRATEGY.choose(CONV).candidates if c.seconds is not None]
-    close = {c.implementation for c in able if c.seconds < 3 * proposals[0].predicted_seconds}
+    limit = 3 * proposals[0].predicted_seconds
+    close = {c.implementation for c, seconds in STRATEGY.offers(CONV) if seconds < limit}
     assert {p.config.implementation for p in proposals[: len(close)]} == close
     assert len({p.config for p in proposals}) == 8
     rest = [p.predicted_seconds for p in proposals[len(close) + 1 :]]

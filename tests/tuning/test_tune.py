@@ -21,14 +21,13 @@ from tvm_blislike.cli.app import app
 from tvm_blislike.errors import TargetError, UsageError
 from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.marks import SCHEDULED
+from tvm_blislike.model.marks import SCHEDULED, root_annotations
 from tvm_blislike.model.validity import core_facts
 from tvm_blislike.model.workload import GemmWorkload, Workload
-from tvm_blislike.passes.roots import root_annotations
 from tvm_blislike.records import files
 from tvm_blislike.records.book import RecordBook
 from tvm_blislike.records.record import Record, now
-from tvm_blislike.tuning import database, finals
+from tvm_blislike.tuning import database, whole_model
 from tvm_blislike.tuning import tune as tuning
 from tvm_blislike.tuning.search import model_search
 from tvm_blislike.tuning.tune import tune
@@ -252,7 +251,7 @@ def test_what_was_not_kept_is_out_of_use(
     model, records, _ = tuned
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes(records.read_bytes())
-    verdict = finals.Verdict(1.0, 2.0, {}, "slower")
+    verdict = whole_model.Verdict(1.0, 2.0, {}, "slower")
     monkeypatch.setattr("tvm_blislike.tuning.verdicts.decide", lambda _: verdict)
     tune(model, threads=1, records=copy)
     book = RecordBook.open(copy)

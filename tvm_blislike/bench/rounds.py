@@ -15,13 +15,20 @@ import numpy as np
 
 from tvm_blislike.bench.engines import ENGINES, Engine, EngineUnavailableError, Job, load_engine
 from tvm_blislike.bench.inside import layer_ms
-from tvm_blislike.bench.result import LEAST_OUTPUT, BenchResult, EngineResult
+from tvm_blislike.bench.result import (
+    INTEGER_TOLERANCE,
+    LEAST_OUTPUT,
+    TOLERANCE,
+    BenchResult,
+    EngineResult,
+)
 from tvm_blislike.errors import UsageError, suggest
 from tvm_blislike.model.agreement import max_rel_error
 from tvm_blislike.onnx import frontend
 from tvm_blislike.onnx.inputs import random_inputs
+from tvm_blislike.onnx.operator_sets import is_quantized
 from tvm_blislike.runtime.runnable import require_runnable
-from tvm_blislike.runtime.threads import available_cpus, default_threads, use_threads
+from tvm_blislike.runtime.threads import cpus_by_use, default_threads, use_threads
 
 if TYPE_CHECKING:
     from tvm_blislike.choose.constraints import Constraints
@@ -111,7 +118,7 @@ def bench(
     job = Job(str(model), inputs, outputs, threads, core, constraints, records, learned)
     # TVM's pool starts now, for all CPUs, so that later work in this process can use them too.
     use_threads(threads)
-    with _pinned(available_cpus()[:threads]):
+    with _pinned(cpus_by_use()[:threads]):
         entrants, skipped = _load_all(engines, job, progress)
         if not entrants:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
@@ -120,7 +127,7 @@ def bench(
         own = entrants.get("blislike")
         compiled = own.engine.compiled if own and profile else None
         layers = compiled.profile(inputs) if compiled else []
-        inside = layer_ms(compiled, job, entrants, _wait_until_idle) if compiled else {}
+        inside = layer_ms(compiled, job, entrants, wait_until_idle) if compiled else {}
     reference = "onnxruntime" if "onnxruntime" in entrants else next(iter(entrants))
     return BenchResult(
         model=title,
@@ -138,6 +145,7 @@ def bench(
         layers=layers,
         layer_ms=inside,
         report=compiled.explain() if compiled else None,
+        tolerance=INTEGER_TOLERANCE if is_quantized(proto) else TOLERANCE,
     )
 
 
@@ -165,20 +173,20 @@ def _run_rounds(
     entrants: dict[str, _Entrant], job: Job, repeat: int | None, progress: Progress
 ) -> list[float]:
     """Let the engines take turns; return the FMA peaks measured before, between and after."""
-    from tvm_blislike.inspect.probe import measure_peak_gflops
+    from tvm_blislike.probe import measure_peak_gflops
 
     fastest = min(entrant.usual_ms for entrant in entrants.values())
     started = time.perf_counter()
-    _wait_until_idle()
+    wait_until_idle()
     peaks = [measure_peak_gflops(job.core, job.threads)]
     while not _enough(len(peaks) - 1, time.perf_counter() - started, repeat):
         progress(f"round {len(peaks)}")
         for entrant in entrants.values():
             if entrant.usual_ms > _SLOW_FACTOR * fastest and entrant.samples_ms:
                 continue
-            _wait_until_idle()
+            wait_until_idle()
             entrant.samples_ms += _turn(entrant.engine, entrant.usual_ms, fastest)
-        _wait_until_idle()
+        wait_until_idle()
         peaks.append(measure_peak_gflops(job.core, job.threads))
     return peaks
 
@@ -206,7 +214,7 @@ def _time_ms(engine: Engine) -> float:
     return (time.perf_counter() - started) * 1e3
 
 
-def _wait_until_idle(pause_s: float = 0.02, limit_s: float = 2.0) -> None:
+def wait_until_idle(pause_s: float = 0.02, limit_s: float = 2.0) -> None:
     """Wait until no worker of the engine that ran before spins: it would take the next one's CPU.
 
     How long a pool spins differs by engine, so the process's own CPU time is watched.

@@ -92,12 +92,8 @@ class _Program:
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        # The solver is large to import, and only a compilation needs it.
-        import highspy
-
         self.nodes = {node.result: node for node in nodes}
-        self.model: highspy.Highs = highspy.Highs()
-        self.model.silent()
+        self.model = _silent_solver()
         self.model.setOptionValue("mip_rel_gap", 0.0)
         self.model.setOptionValue("threads", 1)
         self.taken: dict[Hashable, list[Any]] = {}
@@ -141,3 +137,21 @@ class _Program:
     def _options(self, node: Node, wanted: Callable[[Option], bool]) -> list[Any]:
         columns = self.taken[node.result]
         return [x for x, option in zip(columns, node.options, strict=True) if wanted(option)]
+
+
+def _silent_solver() -> highspy.Highs:
+    """Return a solver that writes nothing, whose standard output is not its own."""
+    # It is large to import, and only a compilation needs it.
+    import highspy
+
+    class Silent(highspy.Highs):
+        """Silent from the start: highspy 1.16 writes a banner when it sets its callbacks."""
+
+        def enableCallbacks(self) -> None:
+            self.silent()
+            super().enableCallbacks()
+
+    solver = Silent()
+    # Versions that set no callbacks so early.
+    solver.silent()
+    return solver

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tvm_blislike.choose.constraints import Constraints
+from tvm_blislike.cost_models.transforms import transform_seconds
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.choice import Candidate, Choice
 from tvm_blislike.model.config import Config
@@ -59,13 +61,15 @@ class Offers:
         every = implementations(workload.kind)
         return tuple(i for i in every if not i.applies(workload, self.core))
 
+    def permitted(self, workload: Workload) -> tuple[Implementation, ...]:
+        """Return those of them that the constraints do not rule out, estimated or not."""
+        able = self.able(workload)
+        return tuple(i for i in able if not self.constraints.refuses(i, able))
+
     def every(self, workload: Workload) -> list[tuple[Config, float]]:
         """Return every configuration that the constraints allow, with its predicted seconds."""
-        able = self.able(workload)
         offered: list[tuple[Config, float]] = []
-        for implementation in able:
-            if self.constraints.refuses(implementation, able):
-                continue
+        for implementation in self.permitted(workload):
             every = implementation.configs(workload, self.core, self.threads)
             configs = self.allowed(implementation, workload, every)
             estimates = self.estimates(implementation, workload, configs)
@@ -88,10 +92,36 @@ class Offers:
     def bests(self, workload: Workload) -> tuple[tuple[Choice | None, Candidate], ...]:
         """Return what each implementation has to offer; all configurations are estimated once."""
         if workload not in self._offered:
-            able = self.able(workload)
-            every = implementations(workload.kind)
-            self._offered[workload] = tuple(self._offer(i, workload, able) for i in every)
+            self._offered[workload] = self._compared(workload, implementations(workload.kind))
         return self._offered[workload]
+
+    def _compared(
+        self, workload: Workload, every: Sequence[Implementation]
+    ) -> tuple[tuple[Choice | None, Candidate], ...]:
+        """Return `bests`, without the estimates of what can be the fastest in no graph.
+
+        Whatever layouts an implementation has, the best one so far and moving both of its images
+        takes the place of it.
+        """
+        able, limit = self.able(workload), math.inf
+        moving = sum(
+            transform_seconds(math.prod(sizes), self.core, self.threads, workload.types.a)
+            for sizes in workload.images
+        )
+        least = {i.name: self._least_seconds(i, workload) for i in able}
+        offers = {}
+        for implementation in sorted(every, key=lambda i: least.get(i.name, 0.0)):
+            name = implementation.name
+            offers[name] = choice, _ = self._offer(implementation, workload, able, limit)
+            if choice is not None:
+                limit = min(limit, choice.estimate.seconds + moving)
+        return tuple(offers[i.name] for i in every)
+
+    def _least_seconds(self, implementation: Implementation, workload: Workload) -> float:
+        """Return a time that no estimate of an implementation is below."""
+        if self.predictor is not None:  # it may predict anything
+            return 0.0
+        return implementation.least_seconds(workload, self.core, self.threads)
 
     def best(
         self, implementation: Implementation, workload: Workload, configs: list[Config]
@@ -140,14 +170,21 @@ class Offers:
         return replace(best, reason=f"least workspace, {size} bytes: more than allowed")
 
     def _offer(
-        self, implementation: Implementation, workload: Workload, able: tuple[Implementation, ...]
+        self,
+        implementation: Implementation,
+        workload: Workload,
+        able: tuple[Implementation, ...],
+        limit: float,
     ) -> tuple[Choice | None, Candidate]:
-        """Return an implementation's best configuration, or why it has none."""
+        """Return an implementation's best configuration, or why it has none within `limit`."""
         name = implementation.name
         reason = implementation.applies(workload, self.core)
         reason = reason or self.constraints.refuses(implementation, able)
         if reason:
             return None, Candidate(name, None, reason)
+        least = self._least_seconds(implementation, workload)
+        if least > limit:
+            return None, Candidate(name, None, f"{1e3 * least:.3f} ms at the peak of the core")
         configs = list(implementation.configs(workload, self.core, self.threads))
         exact = self._exact(implementation, workload, configs)
         if not exact:

@@ -185,13 +185,12 @@ class Strategy:
 
     def _measured(self, workload: Workload, predicted: Choice) -> Choice:
         """Return the fastest configuration on record, else what the model chose."""
-        able = {c.implementation for c in predicted.candidates if c.seconds is not None}
         usable = self.records.usable(workload, self.core, self.threads)
         offers = [
             (self._offers.best(implementation, workload, [record.config]), record)
             for record in usable
-            for implementation in implementations(workload.kind)
-            if implementation.name == record.config.implementation and implementation.name in able
+            for implementation in self._offers.permitted(workload)
+            if implementation.name == record.config.implementation
             if self._offers.allowed(implementation, workload, [record.config])
         ]
         if not offers:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import typer
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from tvm_blislike.cli import commands, compile, pictures, records, speed, tune
+from tvm_blislike.cli import commands, compile, pictures, quantize, records, speed, tune
 from tvm_blislike.cli.terminal import stderr
 from tvm_blislike.errors import BlislikeError, all_errors
 
@@ -19,7 +22,7 @@ class _Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _shown_messages():
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
         except BlislikeError as error:
@@ -31,6 +34,26 @@ class _Group(TyperGroup):
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     stderr().print(f"[bold yellow]warning:[/] {escape(str(message))}", soft_wrap=True)
+
+
+class _Lines(logging.Handler):
+    """Prints what the library tells beside its results as lines of their own."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        stderr().print(escape(record.getMessage()), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _shown_messages() -> Iterator[None]:
+    log, handler = logging.getLogger("tvm_blislike"), _Lines(logging.INFO)
+    log.addHandler(handler)
+    level = log.level
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 def _exit_codes() -> str:
@@ -52,6 +75,7 @@ for _command in (
     compile.compile,
     commands.run,
     commands.explain,
+    quantize.quantize,
     tune.tune,
     speed.bench,
     pictures.report,

@@ -21,6 +21,7 @@ from tvm_blislike.files import make_folder, require_folder, write_array
 if TYPE_CHECKING:
     from tvm_blislike.choose.constraints import Constraints
     from tvm_blislike.hardware import Core
+    from tvm_blislike.model.report import Report
     from tvm_blislike.records.book import RecordBook
     from tvm_blislike.runtime.compiled import CompiledModel
 
@@ -101,25 +102,39 @@ def explain(
             help="Show the machine code of each k loop and its cycles, which llvm-mca counts.",
         ),
     ] = False,
+    layer: Annotated[
+        str | None,
+        typer.Option(
+            "--layer",
+            help="Only layers whose name or workload matches a shell pattern, with what bounds "
+            "their blocks.",
+        ),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Show what was chosen for each layer, what it should cost, and why."""
     limits = options.constraints(max_error, max_workspace, only, without, pin)
     compiled = _open(model, target, shape, threads, limits, records, learned, no_verify)
     report = compiled.explain()
+    if layer is not None:
+        report = report.matching(layer)
+        if not report.layers:
+            raise typer.BadParameter(f"no layer matches {layer!r}; explain without it lists them")
     if asm:
-        _explain_loops(compiled, target, as_json)
+        _explain_loops(compiled, report, target, as_json)
     elif as_json:
         print_json(json.loads(report.to_json()))
+    elif layer is not None:
+        tables.print_layers(stdout(), report)
     else:
         tables.print_report(stdout(), report)
 
 
-def _explain_loops(compiled: CompiledModel, target: str, as_json: bool) -> None:
+def _explain_loops(compiled: CompiledModel, report: Report, target: str, as_json: bool) -> None:
     from tvm_blislike.api import resolve_core
     from tvm_blislike.inspect.loops import layer_loops
 
-    loops = layer_loops(compiled.assembly(), compiled.explain(), resolve_core(target))
+    loops = layer_loops(compiled.assembly(), report, resolve_core(target))
     if as_json:
         print_json([asdict(entry) for entry in loops])
     else:
@@ -128,9 +143,9 @@ def _explain_loops(compiled: CompiledModel, target: str, as_json: bool) -> None:
 
 def targets(as_json: options.Json = False) -> None:
     """List the cores that models can be compiled for."""
-    from tvm_blislike.hardware import Core, names, native_core
+    from tvm_blislike.hardware import described_cores, native_core
 
-    cores = [native_core(), *(Core.named(name) for name in names())]
+    cores = [native_core(), *described_cores()]
     if as_json:
         print_json([asdict(core) | {"isa": core.isa.name} for core in cores])
     else:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tvm_blislike.bench import BenchResult
     from tvm_blislike.hardware import Core
     from tvm_blislike.inspect.loops import LayerLoop
-    from tvm_blislike.inspect.probe import ProbeResult
     from tvm_blislike.model.report import LayerReport, Report
+    from tvm_blislike.probe import ProbeResult
     from tvm_blislike.runtime.compiled import LayerTime
 
 # Fields of a config that other columns show already, or that say little.
@@ -96,6 +96,18 @@ def print_report(console: Console, report: Report) -> None:
     _print_reasons(console, report)
 
 
+def print_layers(console: Console, report: Report) -> None:
+    """Print each layer by itself: what was chosen, what bounds its blocks, what it costs."""
+    for layer in report.layers:
+        console.print(f"{layer.name}: {layer.workload}", markup=False)
+        fields = ", ".join(f"{key} {value}" for key, value in layer.config.items())
+        lines = [fields, *layer.derivation, _breakdown(layer), f"because: {layer.reason}"]
+        if layer.predicted_ms is not None:
+            lines.append(f"predicted: {layer.predicted_ms:.3f} ms; {_candidates(layer)}")
+        for line in filter(None, lines):
+            console.print(f"    {line}", markup=False, highlight=False)
+
+
 def print_cores(console: Console, cores: Sequence[Core]) -> None:
     """Print name, instruction set and caches of each core."""
     table = Table("core", "isa", "vector bits", "registers", "FMA/cycle", "caches (ways)")
@@ -170,7 +182,7 @@ def print_bench(console: Console, result: BenchResult) -> None:
 
 def print_probe(console: Console, measured: ProbeResult, toml: str | None) -> None:
     """Print what was measured and, unless it went to a file, the core as TOML."""
-    together = {"memory": measured.memory_gb_per_s_all}
+    together = measured.bandwidth_gb_per_s_all
     rows = [("fp32 FMA peak", "GFLOPS", measured.peak_gflops, measured.peak_gflops_all)]
     for level, speed in measured.bandwidth_gb_per_s.items():
         rows.append((f"{level} read bandwidth", "GB/s", speed, together.get(level)))
@@ -178,7 +190,17 @@ def print_probe(console: Console, measured: ProbeResult, toml: str | None) -> No
     for name, unit, one, all_threads in rows:
         table.add_row(name, unit, f"{one:.1f}", f"{all_threads:.1f}" if all_threads else "")
     console.print(table)
-    console.print(f"clock {measured.ghz:.2f} GHz, {measured.fma_per_cycle:g} vector FMA per cycle")
+    core = measured.to_core()
+    console.print(
+        f"clock {measured.ghz:.2f} GHz; vectors per cycle: {core.fma_per_cycle:g} FMA, "
+        f"{core.loads_per_cycle:g} loads, {core.stores_per_cycle:g} stores; a load takes "
+        f"{core.element_load_cycles:g} (element) and {core.vector_load_cycles:g} (vector) cycles "
+        f"from FMAs; {core.lines_in_flight} lines in flight"
+    )
+    if measured.threads > 1:
+        console.print(f"handing work to {measured.threads} threads: {core.fork_join_us:g} us")
+    for note in measured.notes:
+        console.print(note, markup=False)
     if toml:
         console.print()
         console.print(toml, markup=False, soft_wrap=True)

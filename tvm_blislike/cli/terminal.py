@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 # A pipe has no width; tables then get room enough to keep every cell on its line.
 _PIPE_WIDTH = 200
@@ -71,6 +72,15 @@ def progress() -> Iterator[Callable[[str], None]]:
     yield show
     if console.is_terminal:
         console.print(f"\r{'':<60}\r", end="")
+
+
+@contextlib.contextmanager
+def bar(what: str) -> Iterator[Callable[[float], None]]:
+    """Yield a function that shows which share of `what` is done; only its calls draw."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr(), auto_refresh=False, transient=True) as progress:
+        task = progress.add_task(escape(what), total=1.0)
+        yield lambda share: progress.update(task, completed=share, refresh=True)
 
 
 def _console(file: Any) -> Console:

@@ -87,7 +87,7 @@ def require_bundle(folder: str | os.PathLike[str], target: dict[str, Any]) -> No
             f"a bundle is for Linux boards, not for {target['mtriple']}",
             "write a library with -o, or an object with --standalone",
         )
-    with _fresh_folder(Path(folder), keep=False):
+    with fresh_folder(Path(folder), keep=False):
         pass
 
 
@@ -119,7 +119,7 @@ def write(model: Exported, folder: str | os.PathLike[str], cc: str | None = None
     folder, target = Path(folder), model.target
     require_bundle(folder, target)
     _require_runs_without_python(model)
-    with _fresh_folder(folder) as fresh:
+    with fresh_folder(folder) as fresh:
         model.export(fresh / _LIBRARY, cc)
         programs = write_programs(fresh, target, cc, model.needs_extras)
         fields = manifest.manifest(_LIBRARY, model.inputs, model.outputs, target, model.explain())
@@ -238,7 +238,7 @@ def build_program(folder: Path, name: str, compiler: Sequence[str], output: Path
 
 
 @contextlib.contextmanager
-def _fresh_folder(folder: Path, keep: bool = True) -> Iterator[Path]:
+def fresh_folder(folder: Path, keep: bool = True) -> Iterator[Path]:
     """Yield a new folder that takes the place of `folder` when the block ends well."""
     place = Path(os.path.realpath(folder))
     try:

@@ -47,18 +47,35 @@ def manifest(
     report : Report
         What was chosen for each layer.
     """
-    version = importlib.metadata.version("tvm-blislike")
     return {
-        "format": FORMAT,
+        **of_no_model(report.core, report.threads, target),
         "library": library,
         "inputs": [asdict(spec) for spec in inputs],
         "outputs": [asdict(spec) for spec in outputs],
-        "core": report.core,
-        "threads": report.threads,
+        "layers": [_layer(layer) for layer in report.layers],
+    }
+
+
+def of_no_model(core: str, threads: int, target: dict[str, Any]) -> dict[str, Any]:
+    """Return what a manifest tells of the board alone, without the list of files.
+
+    Parameters
+    ----------
+    core : str
+        Name of the board's core.
+    threads : int
+        Threads of what runs there.
+    target : dict
+        Configuration of TVM's target.
+    """
+    version = importlib.metadata.version("tvm-blislike")
+    return {
+        "format": FORMAT,
+        "core": core,
+        "threads": threads,
         "target": target,
         "versions": {"tvm-blislike": version, **runtime_wheel.versions()},
         "needs": {"architecture": machine_of(target), **_NEEDS},
-        "layers": [_layer(layer) for layer in report.layers],
     }
 
 

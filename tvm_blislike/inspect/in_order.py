@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm_blislike.hardware import Core
-from tvm_blislike.inspect.assembly import Instruction
+from tvm_blislike.tvm_seams.machine_code import Instruction
 
 # Cycles from a load, and from an integer register moved into a vector, to its use; LLVM's models
 # of Cortex-A53 and A55 say 3 to 4 for loads.

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.hardware import Core
-from tvm_blislike.inspect.assembly import Instruction, functions, innermost_loops
 from tvm_blislike.microkernels import Microkernel, UpdateShape, standalone
 from tvm_blislike.tvm_seams import llvm_text
+from tvm_blislike.tvm_seams.machine_code import Instruction, functions, innermost_loops
 
 # Steps of k in one call: LLVM must not unroll the loop completely.
 STEPS = 256

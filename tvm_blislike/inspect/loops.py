@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tvm_blislike.hardware import Core
-from tvm_blislike.inspect.assembly import Instruction, functions, innermost_loops
 from tvm_blislike.inspect.mca import LoopSpeed, speed
 from tvm_blislike.model.report import Report
 from tvm_blislike.tvm_seams.llvm_text import parts_of
+from tvm_blislike.tvm_seams.machine_code import Instruction, functions, innermost_loops
 
 
 @dataclass(frozen=True)

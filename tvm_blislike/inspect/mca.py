@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from tvm_blislike.errors import ToolchainError
 from tvm_blislike.hardware import Core
 from tvm_blislike.inspect import in_order
-from tvm_blislike.inspect.assembly import Instruction, LoopCounts, count
+from tvm_blislike.tvm_seams.machine_code import Instruction, LoopCounts, count
 
 # Older versions give Cortex-A76 and Neoverse N1 the pipelines of Cortex-A57.
 OLDEST = 19

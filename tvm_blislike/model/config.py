@@ -81,14 +81,17 @@ class KernelConfig(Config):
 
     Parameters
     ----------
+    ks : int
+        Steps of k that a multiply-add takes, those of the micro-kernel.
     unroll : int
-        k steps per iteration of the micro-kernel's loop.
+        k steps per iteration of the micro-kernel's loop, of ks elements each.
     """
 
     BEFORE: ClassVar[Mapping[str, str]] = {"kr": "unroll"}
 
+    ks: int = 1
     unroll: int = 4
 
     def microkernel(self, isa: str, types: Types) -> str:
         """See `Config.microkernel`."""
-        return kernel_name(isa, self.mr, self.nr, types)
+        return kernel_name(isa, self.mr, self.nr, types, self.ks)

@@ -4,6 +4,14 @@ Marks stand on blocks and functions; what stands on loops are `directives`. A co
 value is, and who writes and reads it.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import tirx
+
 # --- blocks: attributes of a TE stage, which fusion keeps ------------------------------------
 
 # Text, the role of the stage ("pad", "pack", "acc", "unpack"): a definition to its template.
@@ -11,7 +19,7 @@ STAGE = "blislike.stage"
 # Columns of zeros at either side of a "pad" stage: likewise.
 LEFT = "blislike.left"
 RIGHT = "blislike.right"
-# Text, the note of a choice on the "unpack" stage: `passes.calls` to `passes.schedule`.
+# Text, the note of a choice on the "unpack" stage: `passes.legalize` to `passes.schedule`.
 CHOICE = "blislike.choice"
 
 # --- root blocks: in a trace, too, so that one replayed from a database is finished ----------
@@ -38,7 +46,33 @@ DEFAULT_RULE = "blislike.default_rule"
 OURS = "blislike.ours"
 # The axis of a concatenation: `passes.concat`, before fusion and after it.
 CONCAT = "blislike.concat"
+# Layers of quantized operands that stay in floats, each with the reason:
+# `passes.quantized.to_integers` to `passes.plan`.
+LEFT_IN_FLOATS = "blislike.left_in_floats"
+# Steps of k of a block of weights of few bits: `onnx.few_bits` to `passes.few_bits`.
+FEW_BITS = "blislike.few_bits"
 # JSON of candidates that are to be built: `tuning.kernels`, to itself in another process.
 GROUP = "blislike.group"
 # JSON of a record without its times: `tuning.database`, from one process to another.
 RECORD = "blislike.record"
+
+
+def root_annotations(func: Any) -> Mapping[str, Any]:
+    """Return the annotations of the root block of a PrimFunc; none for any other function."""
+    body = getattr(func, "body", None)
+    block = getattr(body, "block", None) if isinstance(func, tirx.PrimFunc) else None
+    return {} if block is None else block.annotations
+
+
+def is_ours(func: Any) -> bool:
+    """Whether a function is to be finished."""
+    return not root_annotations(func).keys().isdisjoint({SCHEDULED, PLAIN, DEFAULT})
+
+
+def marked(mod: tvm.IRModule) -> tvm.IRModule:
+    """Mark every PrimFunc as one of this package's, whose remainders are to be hidden."""
+    result = mod.clone()
+    for gvar, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            result.update_func(gvar, func.with_attr(OURS, True))
+    return result

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from tvm_blislike.hardware import Core
     from tvm_blislike.model.estimate import Estimate
+    from tvm_blislike.model.nest import Nest
+    from tvm_blislike.model.types import Types
     from tvm_blislike.model.workload import Workload
 
 
@@ -62,6 +64,9 @@ class Implementation(Protocol):
     def estimate(self, workload: Workload, config: Config, core: Core, threads: int) -> Estimate:
         """Return the predicted time with its breakdown."""
 
+    def least_seconds(self, workload: Workload, core: Core, threads: int) -> float:
+        """Return a time that no estimate of what applies is below; 0.0 where none is known."""
+
     def workspace_bytes(self, workload: Workload, config: Config, threads: int) -> int:
         """Return the temporary memory that one call of all threads needs, in bytes."""
 
@@ -93,7 +98,8 @@ class Template:
     """An `Implementation` made of plain functions; the fields are its methods.
 
     Without `every` its space is what `configs` returns. Without a `config_type` of its own it has
-    no choices but a name and a block.
+    no choices but a name and a block. `nests` are the register blocks that are compiled once, to
+    see which ones stay in registers (`microkernels.spills`).
     """
 
     name: str
@@ -107,9 +113,15 @@ class Template:
     compute: Callable[[Workload, Config, te.Tensor, te.Tensor], te.Tensor]
     schedule: Callable[[s_tir.Schedule, Workload, Config, Core, int], None]
     error_bound: Callable[[Workload, Config], float] = lambda _workload, _config: 0.0
+    least_seconds: Callable[[Workload, Core, int], float] = lambda *_: 0.0
     relaid: Callable[[Workload, Config, Core], Iterable[Config]] = lambda *_: ()
     config_type: type[Config] = Config
     every: Callable[[Workload, Core, int], Space] | None = None
+    # What bounds the blocks of a configuration, a line each; `explain` prints them.
+    derivation: Callable[[Workload, Config, Core, int], tuple[str, ...]] = lambda *_: ()
+    nests: Callable[[Core, Types], Iterable[Nest]] = lambda *_: ()
+    # Registers the TensorIntrin of a name if it is one of the algorithm's own, for traces.
+    register_named: Callable[[str], None] = lambda _name: None
 
     def space(self, workload: Workload, core: Core, threads: int) -> Space:
         """See `Implementation.space`."""

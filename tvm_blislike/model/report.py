@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,6 +84,8 @@ class LayerReport:
         All implementations for this kind of layer.
     measured_ms : float or None
         Time on record, None where the layer was never tuned.
+    derivation : tuple of str
+        What bounds its blocks, a line each.
     """
 
     name: str
@@ -99,6 +102,7 @@ class LayerReport:
     breakdown: dict[str, float] = field(default_factory=dict)
     candidates: tuple[CandidateReport, ...] = ()
     measured_ms: float | None = None
+    derivation: tuple[str, ...] = ()
 
     @property
     def is_chosen(self) -> bool:
@@ -132,6 +136,11 @@ class Report:
         """Sum of the predicted times of the layers that have one."""
         return sum(layer.predicted_ms or 0.0 for layer in self.layers)
 
+    def matching(self, pattern: str) -> Report:
+        """Return the report on layers whose name or workload matches a shell pattern."""
+        found = (layer for layer in self.layers if _matches(layer, pattern))
+        return dataclasses.replace(self, layers=tuple(found))
+
     def to_json(self) -> str:
         """Return the report as JSON."""
         return json.dumps(dataclasses.asdict(self))
@@ -144,7 +153,12 @@ class Report:
         return Report(layers, fields["core"], fields["threads"], tuple(fields["notes"]))
 
 
+def _matches(layer: LayerReport, pattern: str) -> bool:
+    return any(fnmatch.fnmatchcase(text, pattern) for text in (layer.name, layer.workload))
+
+
 def _layer(fields: dict[str, Any]) -> LayerReport:
     footprint = tuple(Footprint(**entry) for entry in fields.pop("footprint"))
     candidates = tuple(CandidateReport(**entry) for entry in fields.pop("candidates"))
-    return LayerReport(**fields, footprint=footprint, candidates=candidates)
+    derivation = tuple(fields.pop("derivation", ()))
+    return LayerReport(**fields, footprint=footprint, candidates=candidates, derivation=derivation)

@@ -44,6 +44,12 @@ class Types:
         """Whether all are the same."""
         return self == Types.of(self.a)
 
+    @property
+    def is_integer_dot(self) -> bool:
+        """Whether factors are integers of 8 bits, signed or not, or such in 16, and sums of 32."""
+        eight = {self.a, self.b} <= {"int8", "uint8"}
+        return (eight or self.a == self.b == "int16") and {self.acc, self.out} == {"int32"}
+
     @cached_property
     def a_bytes(self) -> int:
         """Size of an element of A in bytes."""
@@ -78,6 +84,14 @@ class Types:
 
 
 FLOAT32 = Types()
+
+
+def value_range(dtype: str) -> tuple[int, int]:
+    """Return the least and the largest value of a factor: in 16 bits lie values of 8, any sign."""
+    if dtype == "int16":
+        return -128, 255
+    bits = dtype_bits(dtype)
+    return (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 def _short(dtype: str) -> str:

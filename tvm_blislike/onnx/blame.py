@@ -114,10 +114,11 @@ def _form(model: onnx.ModelProto) -> bytes:
 def _error_of(model: onnx.ModelProto, target: tvm.target.Target) -> Exception | None:
     import tvm
 
+    from tvm_blislike.onnx.converters import CONVERTERS
     from tvm_blislike.tvm_seams.importer import import_graph
 
     try:
-        tvm.compile(import_graph(model.graph, opset(model), {}), target)
+        tvm.compile(import_graph(model.graph, opset(model), {}, CONVERTERS), target)
     except Exception as error:
         return error
     return None

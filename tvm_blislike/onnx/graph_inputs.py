@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tvm_blislike.errors import InputError, ModelError, suggest
 from tvm_blislike.model.tensor_spec import TensorSpec
 from tvm_blislike.onnx.sizes import MOST_ELEMENTS, rendered
-from tvm_blislike.onnx.types import is_computed, type_name
+from tvm_blislike.onnx.unsupported import is_computed, type_name
 
 if TYPE_CHECKING:
     import onnx

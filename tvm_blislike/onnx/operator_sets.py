@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 # Two names of ONNX's own operators.
 STANDARD = ("", "ai.onnx")
 MICROSOFT = "com.microsoft"
+# Operators that round to steps of 8 bits, beside all QLinear ones.
+_OF_STEPS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QGemm")
 # TVM's importer takes none that is older.
 _OLDEST_IR = 3
 
@@ -83,3 +85,10 @@ def _require(name: str, what: str, version: int, oldest: int, newest: int) -> No
             f"{name} has {what} {version}; the installed onnx package knows {oldest} to {newest}",
             "export the model again, or install a newer onnx package",
         )
+
+
+def is_quantized(proto: onnx.ModelProto) -> bool:
+    """Return whether a model rounds to steps: it quantizes tensors."""
+    return any(
+        node.op_type in _OF_STEPS or node.op_type.startswith("QLinear") for node in proto.graph.node
+    )

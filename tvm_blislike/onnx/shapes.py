@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tvm_blislike.onnx.operator_sets import MICROSOFT
+from tvm_blislike.onnx.stand_ins import stand_ins
 
 if TYPE_CHECKING:
     import onnx
 
 # Elements of a constant whose values can be somebody's shape, axes or pads; others are weights.
 _MOST_OF_A_SHAPE = 1 << 10
-# Of Microsoft's operators those whose first result is as large as the first operand, and those
-# that ONNX has taken over.
-_KEEP_SHAPES = frozenset(["BiasGelu", "FastGelu", "Gelu", "SkipLayerNormalization"])
-_QUANTIZE = frozenset(["DequantizeLinear", "QuantizeLinear"])
 
 
 def constants_of(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
@@ -109,7 +104,10 @@ def _shell(
     shell = onnx.ModelProto(ir_version=max(model.ir_version, 4), opset_import=model.opset_import)
     graph = shell.graph
     graph.node.extend(
-        _known(n) for n in model.graph.node if not constants.keys() >= set(distinct(n.output))
+        known
+        for node in model.graph.node
+        if not constants.keys() >= set(distinct(node.output))
+        for known in stand_ins(node)
     )
     graph.input.extend(value for value in model.graph.input if value.name not in constants)
     graph.output.extend(untyped(value.name) for value in model.graph.output)
@@ -121,19 +119,6 @@ def _shell(
             for size in inputs[value.name]:
                 shape.dim.add().dim_value = size
     return shell
-
-
-def _known(node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return a node of the same shapes that ONNX knows, where it is one of Microsoft's."""
-    from onnx import helper
-
-    if node.domain != MICROSOFT:
-        return node
-    if node.op_type in _KEEP_SHAPES:
-        return helper.make_node("Identity", node.input[:1], node.output[:1])
-    known = copy.deepcopy(node)
-    known.domain = "" if node.op_type in _QUANTIZE else node.domain
-    return known
 
 
 def _named(name: str, tensor: onnx.TensorProto) -> onnx.TensorProto:

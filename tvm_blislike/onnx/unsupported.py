@@ -1,4 +1,4 @@
-"""Nodes that TVM's ONNX importer cannot take, or would take and compute otherwise."""
+"""Nodes and data types that TVM's ONNX importer cannot take, or would compute otherwise."""
 
 from __future__ import annotations
 
@@ -21,8 +21,24 @@ _OF_MICROSOFT = frozenset(
     QuantizeLinear SkipLayerNormalization
     """.split()
 )
+# It does not know these; `rewrites` writes them as others that it knows.
+_REWRITTEN = frozenset(["ConvInteger", "QLinearConv", "QLinearMatMul"])
+_REWRITTEN_OF_MICROSOFT = frozenset(
+    """
+    DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits QGemm QLinearAdd QLinearAveragePool
+    QLinearConcat QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearSigmoid
+    """.split()
+)
 # It reads this one as Microsoft's, whose operands are others.
 _NOT_OF_ONNX = frozenset(["Attention"])
+# TVM drops casts to the types of 8 bits and less, or cannot store what they give.
+_COMPUTED = frozenset(
+    """
+    BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 FLOAT16 BFLOAT16 FLOAT DOUBLE
+    """.split()
+)
+# Attributes that name the type of a result.
+_TYPES = frozenset(["to", "dtype", "output_dtype"])
 
 
 def check_operators(proto: onnx.ModelProto) -> None:
@@ -30,8 +46,9 @@ def check_operators(proto: onnx.ModelProto) -> None:
     from tvm_blislike.tvm_seams import importer
 
     converters = importer.operators()
-    standard = converters - _NOT_OF_ONNX
-    known = {**dict.fromkeys(STANDARD, standard), MICROSOFT: converters & _OF_MICROSOFT}
+    standard = converters - _NOT_OF_ONNX | _REWRITTEN
+    microsoft = converters & _OF_MICROSOFT | _REWRITTEN_OF_MICROSOFT
+    known = {**dict.fromkeys(STANDARD, standard), MICROSOFT: microsoft}
     nodes = all_nodes(proto.graph)
     unknown = [node for node in nodes if node.op_type not in known.get(node.domain, ())]
     if not unknown:
@@ -66,6 +83,31 @@ def check_readings(proto: onnx.ModelProto) -> None:
                 f"unsupported {describe(node)}: {reason}",
                 "TVM's ONNX importer would ignore that and compute something else",
             )
+
+
+def is_computed(number: int) -> bool:
+    """Return whether there is code for an element type, a number of `onnx.TensorProto`."""
+    return type_name(number) in _COMPUTED
+
+
+def type_name(number: int) -> str:
+    """Return ONNX's name of an element type."""
+    import onnx
+
+    known = number in onnx.TensorProto.DataType.values()
+    return onnx.TensorProto.DataType.Name(number) if known else f"number {number}"
+
+
+def check_types(proto: onnx.ModelProto) -> None:
+    """Raise UnsupportedOperatorError for what has a data type that cannot be computed.
+
+    Constants and results of nodes are looked at; all other types follow from them and the inputs.
+    """
+    for tensor in proto.graph.initializer:
+        _require_computed(tensor.data_type, f"constant {tensor.name!r}")
+    for node in all_nodes(proto.graph):
+        for number in _named_types(node):
+            _require_computed(number, describe(node))
 
 
 def why_unknown(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
@@ -120,6 +162,23 @@ def attribute(node: onnx.NodeProto, name: str) -> Any:
 
     found = [item for item in node.attribute if item.name == name]
     return onnx.helper.get_attribute_value(found[0]) if found else None
+
+
+def _named_types(node: onnx.NodeProto) -> Iterator[int]:
+    """Yield the element types that the attributes of a node name."""
+    for attribute in node.attribute:
+        if attribute.name in _TYPES and attribute.i:
+            yield attribute.i
+        elif attribute.HasField("t"):
+            yield attribute.t.data_type
+
+
+def _require_computed(number: int, subject: str) -> None:
+    if not is_computed(number):
+        raise UnsupportedOperatorError(
+            f"unsupported {subject}: its data type is {type_name(number)}",
+            f"computed are {', '.join(sorted(_COMPUTED))}",
+        )
 
 
 def _has_further_results(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tvm_blislike.model.layouts import Layout
-from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload
-from tvm_blislike.operators.operator import Graph, Operator, attributes, exact
+from tvm_blislike.operators.operator import Graph, Operator, attributes, exact, types_of
 from tvm_blislike.tvm_seams import dtype_name, op_name, static_shape
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class Convolution(Operator):
             padding=_ints(attrs.padding),
             dilation=_ints(attrs.dilation),
             groups=int(attrs.groups),
-            types=Types.of(dtype_name(call)),
+            types=types_of(call),
         )
 
     def of_node(self, node: onnx.NodeProto, graph: Graph) -> Conv2dWorkload | None:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import GemmWorkload
-from tvm_blislike.operators.operator import Graph, Operator, attributes, exact
-from tvm_blislike.tvm_seams import dtype_name, is_constant, static_shape
+from tvm_blislike.operators.operator import Graph, Operator, attributes, exact, types_of
+from tvm_blislike.tvm_seams import is_constant, static_shape
 
 if TYPE_CHECKING:
     import onnx
@@ -42,7 +41,7 @@ class MatrixProduct(Operator):
         if len(b) == 2:
             m, batch = m * math.prod(batch), []
         constant = is_constant(call.args[1])
-        return GemmWorkload(m, b[-1], k, math.prod(batch), Types.of(dtype_name(call)), constant)
+        return GemmWorkload(m, b[-1], k, math.prod(batch), types_of(call), constant)
 
     def of_node(self, node: onnx.NodeProto, graph: Graph) -> GemmWorkload | None:
         """Return the product of two matrices with a constant B; a transposed A is left out."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tvm_blislike.model.types import Types
+from tvm_blislike.model.types import Types, value_range
 from tvm_blislike.tvm_seams import dtype_name, op_name, static_shape
 
 if TYPE_CHECKING:
@@ -70,15 +70,14 @@ class Operator(ABC):
             return "its sizes are known at run time only"
         if any(0 in shape for shape in shapes):
             return "an operand is empty"
-        dtypes = [dtype_name(arg) for arg in call.args]
-        if {*dtypes} != {dtype_name(call)}:
-            factors = " by ".join(dtypes)
-            return f"no kernel multiplies {factors} and sums in {dtype_name(call)}"
+        types = types_of(call)
+        if not (types.is_uniform or types.is_integer_dot):
+            return f"no kernel multiplies {types.a} by {types.b} and sums in {types.acc}"
         return self.refusal(call)
 
     @abstractmethod
     def refusal(self, call: relax.Call) -> str:
-        """Return why a Relax call of known sizes and one type has no workload, or ""."""
+        """Return why a Relax call of known sizes and types has no workload, or ""."""
 
     @abstractmethod
     def of_call(self, call: relax.Call) -> Workload:
@@ -99,7 +98,8 @@ class Operator(ABC):
     def random(self, workload: Workload) -> tuple[np.ndarray, ...]:
         """Return seeded operands: floats whose results are about 1, integers of the whole range.
 
-        Integers test a kernel exactly: the reference sums them without rounding.
+        Integers test a kernel exactly: the reference sums them without rounding. Integers of 16
+        bits are values of 8.
         """
         rng = np.random.default_rng(_SEED)
         scale = np.float32(1 / math.sqrt(workload.extents["depth"]))
@@ -108,14 +108,19 @@ class Operator(ABC):
             zip(workload.operands.values(), workload.operand_types, strict=True)
         ):
             if np.dtype(dtype).kind in "iu":
-                limits = np.iinfo(dtype)
-                made.append(rng.integers(limits.min, limits.max, shape, dtype, endpoint=True))
+                made.append(rng.integers(*value_range(dtype), shape, dtype, endpoint=True))
                 continue
             values = rng.standard_normal(shape, dtype=np.float32)
             if number:
                 values *= scale
             made.append(values.astype(dtype, copy=False))
         return tuple(made)
+
+
+def types_of(call: relax.Call) -> Types:
+    """Return the types of a Relax call of two factors, which sums in the type of its result."""
+    a, b, out = (dtype_name(expr) for expr in (*call.args, call))
+    return Types(a, b, out, out)
 
 
 def exact(*operands: np.ndarray) -> list[np.ndarray]:

@@ -1,16 +1,20 @@
 """Bring convolutions and their neighbours into one form before anything is decided.
 
-1. What depends on constants alone is computed with NumPy (TVM's FoldConstant compiles a kernel
+1. Products with weights of 4 bits become calls of a kernel (`passes.few_bits`).
+2. What depends on constants alone is computed with NumPy (TVM's FoldConstant compiles a kernel
    for each: 17 s for a MobileNet-v2, where this takes a fraction of one).
-2. `Clip` of the ONNX importer arrives as calls of the PrimFuncs `topi.maximum` and
+3. `Clip` of the ONNX importer arrives as calls of the PrimFuncs `topi.maximum` and
    `topi.minimum`, opaque to layout conversion: they become `relax.maximum` and `relax.minimum`.
-3. Normalization across channels becomes one kernel (`passes.local_response`).
-4. Sums in another data type than their operands' get operands in that type
+4. Normalization across channels becomes one kernel (`passes.local_response`).
+5. Quantized models become ones of integers (`passes.quantized`).
+6. Sums in another data type than their operands' get operands in that type
    (`passes.data_types`).
-5. Signals, volumes and transposed convolutions become images (`passes.planar`).
-6. Batch normalization becomes a scale and a shift; these, a bias and any other scale or shift per
+7. Signals, volumes and transposed convolutions become images (`passes.planar`).
+8. Batch normalization becomes a scale and a shift; these, a bias and any other scale or shift per
    channel behind a convolution with constant weights become its weights and one addition.
-7. Weights that are lost in every sum become zero (`passes.denormals`).
+9. Weights that are lost in every sum become zero (`passes.denormals`).
+10. Divisions by constants become products where no last bit counts (`passes.reciprocals`).
+11. Rows of several matrices become those of one (`passes.rows`).
 """
 
 from __future__ import annotations
@@ -24,12 +28,15 @@ from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_blislike.hardware import Core
-from tvm_blislike.passes.constants import Folding
+from tvm_blislike.passes.constants import TIDY, Folding
 from tvm_blislike.passes.data_types import ConvertOperands
 from tvm_blislike.passes.denormals import WithoutDenormals
+from tvm_blislike.passes.few_bits.to_kernels import FewBits
 from tvm_blislike.passes.local_response import POOLS, local_response
 from tvm_blislike.passes.planar import CONVOLUTIONS, ToImages
-from tvm_blislike.passes.tidy import TIDY
+from tvm_blislike.passes.quantized.to_integers import ToIntegers
+from tvm_blislike.passes.reciprocals import reciprocals
+from tvm_blislike.passes.rows import as_rows
 from tvm_blislike.tvm_seams import (
     bindings,
     constant,
@@ -57,15 +64,15 @@ class Canonicalize:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
-        mod = TIDY(_rewrite(mod, _Operators))
+        mod = TIDY(_rewrite(FewBits(self.core)(mod), _Operators))
         present = operators(mod)
         if present & POOLS:
             mod = TIDY(local_response(mod))
-        mod = ConvertOperands(self.core)(mod)
+        mod = ConvertOperands(self.core)(ToIntegers(self.core)(mod))
         if present & CONVOLUTIONS.keys():
             mod = TIDY(ToImages(self.core)(mod))
         mod = relax.transform.DeadCodeElimination()(_rewrite(mod, _Affine))
-        return _rewrite(mod, WithoutDenormals)
+        return as_rows(reciprocals(_rewrite(mod, WithoutDenormals)))
 
 
 def _rewrite(mod: tvm.IRModule, rewriter: type) -> tvm.IRModule:

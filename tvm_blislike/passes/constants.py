@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator
 
@@ -18,6 +19,12 @@ from tvm_blislike.tvm_seams import (
     static_shape,
 )
 
+# Constants and other names into their readers, and out with what nobody reads: it would count as
+# a reader of its operands.
+TIDY = tvm.transform.Sequential(
+    [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
+)
+
 
 def _permute(call: relax.Call, x: np.ndarray) -> np.ndarray:
     axes = call.attrs.axes
@@ -28,6 +35,13 @@ def _to_result_shape(call: relax.Call, x: np.ndarray) -> np.ndarray:
     return x.reshape(static_shape(call))
 
 
+def _converted(call: relax.Call, x: np.ndarray) -> np.ndarray | None:
+    """Integers of one type as those of another; between other types TVM rounds."""
+    dtype = dtype_name(call)
+    is_integer = x.dtype.kind in "iu" and dtype.lstrip("u").startswith("int")
+    return x.astype(dtype) if is_integer else None
+
+
 def _plain(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     return lambda _call, *args: function(*args)
 
@@ -35,6 +49,7 @@ def _plain(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
 # Operators that importers put around weights. Anything else is left to TVM's FoldConstant.
 _NUMPY: dict[str, Callable[..., Any]] = {
     "relax.add": _plain(np.add),
+    "relax.astype": _converted,
     "relax.subtract": _plain(np.subtract),
     "relax.multiply": _plain(np.multiply),
     "relax.divide": _plain(np.divide),
@@ -60,7 +75,7 @@ def evaluate(call: relax.Call, args: Sequence[relax.Expr]) -> relax.Expr | None:
     if static_shape(call) is None:
         return None
     value = function(call, *(constant_array(arg) for arg in tensors))
-    return constant(value, dtype_name(call))
+    return None if value is None else constant(value, dtype_name(call))
 
 
 def _with_elements(expr: relax.Expr) -> relax.Expr:

@@ -1,17 +1,117 @@
-"""What no implementation computes: TVM's own definitions, but for some operators."""
+"""Operators become PrimFuncs: implementations' own for planned layers, TVM's for nearly all others.
+
+All index with 32 bits: the library's own tensor expressions do, operators lowered from Relax shapes
+index with 64, and TVM fuses functions of one width only.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import tvm
-from tvm import relax, topi
+from tvm import relax, s_tir, te, tirx, topi
 
+from tvm_blislike.hardware import dtype_bits
+from tvm_blislike.model.choice import Choice
+from tvm_blislike.model.marks import CHOICE, STAGE
 from tvm_blislike.passes.concat import lower_concat
-from tvm_blislike.passes.moves import lower_interleave
+from tvm_blislike.passes.image_operators import lower_interleave
 from tvm_blislike.passes.not_finite import NAMES, lower_not_finite
+from tvm_blislike.schedules.common import stages
+from tvm_blislike.schedules.lowering.rewrite import collect
+from tvm_blislike.tvm_seams import (
+    constant,
+    constant_array,
+    dtype_name,
+    is_constant,
+    op_name,
+    static_shape,
+)
+from tvm_blislike.tvm_seams.attributes import (
+    BEGINS_A_KERNEL,
+    FUSES_WHAT_FOLLOWS,
+    NEVER_FUSED,
+    NO_ALIAS,
+)
 
 Lower = Callable[[relax.BlockBuilder, relax.Call], relax.Expr | None]
+_MOST_ELEMENTS = 2**31 - 1
+_BYTE = 8
+
+
+def reshaped(builder: relax.BlockBuilder, value: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
+    """Return a value with another shape; no copy where it has that shape already."""
+    if static_shape(value) == shape:
+        return value
+    if is_constant(value):
+        return constant(constant_array(value).reshape(shape), dtype_name(value))
+    return builder.normalize(relax.op.reshape(builder.emit(value), shape))
+
+
+def emit_call(
+    builder: relax.BlockBuilder,
+    choice: Choice,
+    note: str,
+    data: relax.Expr,
+    operand: relax.Expr,
+    layer: relax.Call,
+    made: dict[str, tirx.PrimFunc],
+) -> relax.Expr:
+    """Emit the call of the implementation's PrimFunc; pack the operand now if it is constant.
+
+    Parameters
+    ----------
+    builder : relax.BlockBuilder
+        Where to emit.
+    choice : Choice
+        What computes the layer.
+    note : str
+        By which the plan knows it.
+    data, operand : relax.Expr
+        In the shapes and layouts of the choice, the operand not yet packed.
+    layer : relax.Call
+        What the call takes the place of, for the name.
+    made : dict of str to tirx.PrimFunc
+        PrimFuncs by note, those of this plan; layers of the same choice share one.
+
+    Returns
+    -------
+    relax.Expr
+        Not yet emitted.
+    """
+    implementation, workload, config = choice.implementation, choice.workload, choice.config
+    if is_constant(operand):
+        packed = relax.const(implementation.pack(workload, config, constant_array(operand)))
+    else:
+        packed = builder.emit_te(
+            lambda t: implementation.pack_te(workload, config, t),
+            operand,
+            primfunc_name_hint=f"{config.implementation}_pack",
+        )
+    func = made.get(note) or primfunc(choice, note, static_shape(data), static_shape(packed))
+    made[note] = func
+    gvar = builder.add_func(func, f"{config.implementation}_{op_name(layer).rpartition('.')[2]}")
+    shape = [int(extent) for extent in func.params[-1].shape]
+    return relax.call_tir(gvar, [data, packed], relax.TensorType(shape, workload.types.out))
+
+
+def primfunc(
+    choice: Choice, note: str, data_shape: tuple[int, ...], packed_shape: tuple[int, ...]
+) -> tvm.tirx.PrimFunc:
+    """Return the unscheduled PrimFunc (data, packed operand, result) , which notes its choice."""
+    workload, config = choice.workload, choice.config
+    data = te.placeholder(data_shape, workload.types.a, name="data")
+    packed = te.placeholder(packed_shape, workload.types.b, name="packed")
+    result = choice.implementation.compute(workload, config, data, packed)
+    sch = s_tir.Schedule(te.create_prim_func([data, packed, result]))
+    (output,) = sch.get_output_blocks(sch.get_sblock("root"))
+    if "unpack" not in stages(sch):
+        sch.annotate(output, STAGE, "unpack")
+    sch.annotate(output, CHOICE, note)
+    return (
+        sch.mod["main"].without_attr("global_symbol").with_attr({**FUSES_WHAT_FOLLOWS, **NO_ALIAS})
+    )
 
 
 def legalize() -> tvm.transform.Pass:
@@ -20,6 +120,7 @@ def legalize() -> tvm.transform.Pass:
         **dict.fromkeys(NAMES, _or_itself(lower_not_finite)),
         "relax.concat": _or_itself(lower_concat),
         "relax.layout_transform": _or_itself(lower_interleave),
+        "relax.astype": _or_itself(_from_eight_bits),
         "relax.take": _take,
     }
     return tvm.transform.Sequential(
@@ -41,6 +142,20 @@ def _or_itself(lower: Lower) -> Lower:
     return legalized
 
 
+def _from_eight_bits(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
+    """Return 8-bit integers as wider numbers, None for another cast.
+
+    A kernel ends with integers of 8 bits: with what becomes of them it would write several times as
+    many bytes.
+    """
+    (data,), dtype = call.args, dtype_name(call)
+    if dtype_bits(dtype_name(data)) > _BYTE or dtype_bits(dtype) <= _BYTE:
+        return None
+    return builder.call_te(
+        topi.cast, data, dtype, primfunc_name_hint="cast", primfunc_attrs=dict(BEGINS_A_KERNEL)
+    )
+
+
 def _take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     # By default TVM reads whatever lies at an index out of range, and warns of it each time.
     data, indices = call.args
@@ -48,3 +163,51 @@ def _take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     if axis is not None and axis < 0:  # its clipping takes an axis from behind for another
         axis = int(axis) + data.ty.ndim
     return builder.call_te(topi.take, data, indices, axis, mode="clip")
+
+
+@tvm.transform.module_pass(opt_level=0, name="blislike.NarrowIndices")
+class NarrowIndices:
+    """Module pass that makes PrimFuncs index with 32 bits, and keeps the others out of fusion."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Return the module with its functions narrowed where that is possible."""
+        result = mod.clone()
+        wide = {}
+        for gvar, func in mod.functions_items():
+            if not isinstance(func, tirx.PrimFunc):
+                continue
+            buffers = _buffers(func)
+            # TVM's pass breaks functions of scalars only, and blocks that compute a scalar.
+            is_broken = not any(len(b.shape) for b in buffers) or _has_bare_blocks(func)
+            if not is_broken and all(map(_is_narrow, buffers)):
+                wide[gvar] = func
+            else:
+                result.update_func(gvar, func.with_attr(NEVER_FUSED))
+        narrowed = tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule(wide))
+        for gvar in wide:
+            result.update_func(gvar, narrowed[gvar])
+        return result
+
+
+def _buffers(func: tirx.PrimFunc) -> list[tirx.Buffer]:
+    """Return every buffer of a function: parameters, temporaries and views."""
+    # They are variables of a type that has a shape.
+    return [variable for variable in collect(func, tirx.Var) if hasattr(variable, "shape")]
+
+
+def _has_bare_blocks(func: tirx.PrimFunc) -> bool:
+    """Whether a block is in no loop, as those are that compute a scalar."""
+    realized = collect(func, s_tir.SBlockRealize)
+    return any(
+        block.iter_values and all(isinstance(value, tirx.IntImm) for value in block.iter_values)
+        for block in realized
+    )
+
+
+def _is_narrow(buffer: tirx.Buffer) -> bool:
+    """Whether 32 bits reach every element, and no element would be taken for an index."""
+    # TVM's pass narrows a variable size, but not everything that is computed from it.
+    is_known = all(isinstance(extent, tirx.IntImm) for extent in buffer.shape)
+    if str(buffer.dtype) == "int64" or not is_known:
+        return False
+    return math.prod(map(int, buffer.shape)) <= _MOST_ELEMENTS

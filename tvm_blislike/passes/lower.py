@@ -19,18 +19,18 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.layouts import NCHW, Layout, with_rank
 from tvm_blislike.operators import operator_of
-from tvm_blislike.passes.calls import emit_call, reshaped
-from tvm_blislike.passes.followers import (
+from tvm_blislike.passes.constants import TIDY
+from tvm_blislike.passes.image_operators import (
     BINARY,
     POOLS,
     REDUCTIONS,
     UNARY,
     image_inputs,
     is_flattening,
+    moved,
 )
-from tvm_blislike.passes.moves import moved
+from tvm_blislike.passes.legalize import emit_call, reshaped
 from tvm_blislike.passes.plan import Plan
-from tvm_blislike.passes.tidy import TIDY
 from tvm_blislike.tvm_seams import (
     constant,
     constant_array,
@@ -78,6 +78,7 @@ class _Lowering(PyExprMutator):
         self.plan = plan
         self.images: dict[relax.Var, LaidOut] = {}
         self.made: dict[tuple[relax.Var, Layout], relax.Var] = {}
+        self.primfuncs: dict[str, tvm.tirx.PrimFunc] = {}
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
         # What is emitted in one block cannot be read in another.
@@ -133,9 +134,7 @@ class _Lowering(PyExprMutator):
             data = self._converted(source, reads)
         else:
             data = self._moved(LaidOut(self.visit_expr(source), given, sizes), reads)
-        result = emit_call(
-            self.builder_, choice, self.plan.note(choice), data, self.visit_expr(operand), call
-        )
+        result = self._called(choice, data, self.visit_expr(operand), call)
         image = LaidOut(self.builder_.emit(result), writes, result_sizes)
         return image if wanted == NCHW else self._moved(image, wanted)
 
@@ -144,8 +143,14 @@ class _Lowering(PyExprMutator):
         builder, (data, operand) = self.builder_, map(self.visit_expr, call.args)
         shapes = operator_of(choice.workload).call_shapes(choice.workload)
         data, operand = map(partial(reshaped, builder), (data, operand), shapes)
-        result = emit_call(builder, choice, self.plan.note(choice), data, operand, call)
+        result = self._called(choice, data, operand, call)
         return builder.emit(reshaped(builder, builder.normalize(result), static_shape(call)))
+
+    def _called(
+        self, choice: Choice, data: relax.Expr, operand: relax.Expr, layer: relax.Call
+    ) -> relax.Expr:
+        note = self.plan.note(choice)
+        return emit_call(self.builder_, choice, note, data, operand, layer, self.primfuncs)
 
     def _moved(self, image: LaidOut, layout: Layout) -> relax.Var:
         if image.layout == layout:

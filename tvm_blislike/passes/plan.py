@@ -28,9 +28,14 @@ from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import NCHW, NHWC, Layout
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.operators import described, operator_in, workload_of
-from tvm_blislike.passes.followers import POOLS, image_inputs, is_flattening, is_image
+from tvm_blislike.passes.image_operators import POOLS, image_inputs, is_flattening, is_image
+from tvm_blislike.passes.quantized.to_integers import left_in_floats
 from tvm_blislike.schedules import get_implementation, read_config
 from tvm_blislike.tvm_seams import dtype_name, functions, op_name, static_shape
+
+# Settles what is equal otherwise: before a transform to NCHW an operator joins the kernel of the
+# layer that it follows, behind it is a kernel of its own.
+_BEHIND_A_TRANSFORM_SECONDS = 1e-9
 
 
 @dataclass
@@ -49,6 +54,8 @@ class Plan:
         Result of every other operator on images to the layout in which it is computed.
     left : dict
         Each layer that is left to the default rule, with the reason.
+    floats : dict
+        Each layer of quantized operands that is computed in floats, with the reason.
     """
 
     core: Core
@@ -56,6 +63,7 @@ class Plan:
     choices: dict[relax.Var, Choice] = field(default_factory=dict)
     layouts: dict[relax.Var, Layout] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
+    floats: dict[str, str] = field(default_factory=dict)
     _noted: dict[str, Choice] = field(default_factory=dict)
 
     def note(self, choice: Choice) -> str:
@@ -101,6 +109,7 @@ def plan_of(mod: tvm.IRModule, strategy: Strategy) -> Plan:
     """
     plan = Plan(strategy.core, strategy.threads)
     for _, func in functions(mod):
+        plan.floats.update(left_in_floats(func))
         graph = _Graph(strategy, plan)
         for block in func.body.blocks if isinstance(func.body, relax.SeqExpr) else []:
             if isinstance(block, relax.DataflowBlock):
@@ -225,8 +234,10 @@ class _Graph:
         name, images = op_name(call), static_shape(call)[0]
         if name == "relax.concat" and (layout == NHWC or images > 1):
             return self._moving(call)
+        if layout != NCHW:
+            return 0.0
         # Neighbours in a row of NCHW do not fill vectors when the window moves by two.
-        return self._moving(call.args[0]) if name in POOLS and layout == NCHW else 0.0
+        return self._moving(call.args[0]) if name in POOLS else _BEHIND_A_TRANSFORM_SECONDS
 
     def _moving(self, image: relax.Expr) -> float:
         """Return the time of a transform: little where all layouts are the same in memory."""

@@ -20,7 +20,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import HALF_KERNELS, KERNELS
 from tvm_blislike.model.layouts import with_rank
-from tvm_blislike.passes.followers import BINARY, UNARY
+from tvm_blislike.passes.image_operators import BINARY, UNARY
 from tvm_blislike.passes.transposed import PhasedAxis, transposed_convolution
 from tvm_blislike.passes.volumes import Window, convolution, rearranged
 from tvm_blislike.tvm_seams import (

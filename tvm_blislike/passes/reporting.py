@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import tvm
@@ -14,6 +14,7 @@ from tvm_blislike.model.choice import Candidate, Choice
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.marks import CHOSEN, DEFAULT_RULE
 from tvm_blislike.model.report import CandidateReport, Footprint, LayerReport, Report
+from tvm_blislike.passes import spills
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.tvm_seams import bindings, functions
 
@@ -21,16 +22,17 @@ from tvm_blislike.tvm_seams import bindings, functions
 def report_of(mod: tvm.IRModule, plan: Plan) -> Report:
     """Return the report of a module behind `CallTIRRewrite` and of its plan."""
     layers = tuple(_layer(gvar, mod, plan) for gvar in _calls(mod))
-    left: dict[str, list[str]] = {}
-    for layer, reason in plan.left.items():
-        left.setdefault(reason, []).append(layer)
-    notes = (*plan.core.notes, *(_left_out(reason, found) for reason, found in left.items()))
+    left_out = _left_out("default rule for", plan.left) + _left_out("in float32:", plan.floats)
+    notes = (*plan.core.notes, *spills.notes(plan.core), *left_out)
     return Report(layers, plan.core.name, plan.threads, notes)
 
 
-def _left_out(reason: str, layers: Sequence[str]) -> str:
-    """Say why layers got the default rule: their kernels carry the names of operators only."""
-    return f"default rule for {', '.join(layers)}: {reason}"
+def _left_out(what: str, reasons: Mapping[str, str]) -> list[str]:
+    """Say what became of layers, and why: their kernels carry the names of operators only."""
+    layers: dict[str, list[str]] = {}
+    for layer, reason in reasons.items():
+        layers.setdefault(reason, []).append(layer)
+    return [f"{what} {', '.join(found)}: {reason}" for reason, found in layers.items()]
 
 
 def _calls(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
@@ -72,7 +74,16 @@ def _chosen(name: str, choice: Choice, plan: Plan) -> LayerReport:
         {cause: 1e3 * c / clock_hz(core) for cause, c in estimate.cycles.items()},
         tuple(_candidate(candidate) for candidate in choice.candidates),
         None if choice.measured_seconds is None else choice.measured_seconds * 1e3,
+        _derivation(choice, plan),
     )
+
+
+def _derivation(choice: Choice, plan: Plan) -> tuple[str, ...]:
+    """Return what bounds the blocks of a choice; an implementation need not know it."""
+    derivation = getattr(choice.implementation, "derivation", None)
+    if derivation is None:
+        return ()
+    return derivation(choice.workload, choice.config, plan.core, plan.threads)
 
 
 def shown_fields(config: Config) -> dict[str, Any]:

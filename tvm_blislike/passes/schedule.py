@@ -12,11 +12,20 @@ from tvm import s_tir, tirx
 from tvm_blislike.choose.targets import core_of
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.marks import CHOICE, CHOSEN, DEFAULT, PLAIN, REGISTER_BYTES, SCHEDULED
+from tvm_blislike.model.marks import (
+    CHOICE,
+    CHOSEN,
+    DEFAULT,
+    PLAIN,
+    REGISTER_BYTES,
+    SCHEDULED,
+    is_ours,
+    marked,
+    root_annotations,
+)
 from tvm_blislike.model.workload import Workload
-from tvm_blislike.passes.plain import product_of, replaced
+from tvm_blislike.passes.plain_products import product_of, replaced
 from tvm_blislike.passes.plan import Plan, note_of
-from tvm_blislike.passes.roots import is_ours, marked, root_annotations
 from tvm_blislike.schedules import get_implementation, read_config
 from tvm_blislike.schedules.common import root_block, stages
 from tvm_blislike.schedules.default.rule import DefaultCPU
@@ -34,7 +43,7 @@ def schedule(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
             if scheduled is not None:
                 result.update_func(gvar, scheduled)
     target = tvm.target.Target.current()
-    result = s_tir.dlight.ApplyDefaultSchedule(DefaultCPU())(finish(result, target))
+    result = s_tir.dlight.ApplyDefaultSchedule(DefaultCPU(plan.core))(finish(result, target))
     return marked(keep_nan(result, plan.core))
 
 
@@ -110,7 +119,7 @@ def _replaced(func: tirx.PrimFunc, config: Config, target: tvm.target.Target) ->
 
 def _by_default(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
     plain = _without_note(func, DEFAULT)
-    sch = DefaultCPU().apply(plain, target, False)
+    sch = DefaultCPU(core_of(target)).apply(plain, target, False)
     return plain if sch is None else sch.mod["main"].with_attr(IS_SCHEDULED)
 
 

@@ -15,8 +15,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from tvm_blislike.model.marks import OURS
-from tvm_blislike.passes.roots import is_ours, marked
+from tvm_blislike.model.marks import OURS, is_ours, marked
 from tvm_blislike.tvm_seams import pipelines
 
 _PIPELINE = "blislike"

@@ -20,7 +20,7 @@ import math
 import numpy as np
 from tvm import relax
 
-from tvm_blislike.passes.moves import interleaved
+from tvm_blislike.passes.image_operators import interleaved
 from tvm_blislike.passes.phases import PhasedAxis
 from tvm_blislike.passes.volumes import Triple, Window, convolution, rearranged
 from tvm_blislike.tvm_seams import constant, constant_array, dtype_name, is_constant, static_shape

@@ -158,7 +158,7 @@ def described_roofs(core: Core, threads: int) -> Roofs:
     levels = {f"L{cache.level}": cache.level for cache in core.caches} | {"memory": 0}
     return Roofs(
         2e-9 * core.lanes() * core.fma_per_cycle * hertz * used,
-        {name: 1e-9 * bytes_per_cycle(core, n) * hertz * used for name, n in levels.items()},
+        {n: 1e-9 * bytes_per_cycle(core, at, used) * hertz * used for n, at in levels.items()},
         False,
     )
 

@@ -9,9 +9,9 @@ from tvm_blislike.bench import BenchResult, bench
 from tvm_blislike.bench.engines import OWN
 from tvm_blislike.bench.result import disagreeing
 from tvm_blislike.hardware import Core
-from tvm_blislike.inspect.probe import ProbeResult, probe
 from tvm_blislike.pictures.collect import Collected
 from tvm_blislike.pictures.findings import EngineTime, Findings, Layer, Roofs
+from tvm_blislike.probe import ProbeResult, probe
 
 Progress = Callable[[str], None]
 
@@ -50,8 +50,9 @@ def measured(
     whole = bench(
         model, (*OWN, *peers), threads, None, core, shapes, True, None, progress, collected.book
     )
-    probed = probe(core, progress)
-    found, wrong = collected.findings, disagreeing(whole.engines)
+    progress("probe")
+    probed = probe(core)
+    found, wrong = collected.findings, disagreeing(whole)
     layers = (
         dataclasses.replace(layer, engine_ms=_times(layer, whole, wrong)) for layer in found.layers
     )
@@ -80,7 +81,7 @@ def measured_roofs(probed: ProbeResult, threads: int, peak_gflops: float) -> Roo
     Parameters
     ----------
     probed : ProbeResult
-        Bandwidths of one core; those of caches grow with the threads.
+        Bandwidths of one core, which grow with the threads, and of those that share a level.
     threads : int
         Threads.
     peak_gflops : float
@@ -88,13 +89,14 @@ def measured_roofs(probed: ProbeResult, threads: int, peak_gflops: float) -> Roo
     """
     speeds = {level: speed * threads for level, speed in probed.bandwidth_gb_per_s.items()}
     if threads > 1:
-        speeds["memory"] = min(speeds["memory"], probed.memory_gb_per_s_all)
+        for level, together in probed.bandwidth_gb_per_s_all.items():
+            speeds[level] = min(speeds[level], together)
     return Roofs(peak_gflops, speeds, True)
 
 
 def _complaints(whole: BenchResult) -> list[str]:
     """Return which engines are left out and why, and whose results differ."""
-    wrong = disagreeing(whole.engines)
+    wrong = disagreeing(whole)
     differ = [f"{name}: other results than {whole.reference}" for name in wrong]
     return [*differ, *(f"{name}: {reason}" for name, reason in whole.skipped.items())]
 

@@ -19,13 +19,13 @@ import contextlib
 import ctypes
 import functools
 import mmap
-import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tvm_blislike.hardware.switches import is_on
 from tvm_blislike.runtime.instruments import attached
 
 _SIZE_FILE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
@@ -63,8 +63,7 @@ def moved(machine: Any) -> Iterator[None]:
 
 def is_wanted() -> bool:
     """Return whether this system can move memory and the user did not turn it off."""
-    is_off = os.environ.get("TVM_BLISLIKE_HUGE_PAGES", "1").strip().lower() in ("0", "off", "no")
-    return _SIZE_FILE.exists() and not is_off
+    return _SIZE_FILE.exists() and is_on("TVM_BLISLIKE_HUGE_PAGES")
 
 
 def collapse(blocks: Iterable[int]) -> None:
@@ -87,6 +86,16 @@ def collapse(blocks: Iterable[int]) -> None:
             for block in range(start, end):
                 address = ctypes.c_void_p(block * HUGE_BYTES)
                 madvise(address, ctypes.c_size_t(HUGE_BYTES), _MADV_COLLAPSE)
+
+
+def on_huge_pages(tensor: Any) -> None:
+    """Let the memory of a large tensor that nobody wrote yet come from huge pages, if wanted."""
+    if is_wanted():
+        start = tensor.data_ptr()
+        whole = _whole_blocks(start, start + bytes_of(tensor))
+        address = ctypes.c_void_p(whole.start * HUGE_BYTES)
+        length = ctypes.c_size_t(len(whole) * HUGE_BYTES)
+        _libc().madvise(address, length, mmap.MADV_HUGEPAGE)
 
 
 def _runs(blocks: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -118,15 +127,21 @@ def bytes_of(tensor: Any) -> int:
 
 
 def _blocks_of(address: int, size: int) -> range:
+    """Return the blocks that hold a part of some memory."""
     return range(address // HUGE_BYTES, -(-(address + size) // HUGE_BYTES))
+
+
+def _whole_blocks(start: int, end: int) -> range:
+    """Return the blocks that lie between two addresses."""
+    return range(-(-start // HUGE_BYTES), end // HUGE_BYTES)
 
 
 def filled_blocks() -> set[int]:
     """Return the blocks of private anonymous memory whose pages are in use, most of them."""
-    return {block for start, end in _anonymous() for block in _filled(start, end)}
+    return {block for whole in _anonymous() for block in _filled(whole.start, whole.stop)}
 
 
-def _anonymous() -> Iterator[tuple[int, int]]:
+def _anonymous() -> Iterator[range]:
     """Yield ranges of whole blocks in memory that is writable and of no file.
 
     Mappings that follow one another count as one.
@@ -138,10 +153,10 @@ def _anonymous() -> Iterator[tuple[int, int]]:
         if access == "rw-p" and inode == "0":
             first, behind = (int(text, 16) for text in addresses.split("-"))
             if first != end:
-                yield -(-start // HUGE_BYTES), end // HUGE_BYTES
+                yield _whole_blocks(start, end)
                 start = first
             end = behind
-    yield -(-start // HUGE_BYTES), end // HUGE_BYTES
+    yield _whole_blocks(start, end)
 
 
 def _filled(start: int, end: int) -> Iterator[int]:

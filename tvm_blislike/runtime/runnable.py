@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from tvm_blislike.errors import TargetError
-from tvm_blislike.hardware.machine import architecture
+from tvm_blislike.hardware.machine import architecture, listed_info
 
 # x86 extensions that LLVM uses on its own when the target has them, by LLVM's names.
 _X86_EXTENSIONS = (
@@ -55,10 +54,5 @@ def _extensions(target: Mapping[str, Any]) -> list[str]:
 
 def _processor_flags() -> frozenset[str]:
     """Return what Linux says this processor has, by LLVM's names; nothing elsewhere."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return frozenset()
-    flags = next((line for line in lines if line.startswith("flags")), "")
-    names = {flag.replace("_", "") for flag in flags.partition(":")[2].split()}
+    names = {flag.replace("_", "") for flag in listed_info().get("flags", ())}
     return frozenset(names | ({"bmi"} if "bmi1" in names else set()))

@@ -12,6 +12,7 @@ in the new process.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -20,29 +21,40 @@ from collections.abc import Iterator
 
 import psutil
 
+from tvm_blislike.hardware.cpus import Cpu, read_cpus, usable_cpus
+from tvm_blislike.hardware.recognition import cores_of, in_order_of_use, threads_cpus
+
 # Spins of an idle worker before it sleeps: TVM's default lasts for 0.1 s.
 _SPINS, _FEW_SPINS = "TVM_THREAD_POOL_SPIN_COUNT", 100_000
 _state = threading.local()
 
 
-def available_cpus() -> list[int]:
-    """Return the CPUs the calling thread may run on, ascending."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
+def cpus_by_use() -> list[int]:
+    """Return the CPUs the calling thread may run on, in the order in which threads take them.
+
+    One of each core first, and of unlike cores those that `hardware.native_core` describes.
+    """
+    return [cpu.number for cpu in in_order_of_use(_cpus(usable_cpus()))]
 
 
 def default_threads() -> int:
     """Return the threads used when none are asked for.
 
     `TVM_NUM_THREADS` when set, else one per physical core that this process may use: a second
-    hardware thread on a core adds no FMA unit.
+    hardware thread on a core adds no FMA unit. Where there are several kinds of core, it is one per
+    core of the kind that does most together, and of faster ones: work is divided equally.
     """
     wanted = os.environ.get("TVM_NUM_THREADS", "")
     if wanted.isdigit() and int(wanted) > 0:
         return int(wanted)
-    usable = len(available_cpus())
-    return max(1, min(usable, psutil.cpu_count(logical=False) or usable))
+    cores = cores_of(threads_cpus(_cpus(usable_cpus())))
+    # Systems other than Linux do not tell which CPUs are threads of one core.
+    return max(1, min(cores, psutil.cpu_count(logical=False) or cores))
+
+
+@functools.cache
+def _cpus(usable: tuple[int, ...]) -> tuple[Cpu, ...]:
+    return read_cpus(usable, with_caches=False)
 
 
 def use_threads(threads: int) -> int:
@@ -78,7 +90,7 @@ def _start_or_resize_pool(threads: int) -> int:
     if getattr(_state, "is_alone", False):
         return _alone(threads)
     if not hasattr(_state, "cpus"):
-        _state.cpus = available_cpus()
+        _state.cpus = cpus_by_use()
         _configure(len(_state.cpus))
     used = _configure(min(threads, len(_state.cpus)))
     if used < threads:
@@ -113,7 +125,7 @@ def _configure(threads: int) -> int:
 @contextlib.contextmanager
 def _same_affinity() -> Iterator[None]:
     """Put back the CPUs of the calling thread, which TVM sets to those of the pool."""
-    cpus = available_cpus()
+    cpus = usable_cpus()
     try:
         yield
     finally:

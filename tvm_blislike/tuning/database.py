@@ -17,7 +17,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir import meta_schedule as ms
 
 from tvm_blislike.errors import InputError, OutputError
-from tvm_blislike.hardware import Core, names, native_core
+from tvm_blislike.hardware import Core, described_cores, native_core
 from tvm_blislike.model.marks import RECORD
 from tvm_blislike.model.validity import core_facts
 from tvm_blislike.passes.schedule import apply_template
@@ -110,7 +110,7 @@ def _functions(mod: tvm.IRModule) -> list[str]:
 @functools.cache
 def _cores() -> dict[str, Core]:
     """Return every described core and the present one by its facts."""
-    cores = [*(Core.named(name) for name in names()), native_core()]
+    cores = [*described_cores(), native_core()]
     return {core_facts(core): core for core in cores}
 
 

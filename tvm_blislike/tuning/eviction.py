@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tvm_blislike.hardware import LINE_BYTES, Core
+from tvm_blislike.hardware.cpus import PROC_CPUINFO
+from tvm_blislike.hardware.machine import listed_info
 from tvm_blislike.runtime.huge_pages import bytes_of
 
 if TYPE_CHECKING:
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
 
 # What a timer calls before each repeat; its name in TVM's registry.
 EVICT = "tvm_blislike.evict_weights"
-# Read by every process that measures: py-cpuinfo, of which `hardware.machine` has it, takes 1 s.
-_CPU_INFO = Path("/proc/cpuinfo")
 _FEATURE = "clflushopt"
 
 
@@ -38,21 +38,21 @@ def register(core: Core) -> None:
 
 
 @functools.cache
-def evictor(core: Core, cpu_info: Path = _CPU_INFO) -> Callable[[Any], None]:
+def evictor(core: Core, proc_cpuinfo: Path = PROC_CPUINFO) -> Callable[[Any], None]:
     """Return a function that moves a tensor of TVM out of all caches.
 
     Parameters
     ----------
     core : Core
         This machine.
-    cpu_info : Path
+    proc_cpuinfo : Path
         Where Linux lists what its processors can do.
     """
     import tvm
 
     from tvm_blislike.tvm_seams import runtime
 
-    if not cpu_info.is_file() or _FEATURE not in cpu_info.read_text().split():
+    if _FEATURE not in listed_info(proc_cpuinfo).get("flags", ()):
         return runtime.evictor()
     compiled = tvm.compile(flush(), target(core))["main"]
 

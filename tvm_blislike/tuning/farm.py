@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from tvm_blislike.errors import TargetError, UsageError
 
@@ -80,6 +81,22 @@ class Farm:
             raise TargetError(f"no tracker answers at {self.host}:{self.port}", _HINT) from error
         registered = [item["key"] for item in summary["server_info"]].count(f"server:{self.key}")
         return registered, summary["queue_info"].get(self.key, {"free": 0})["free"]
+
+    def session(self, seconds: int) -> Any:
+        """Take a free board for some seconds; it is free again when the session is dropped.
+
+        Raises
+        ------
+        TargetError
+            When none becomes free.
+        """
+        from tvm import rpc
+
+        try:
+            tracker = rpc.connect_tracker(self.host, self.port)
+            return tracker.request(self.key, session_timeout=seconds, max_retry=1)
+        except (OSError, RuntimeError) as error:
+            raise TargetError(f"no board {self} is free", _HINT) from error
 
     def __str__(self) -> str:
         return f"{self.key!r} at the tracker {self.host}:{self.port}"

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from tvm_blislike.hardware import Core
+from tvm_blislike.hardware.cpus import usable_cpus
 from tvm_blislike.model.agreement import max_rel_error
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.marks import GROUP
@@ -146,7 +147,7 @@ def functions(group: CandidateGroup, number: int, config: Config) -> dict[str, A
     from tvm import te
 
     from tvm_blislike.model.choice import Choice
-    from tvm_blislike.passes.calls import primfunc
+    from tvm_blislike.passes.legalize import primfunc
     from tvm_blislike.passes.plan import note_of
     from tvm_blislike.schedules import get_implementation
 
@@ -212,11 +213,9 @@ def allocate(group: CandidateGroup, device: Any, *_context: Any) -> list[list[An
 
 
 @functools.cache
-def _cpus() -> list[int]:
+def _cpus() -> tuple[int, ...]:
     """CPUs of this process at its start."""
-    from tvm_blislike.runtime.threads import available_cpus
-
-    return available_cpus()
+    return usable_cpus()
 
 
 def run_here(

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tvm_blislike.hardware import Core
+from tvm_blislike.hardware.cpus import usable_cpus
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.runtime.library import find_compiler
-from tvm_blislike.runtime.threads import available_cpus
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.tuning import kernels
 from tvm_blislike.tuning.kernels import CandidateGroup, Timing
@@ -135,7 +135,7 @@ class BundleRunner(ABC):
             started = pool.submit(self._start)
             builder = pool.submit(
                 ms.builder.LocalBuilder,
-                max_workers=len(available_cpus()),
+                max_workers=len(usable_cpus()),
                 timeout_sec=build_seconds,
                 f_build=partial(kernels.build, core, threads),
                 f_export=partial(kernels.export, self._folder, compiler, self.objects),

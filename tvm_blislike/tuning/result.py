@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tvm_blislike.records.book import fastest
 from tvm_blislike.records.record import EMULATED, Record
-from tvm_blislike.tuning.finals import Verdict
 from tvm_blislike.tuning.sweep import Sweep
 from tvm_blislike.tuning.tasks import Task
+from tvm_blislike.tuning.whole_model import Verdict
 
 
 @dataclass(frozen=True)

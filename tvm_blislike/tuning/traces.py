@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 from tvm_blislike.microkernels import register_named
+from tvm_blislike.model.registry import Template
+from tvm_blislike.schedules import all_implementations
 
 RECORDS = "database_tuning_record.json"
 _NAME = re.compile(r'"(blislike_\w+)"')
@@ -27,3 +29,6 @@ def register_intrinsics(work_dir: str | os.PathLike[str]) -> None:
     text = file.read_text() if file.is_file() else ""
     for name in set(_NAME.findall(text)):
         register_named(name)
+        for implementation in all_implementations():
+            if isinstance(implementation, Template):
+                implementation.register_named(name)

@@ -17,16 +17,16 @@ from tvm_blislike.choose.offers import Predictor
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.errors import UsageError
 from tvm_blislike.hardware import Core
+from tvm_blislike.hardware.cpus import usable_cpus
 from tvm_blislike.onnx import frontend
 from tvm_blislike.records import files
 from tvm_blislike.records.book import RecordBook
 from tvm_blislike.records.record import EMULATED
 from tvm_blislike.runtime.runnable import require_runnable
-from tvm_blislike.runtime.threads import available_cpus, default_threads
+from tvm_blislike.runtime.threads import default_threads
 from tvm_blislike.tuning import learn
 from tvm_blislike.tuning.budget import limits_for
 from tvm_blislike.tuning.competitors import Subject
-from tvm_blislike.tuning.finals import Verdict
 from tvm_blislike.tuning.interrupt import Interrupt
 from tvm_blislike.tuning.kernels import Timing
 from tvm_blislike.tuning.measure import LocalRunner, Runner
@@ -38,6 +38,7 @@ from tvm_blislike.tuning.sweep import GROUPS_PER_CPU, Sweep
 from tvm_blislike.tuning.tasks import Task, tasks_of
 from tvm_blislike.tuning.timing import timing_for
 from tvm_blislike.tuning.verdicts import judge
+from tvm_blislike.tuning.whole_model import Verdict
 
 if TYPE_CHECKING:
     import onnx
@@ -150,7 +151,7 @@ def tune(
         limits_for(search, len(tasks), trials, budget, started, finals=here),
         context=EMULATED if used.emulated else cache,
         model=_name(model),
-        batch=GROUPS_PER_CPU * len(available_cpus()),
+        batch=GROUPS_PER_CPU * len(usable_cpus()),
     )
     try:
         subject = Subject(model, shapes, strategy) if here else None

@@ -10,10 +10,10 @@ from tvm_blislike.model.config import Config
 from tvm_blislike.model.validity import versions
 from tvm_blislike.records.record import Record, now
 from tvm_blislike.tuning.competitors import Subject
-from tvm_blislike.tuning.finals import Contest, Verdict, decide
 from tvm_blislike.tuning.measure import Outcome
 from tvm_blislike.tuning.sweep import Sweep
 from tvm_blislike.tuning.tasks import Task
+from tvm_blislike.tuning.whole_model import Contest, Verdict, decide
 
 # Candidates of a layer that meet the model's choice inside the model, and how much slower by
 # themselves they may be.

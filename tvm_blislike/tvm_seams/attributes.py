@@ -10,17 +10,14 @@ from tvm import ir, tirx
 # Numbers of an enumeration of C++ that Python has no names for. Elementwise operators and
 # broadcasts behind the function are fused into it.
 FUSES_WHAT_FOLLOWS: Mapping[str, Any] = {"op_pattern": 4}
+# Fused into a kernel that reads its result, never into that of a layer which makes its operand.
+BEGINS_A_KERNEL: Mapping[str, Any] = {"op_pattern": 1}
 # Never fused with anything.
 NEVER_FUSED: Mapping[str, Any] = {"op_pattern": 8}
 # No two parameters lie in the same memory: LLVM may then reorder loads and stores.
 NO_ALIAS: Mapping[str, Any] = {"tirx.noalias": True}
 # Rules for default schedules leave the function alone.
 IS_SCHEDULED: Mapping[str, Any] = {"tirx.is_scheduled": True}
-
-
-def on_stack(buffer: tirx.Buffer) -> tirx.AllocBuffer:
-    """Return an allocation on the stack, whatever its size; TVM's limit is 1 KiB."""
-    return tirx.AllocBuffer(buffer, {"disable_lower_builtin": tirx.IntImm("int32", 1)})
 
 
 def with_sources(func: tirx.PrimFunc, sources: Iterable[str]) -> tirx.PrimFunc:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tvm
+from tvm import relax
 
 if TYPE_CHECKING:
     import onnx
 
+# Returns the results of a node, given where to emit, its operands and its attributes; None to leave
+# it to TVM.
+Convert = Callable[
+    [relax.BlockBuilder, Sequence[relax.Expr | None], Mapping[str, Any]], relax.Expr | None
+]
 # Handled by the importer itself, outside its table of converters.
 _CONTROL_FLOW = {"If", "Constant"}
 
@@ -24,7 +30,10 @@ class _NotConverted(BaseException):
 
 
 def import_graph(
-    graph: onnx.GraphProto, opset: int, shapes: Mapping[str, list[int]]
+    graph: onnx.GraphProto,
+    opset: int,
+    shapes: Mapping[str, list[int]],
+    own: Mapping[str, Convert],
 ) -> tvm.IRModule:
     """Import an ONNX graph with its weights as constants, silently.
 
@@ -39,6 +48,8 @@ def import_graph(
         Version of the standard operators.
     shapes : mapping of str to list of int
         Shapes of the inputs.
+    own : mapping of str to callable
+        Operators that are converted otherwise than by TVM.
 
     Raises
     ------
@@ -48,11 +59,17 @@ def import_graph(
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
     class Importer(ONNXGraphImporter):
-        def _convert_operator(self, *arguments: Any) -> Any:
+        def _convert_operator(self, name: str, inputs: Any, settings: Any, version: int) -> Any:
             try:
-                return super()._convert_operator(*arguments)
+                found = own[name](self.bb, inputs, settings) if name in own else None
+                if found is not None:
+                    return found
+                return super()._convert_operator(name, inputs, settings, version)
             except Exception as error:
                 raise _NotConverted(error) from None
+
+        def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+            """Leave that to `_convert_operator`: TVM does not know of `own`."""
 
     try:
         return Importer(shapes, "float32", sanitize=False).from_onnx(graph, opset)

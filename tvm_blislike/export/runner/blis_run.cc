@@ -5,6 +5,7 @@
 #include "huge_pages.h"
 #include "model.h"
 #include "outputs.h"
+#include "probe.h"
 
 static const char kHelp[] =
     "usage: blis_run [OPTIONS] [BUNDLE]\n"
@@ -16,7 +17,9 @@ static const char kHelp[] =
     "  --threads N            instead of those the model was compiled for\n"
     "  --layers               print the time of each layer\n"
     "  --json                 print the times as JSON\n"
-    "  --no-verify            load the library without comparing it with its SHA-256\n";
+    "  --no-verify            load the library without comparing it with its SHA-256\n"
+    "  --probe                instead of a model run: measure this board and print its core as TOML,\n"
+    "                         with --output FILE write it; BUNDLE is one of tvm-blislike probe\n";
 
 struct Options {
   const char* bundle = nullptr;
@@ -27,6 +30,7 @@ struct Options {
   bool layers = false;
   bool json = false;
   bool verify = true;
+  bool probe = false;
 };
 
 static int positive(const char* option, const char* text, int most) {
@@ -59,6 +63,8 @@ static void parse(int argc, char** argv, Options* options) {
       options->json = true;
     } else if (strcmp(option, "--no-verify") == 0) {
       options->verify = false;
+    } else if (strcmp(option, "--probe") == 0) {
+      options->probe = true;
     } else if (strcmp(option, "--help") == 0) {
       fputs(kHelp, stdout);
       exit(0);
@@ -166,6 +172,10 @@ int main(int argc, char** argv) {
   parse(argc, argv, &options);
   keep_together();
   const char* bundle = options.bundle != nullptr ? options.bundle : own_folder();
+  if (options.probe) {
+    probe_board(bundle, options.output);
+    return 0;
+  }
   Manifest manifest;
   read_manifest(bundle, &manifest);
   if (options.verify) verify_library(manifest);

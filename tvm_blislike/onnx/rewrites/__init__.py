@@ -1,4 +1,4 @@
-"""Nodes that TVM's ONNX importer misreads, written as others that it reads right.
+"""Nodes that TVM's ONNX importer misreads or does not know, written as others that it reads right.
 
 `REWRITES` says for an operator what to do; the rest of a model stays as it is. What cannot be
 written otherwise is refused by name.
@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tvm_blislike.onnx.rewrites import (
+    blocks,
     convolution,
     einsum,
     elementwise,
     grids,
     indexing,
+    integers,
     normalization,
     pooling,
-    quantization,
+    qlinear,
     reductions,
     regions,
     resize,
@@ -39,10 +41,12 @@ REWRITES: dict[str, Rewrite] = {
     "AveragePool": pooling.average_pool,
     "Clip": elementwise.clip,
     "Compress": indexing.compress,
+    "ConvInteger": integers.conv,
     "ConvTranspose": convolution.conv_transpose,
     "Cosh": elementwise.hyperbolic,
+    "DequantizeLinear": blocks.dequantize,
     "Dropout": elementwise.dropout,
-    "DynamicQuantizeLinear": quantization.dynamic_quantize,
+    "DynamicQuantizeMatMul": integers.dynamic_matmul,
     "Einsum": einsum.einsum,
     "Elu": elementwise.elu,
     "EyeLike": elementwise.eye_like,
@@ -54,6 +58,8 @@ REWRITES: dict[str, Rewrite] = {
     "LRN": elementwise.in_single,
     "LayerNormalization": normalization.layer_norm,
     "LpPool": pooling.lp_pool,
+    "MatMulIntegerToFloat": integers.matmul_to_float,
+    "MatMulNBits": blocks.matmul,
     "MaxPool": pooling.max_pool,
     "Mean": elementwise.mean,
     "MeanVarianceNormalization": elementwise.in_single,
@@ -61,6 +67,16 @@ REWRITES: dict[str, Rewrite] = {
     "NonMaxSuppression": indexing.suppression,
     "OneHot": indexing.one_hot,
     "Pow": elementwise.pow_,
+    "QGemm": qlinear.gemm,
+    "QLinearAdd": qlinear.of_two,
+    "QLinearAveragePool": qlinear.pool,
+    "QLinearConcat": qlinear.concat,
+    "QLinearConv": qlinear.conv,
+    "QLinearGlobalAveragePool": qlinear.of_one,
+    "QLinearLeakyRelu": qlinear.of_one,
+    "QLinearMatMul": qlinear.matmul,
+    "QLinearMul": qlinear.of_two,
+    "QLinearSigmoid": qlinear.of_one,
     "RMSNormalization": normalization.rms_norm,
     "ReduceL1": reductions.reduce_nothing,
     "ReduceL2": reductions.reduce_nothing,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -129,12 +129,18 @@ class Site:
 
     def add(self, operator: str, *operands: str, **attributes: object) -> str:
         """Put a node here and return its result."""
+        return self.add_all(operator, operands, 1, **attributes)[0]
+
+    def add_all(
+        self, operator: str, operands: Sequence[str], results: int, **attributes: object
+    ) -> list[str]:
+        """Put a node of several results here and return them."""
         from onnx import helper
 
-        result = next(self.names)
-        made = helper.make_node(operator, operands, [result], self.node.name, **attributes)
+        names = [next(self.names) for _ in range(results)]
+        made = helper.make_node(operator, operands, names, self.node.name, **attributes)
         self.nodes.append(made)
-        return result
+        return names
 
     def again(self, *operands: str, without: Sequence[str] = ()) -> str:
         """Put the node here with other operands, and its attributes but some."""
@@ -142,6 +148,21 @@ class Site:
         kept = [item for item in self.node.attribute if item.name not in without]
         self.nodes[-1].attribute.extend(kept)
         return result
+
+    def instead(
+        self, operator: str, operand: str, dtype: type, without: Sequence[str] = ()
+    ) -> Site:
+        """Return this place with another operator for its node, which others may write otherwise.
+
+        Its only operand has the shape of the first one here, and the given data type; it has the
+        attributes of the node but some.
+        """
+        from onnx import helper
+
+        node = helper.make_node(operator, [operand], self.node.output, self.node.name)
+        node.attribute.extend(item for item in self.node.attribute if item.name not in without)
+        known = Tensor(self.shape() if self.is_known() else None, np.dtype(dtype))
+        return replace(self, node=node, tensors={**self.tensors, operand: known})
 
     def constant(self, array: np.ndarray) -> str:
         """Put a constant here and return its name."""

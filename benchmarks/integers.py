@@ -1,0 +1,284 @@
+"""Products and convolutions of bytes beside the peak of their instruction, by turns in one run.
+
+    python benchmarks/integers.py                     every set, one thread
+    python benchmarks/integers.py --sets squares 3x3
+    python benchmarks/integers.py --json results.json
+    python benchmarks/integers.py --core x86-64-v3    code of AVX2, beside the peak of AVX2
+
+The peak is that of the product of the core's micro-kernels in registers, as many chains as hide its
+latency. Squares and 3x3 layers leave sums of 32 bits; 1x1 layers are those of ResNet-50, whose
+results are requantized to bytes behind the sum: bias, scale of the channel, zero point, rounded
+half to even. The first layer has three channels. Each round times the peak, then the kernel; the
+table gives medians. What the kernel computes is compared with the reference once, exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import s_tir, te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.cost_models.data_types import quantized_types
+from tvm_blislike.hardware import Core, native_core
+from tvm_blislike.microkernels import Microkernel, kernels_for
+from tvm_blislike.microkernels.tile_loops import GROUPS, TileBlock, tile_rows
+from tvm_blislike.microkernels.tile_unit import RELEASE, configure_symbol
+from tvm_blislike.model.choice import Choice
+from tvm_blislike.model.layouts import Layout
+from tvm_blislike.model.marks import CHOICE
+from tvm_blislike.model.types import value_range
+from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
+from tvm_blislike.operators import operator_of
+from tvm_blislike.passes import tir_pipeline
+from tvm_blislike.passes.plan import Plan, note_of
+from tvm_blislike.passes.schedule import schedule_chosen
+from tvm_blislike.runtime.threads import use_threads
+from tvm_blislike.schedules.common import stages
+from tvm_blislike.schedules.lowering.llvm_functions import with_sources
+
+TURN_SECONDS = 0.004
+# Of the peak: products in flight, those of several instructions of so many groups of A, and rows of
+# B in L1.
+CHAINS, HELD, ROWS, STEPS = 12, 2, 32, 20000
+SAME = (1, 1, 1, 1)
+# Channels, height and width, channels of the result, stride.
+POINTWISE = (
+    *((64, 56, 64, 1), (64, 56, 256, 1), (256, 56, 64, 1), (256, 56, 128, 1)),
+    *((128, 28, 512, 1), (256, 56, 512, 2), (512, 28, 128, 1), (512, 28, 256, 1)),
+    *((256, 14, 1024, 1), (512, 28, 1024, 2), (1024, 14, 256, 1), (1024, 14, 512, 1)),
+    *((512, 7, 2048, 1), (1024, 14, 2048, 2), (2048, 7, 512, 1)),
+)
+SETS: dict[str, tuple[Workload, ...]] = {
+    "squares": tuple(GemmWorkload(size, size, size) for size in (512, 768, 1024, 1536, 2048)),
+    "1x1": tuple(Conv2dWorkload(1, ci, h, h, co, 1, 1, (s, s)) for ci, h, co, s in POINTWISE),
+    "3x3": tuple(
+        Conv2dWorkload(1, c, h, h, c, 3, 3, padding=SAME)
+        for c, h in ((64, 56), (128, 28), (256, 14))
+    ),
+    "first": (Conv2dWorkload(1, 3, 224, 224, 64, 7, 7, (2, 2), (3, 3, 3, 3)),),
+    "depthwise": tuple(
+        Conv2dWorkload(1, c, h, h, c, 3, 3, (s, s), SAME, groups=c)
+        for c, h, s in ((32, 112, 1), (96, 112, 2), (144, 56, 1), (192, 28, 1), (576, 14, 1))
+    ),
+}
+# Sets whose results are requantized.
+REQUANTIZED = ("1x1", "first", "depthwise")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    set: str
+    workload: str
+    config: str
+    gops: float
+    peak_gops: float
+    fraction: float
+    predicted_fraction: float
+
+
+def peak(core: Core, target: tvm.target.Target) -> Callable[[], float]:
+    """Return a function that measures the products of the core's micro-kernels, 1e9 a second."""
+    kernels = kernels_for(core, quantized_types(core))
+    tiled = [kernel for kernel in kernels if kernel.tiles is not None]
+    return peak_of_tiles(tiled[-1], target) if tiled else peak_of_vectors(kernels[0], target)
+
+
+def peak_of_tiles(kernel: Microkernel, target: tvm.target.Target) -> Callable[[], float]:
+    """Return a function that measures the products of whole tiles, which are loaded from L1."""
+    block = TileBlock(1, kernel.mr, kernel.nr, tile_rows(kernel.mr), kernel.nr, GROUPS)
+    zero, multiply, store = (
+        kernel.tiles.symbol(what, block) for what in ("zero", "multiply", "store")
+    )
+    depth = GROUPS * kernel.ks
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("main")
+        a = T.match_buffer(T.arg("a", T.handle()), (kernel.mr, depth), kernel.types.a)
+        b = T.match_buffer(T.arg("b", T.handle()), (GROUPS, kernel.nr * kernel.ks), kernel.types.b)
+        c = T.match_buffer(T.arg("c", T.handle()), (kernel.mr, kernel.nr), kernel.types.acc)
+        strides = T.int64(0), T.int64(depth * kernel.types.a_bytes)
+        T.evaluate(T.call_extern("void", configure_symbol(block)))
+        T.evaluate(T.call_extern("void", zero))
+        with T.serial(0, STEPS):
+            operands = a.access_ptr("r"), *strides, b.access_ptr("r")
+            T.evaluate(T.call_extern("void", multiply, *operands))
+        row_bytes = T.int64(kernel.nr * kernel.types.acc_bytes)
+        T.evaluate(T.call_extern("void", store, c.access_ptr("w"), row_bytes))
+        T.evaluate(T.call_extern("void", RELEASE))
+    func = with_sources(builder.get()).with_attr("global_symbol", "main")
+    function = tvm.compile(tvm.IRModule({"main": func}), target)["main"]
+    types = kernel.types
+    shapes = (((kernel.mr, depth), types.a), ((GROUPS, kernel.nr * kernel.ks), types.b))
+    shapes += (((kernel.mr, kernel.nr), types.acc),)
+    arguments = [tvm.runtime.tensor(np.ones(shape, dtype)) for shape, dtype in shapes]
+    operations = 2.0 * STEPS * kernel.mr * kernel.nr * depth
+    return lambda: operations / seconds(lambda: function(*arguments), 20) / 1e9
+
+
+def peak_of_vectors(kernel: Microkernel, target: tvm.target.Target) -> Callable[[], float]:
+    """Return a function that measures the products of vectors in registers.
+
+    Of several instructions only the addition to the sums is not the same in every step: different
+    groups of A stay in registers then, and rows of B pass by.
+    """
+    product, lanes, types = kernel.product, kernel.lanes, kernel.types
+    ks, width = product.ks, lanes * product.ks
+    held, rows = (HELD, ROWS) if product.instructions > 1 else (1, 1)
+    vectors = CHAINS // held if held > 1 else 1
+    shapes = (((held * ks,), types.a), ((rows, vectors * width), types.b))
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("main")
+        a, b = (T.match_buffer(T.arg(f"p{i}", T.handle()), *s) for i, s in enumerate(shapes))
+        c = T.match_buffer(T.arg("c", T.handle()), (CHAINS, lanes), types.acc)
+        every = T.ramp(0, 1, lanes)
+        sums = [T.alloc_buffer((lanes,), types.acc) for _ in range(CHAINS)]
+        for chain in sums:
+            T.buffer_store(chain, T.broadcast(tirx.const(0, types.acc), lanes), [every])
+        of_a = [product.load(a[T.ramp(i * ks, 1, ks)], 1) for i in range(held)]
+        with T.serial(0, STEPS // ROWS), T.serial(0, ROWS) as step:
+            row = step if rows > 1 else 0
+            for number, chain in enumerate(sums):
+                vector = b[row, T.ramp(number // held % vectors * width, 1, width)]
+                groups = product.load(vector, lanes)
+                new = product.multiply_add(chain[every], of_a[number % held], groups, lanes)
+                T.buffer_store(chain, new, [every])
+        for number, chain in enumerate(sums):
+            T.buffer_store(c, chain[every], [number, every])
+    func = builder.get().with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
+    function = tvm.compile(tvm.IRModule({"main": with_sources(func)}), target)["main"]
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(*value_range(dtype), shape, dtype) for shape, dtype in shapes]
+    arguments = [*map(tvm.runtime.tensor, arrays)]
+    arguments.append(tvm.runtime.tensor(np.zeros((CHAINS, lanes), types.acc)))
+    operations = 2.0 * CHAINS * (STEPS // ROWS * ROWS) * width
+    return lambda: operations / seconds(lambda: function(*arguments), 20) / 1e9
+
+
+def seconds(run: Callable[[], object], times: int) -> float:
+    """Return the time of one of `times` runs in a row."""
+    started = time.perf_counter()
+    for _ in range(times):
+        run()
+    return (time.perf_counter() - started) / times
+
+
+def requantized(value: te.Tensor, bias: te.Tensor, scale: te.Tensor) -> te.Tensor:
+    """Return bytes: the result behind the sum, channels last."""
+
+    def at(*index: Any) -> Any:
+        channel = index[-1]
+        real = (value(*index) + bias[channel]).astype("float32") * scale[channel]
+        rounded = tirx.nearbyint(real + tirx.const(3.0, "float32"))
+        low, high = tirx.const(0.0, "float32"), tirx.const(255.0, "float32")
+        return te.max(te.min(rounded, high), low).astype("uint8")
+
+    return te.compute(value.shape, at, name="requantized")
+
+
+def prepared(
+    choice: Choice, core: Core, threads: int, requantize: bool
+) -> Callable[[], tvm.runtime.Tensor]:
+    """Compile a choice, compare its result with the reference, and return what runs it."""
+    w, c, implementation = choice.workload, choice.config, choice.implementation
+    operator = operator_of(w)
+    data, constant = operator.random(w)
+    expected = operator.reference(w, data, constant)
+    packed = implementation.pack(w, c, constant)
+    if w.images:
+        data = np.ascontiguousarray(Layout(c.data_layout).packed(data))
+        expected = Layout(c.out_layout).packed(expected)
+    channels = expected.shape[-1]
+    arrays = [data, packed]
+    if requantize:
+        rng = np.random.default_rng(0)
+        scale = rng.uniform(0.5, 1, channels).astype(np.float32) * np.float32(150)
+        arrays += [rng.integers(-99, 99, channels, np.int32), scale / np.abs(expected).max()]
+        arrays[-1] = arrays[-1].astype(np.float32)
+        real = (expected + arrays[-2]).astype(np.float32) * arrays[-1] + np.float32(3)
+        expected = np.clip(np.rint(real), 0, 255).astype(np.uint8)
+    inputs = [te.placeholder(x.shape, str(x.dtype), name=f"p{i}") for i, x in enumerate(arrays)]
+    result = implementation.compute(w, c, *inputs[:2])
+    result = requantized(result, *inputs[2:]) if requantize else result
+    sch = s_tir.Schedule(te.create_prim_func([*inputs, result]))
+    sch.annotate(stages(sch)["unpack"], CHOICE, note_of(w, c))
+    plan = Plan(core, threads)
+    func = schedule_chosen(sch.mod["main"].with_attr("tirx.noalias", True), plan)
+    module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    target = tvm.target.Target(core.target_config(threads))
+    function = tir_pipeline.compiled(module, target)["main"]
+    out = np.zeros(expected.shape, "uint8" if requantize else "int32")
+    tensors = [tvm.runtime.tensor(x) for x in (*arrays, out)]
+    function(*tensors)
+    # The scale and what is added to it may become one rounding: half a unit apart at most.
+    if np.abs(tensors[-1].numpy().astype(np.int64) - expected).max() > requantize:
+        raise SystemExit(f"{w} {c}: a wrong result")
+    return lambda: function(*tensors)
+
+
+def measure(
+    name: str, workload: Workload, core: Core, threads: int, rounds: int, top: Callable[[], float]
+) -> Row:
+    """Compile the strategy's choice and time it by turns with the peak."""
+    fields = {**vars(workload), "types": quantized_types(core)}
+    choice = Strategy(core, threads).choose(type(workload)(**fields))
+    if choice.config is None:
+        raise SystemExit(f"{choice.workload}: {choice.reason}")
+    run = prepared(choice, core, threads, name in REQUANTIZED)
+    times = max(1, round(TURN_SECONDS / seconds(run, 1)))
+    peaks, ours = [], []
+    for _ in range(rounds):
+        peaks.append(top())
+        ours.append(2e-9 * workload.macs / seconds(run, times))
+    gops, best = median(ours), threads * median(peaks)
+    config = choice.config
+    fields = (f"{k}={v}" for k, v in config.changed_fields().items() if k != "implementation")
+    text = f"{config.implementation} {' '.join(fields)}"
+    predicted = choice.estimate.peak_fraction
+    return Row(name, str(workload), text, gops, best, gops / best, predicted)
+
+
+def main() -> None:
+    """Measure the sets, print the table, save it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--threads", type=int, default=1, metavar="N")
+    parser.add_argument("--core", metavar="NAME", help="a described core; by default this one")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    core = Core.named(options.core) if options.core else native_core()
+    top = peak(core, tvm.target.Target(core.target_config(1)))
+    use_threads(options.threads)
+    rows = []
+    for name in options.sets:
+        print(f"{name}: Gop/s, share of the peak, predicted share")
+        own = []
+        for workload in SETS[name]:
+            row = measure(name, workload, core, options.threads, options.rounds, top)
+            own.append(row)
+            figures = f"{row.gops:7.1f} {row.fraction:6.3f} {row.predicted_fraction:6.3f}"
+            print(f"  {row.workload:40s} {figures}  {row.config}", flush=True)
+        mean = math.exp(sum(math.log(row.fraction) for row in own) / len(own))
+        lowest, best = min(row.fraction for row in own), median(row.peak_gops for row in own)
+        print(f"  geometric mean {mean:.3f}, lowest {lowest:.3f}; peak {best:.0f} Gop/s")
+        rows += own
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

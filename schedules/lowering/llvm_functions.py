@@ -1,0 +1,123 @@
+"""Functions in LLVM's language that PrimFuncs call, and their source beside the callers.
+
+K loops: whole blocks and cut ones call the function of their size (`chosen`). A micro-kernel leaves
+a call by the name of its `KLoop` (`microkernels.k_loops`), because where blocks are cut is known
+only after the edges of tiles have been split off.
+
+Fresh registers: loops whose iterations start with empty vector registers, so that a k loop has all
+of them (`emptied`). LLVM moves what never changes out of loops as far as it can: the constants of a
+Winograd transform end up in registers in front of the whole nest, and stay there through the k
+loops of the products in between. F(6, 3) has six; a block of 13x32 needs 29 of 32 registers, so
+accumulators went to the stack in every step of k. An empty piece of assembly that claims to
+overwrite all vector registers makes LLVM load the constants again behind it, where the transforms
+use them, and costs nothing itself. Without registers it keeps pieces of code apart (`apart`): LLVM
+moves no load of one into the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvm_blislike.hardware import ISAS
+from tvm_blislike.microkernels import FUNCTIONS, LOOPS, TILE_LOOPS, tile_loops, tile_unit
+from tvm_blislike.microkernels.k_loops import Block, block_named
+from tvm_blislike.model.directives import FreshRegisters, KLoopCall
+from tvm_blislike.model.loop_names import Named
+from tvm_blislike.schedules.lowering.rewrite import collect, sequence, without
+from tvm_blislike.tvm_seams import attributes
+
+_APART = "apart"
+_FRESH = "blislike_fresh_registers_"
+
+
+def with_sources(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Attach the LLVM source of the functions that `func` calls."""
+    by_name = (
+        call.args[0].value
+        for call in collect(func.body, ir.Call)
+        if call.args and isinstance(call.args[0], ir.StringImm)
+    )
+    names = sorted({str(name) for name in by_name})
+    return attributes.with_sources(func, filter(None, map(_source, names)))
+
+
+def _source(symbol: str) -> str:
+    """Return the LLVM function of that name, "" when it is none of ours."""
+    if symbol.startswith(_FRESH):
+        return registers_source(symbol.removeprefix(_FRESH))
+    if symbol in FUNCTIONS:
+        return FUNCTIONS[symbol]
+    if tiled := tile_loops.block_of(symbol):
+        what, name, block = tiled
+        return TILE_LOOPS[name].source(what, symbol, block)
+    found = block_named(symbol)
+    if found and found[0] in LOOPS:
+        return LOOPS[found[0]].source(symbol, found[1])
+    return tile_unit.unit_source(symbol)
+
+
+def registers_source(isa: str) -> str:
+    """Return the LLVM function that empties the registers of an instruction set.
+
+    Raises
+    ------
+    KeyError
+        When the instruction set is not known.
+    """
+    clobbers = "~{memory}" if isa == _APART else ISAS[isa].clobbers
+    # An empty piece of assembly.
+    return (
+        f"define linkonce_odr void @{_FRESH}{isa}() alwaysinline nounwind {{\n"
+        f'  call void asm sideeffect "", "{clobbers}"()\n'
+        "  ret void\n}\n"
+    )
+
+
+def emptied(loop: tirx.For, fresh: FreshRegisters) -> tirx.For:
+    """Start the iterations of a loop with a call that empties the registers."""
+    return without(loop, FreshRegisters, body=tirx.SeqStmt([_emptying(fresh.isa), loop.body]))
+
+
+def apart() -> tirx.Stmt:
+    """Return a call in front of which loads stay that are in front of it, and the others behind."""
+    return _emptying(_APART)
+
+
+def _emptying(name: str) -> tirx.Stmt:
+    return tirx.Evaluate(tirx.call_extern("void", f"{_FRESH}{name}"))
+
+
+def chosen(loop: tirx.For, whole: KLoopCall) -> tirx.Stmt:
+    """Give a call the name of the function for its block, and drop the plain loops."""
+    call, *plain = loop.body.seq
+    size = extents(sequence(plain))
+    rows, columns = size["mh"] * size["mw"], whole.lanes * size["nr"]
+    block = Block(rows, columns, whole.mr, whole.nr, bool(whole.in_order))
+    loop_name, a, a_row, a_step, b, b_step, steps, *c = call.value.args
+    operands = (of_whole_buffer(a), a_row, a_step, of_whole_buffer(b), b_step)
+    name = LOOPS[str(loop_name.value)].symbol(block)
+    # TVM may give a cut block of C shorter rows: each row has its own address.
+    return tirx.Evaluate(tirx.call_extern("void", name, *operands, steps, *c[:rows]))
+
+
+def of_whole_buffer(address: Any) -> Any:
+    """Return an address as one from which all of its buffer may be read.
+
+    Of the address of an element TVM concludes that only this element is read: the panel of a cut
+    tile, which is packed for itself, would get shorter rows than the function expects.
+    """
+    load = address.args[0]
+    (offset,) = load.source.offset_of(load.indices)
+    return load.source.access_ptr("r", offset=offset)
+
+
+def extents(body: tirx.Stmt) -> dict[str, int]:
+    """Extents of the loops over the axes of the block; an axis without a loop has one."""
+    found = {"mh": 1, "mw": 1, "nr": 1}
+    for loop in collect(body, tirx.For):
+        named = Named.of(loop)
+        if named is not None and named.name in found:
+            found[named.name] = int(loop.extent)
+    return found

@@ -1,0 +1,246 @@
+"""Layers between DequantizeLinear and QuantizeLinear: integers, within a step of the floats."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+from rewrites import Arrays, computed, runtime, several_nodes
+
+import tvm_blislike
+from tvm_blislike.hardware import Core
+from tvm_blislike.onnx.frontend import load
+from tvm_blislike.passes.canonicalize import Canonicalize
+from tvm_blislike.runtime.runnable import why_not_runnable
+from tvm_blislike.tvm_seams import bindings, dtype_name, functions, op_name
+
+TYPES = ["uint8", "int8"]
+
+
+class Layers:
+    """A quantized model as it grows, from `x` onwards."""
+
+    def __init__(self, seed: int, *shape: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.x = self.rng.standard_normal(shape).astype("float32")
+        self.nodes: list = []
+        self.constants: Arrays = {}
+
+    def put(self, operator: str, *operands: str, **attributes: object) -> str:
+        result = f"t{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, operands, [result], **attributes))
+        return result
+
+    def constant(self, value: np.ndarray) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = np.asarray(value)
+        return name
+
+    def quantized(self, value: str, scale: float, zero: int, dtype: str) -> tuple[str, list[str]]:
+        steps = [self.constant(np.float32(scale)), self.constant(np.array(zero, dtype))]
+        return self.put("QuantizeLinear", value, *steps), steps
+
+    def steps(self, value: str, scale: float = 0.03, zero: int = 5, dtype: str = "uint8") -> str:
+        quantized, steps = self.quantized(value, scale, zero, dtype)
+        return self.put("DequantizeLinear", quantized, *steps)
+
+    def weights(self, shape: tuple[int, ...], dtype: str, zero: int, axis: int | None) -> str:
+        limits = np.iinfo("int8")
+        values = self.rng.integers(limits.min, limits.max, shape, endpoint=True)
+        values = np.clip(values + zero, np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype)
+        count = () if axis is None else shape[axis]
+        scales = self.rng.uniform(1e-3, 4e-3, count).astype("float32")
+        operands = [values, scales, np.full(count, zero, dtype)]
+        along = {} if axis is None else {"axis": axis}
+        return self.put("DequantizeLinear", *map(self.constant, operands), **along)
+
+    def model(self, *results: str) -> object:
+        model = several_nodes(self.nodes, {"x": self.x}, self.constants)
+        kept = [value for value in model.graph.output if value.name in results]
+        del model.graph.output[:]
+        model.graph.output.extend(kept)
+        return model
+
+
+def assert_within_a_step(model: object, x: np.ndarray) -> np.ndarray:
+    """Compare 8-bit results with those of the floats; return them."""
+    ours, theirs = computed(model, x), runtime(model, x)
+    assert ours.dtype == theirs.dtype
+    difference = np.abs(ours.astype(int) - theirs.astype(int))
+    assert difference.max(initial=0) <= 1
+    assert (difference > 0).mean() < 0.02
+    return ours
+
+
+def call_types(model: object, core: str = "zen4") -> list[tuple[str, str]]:
+    """Operators and types of the calls that a core's choices are made for."""
+    mod = Canonicalize(Core.named(core))(load(model).module)
+    values = [b.value for _, func in functions(mod) for b in bindings(func)]
+    return [(op_name(v).removeprefix("relax."), dtype_name(v)) for v in values if op_name(v)]
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 99),
+    data=st.sampled_from(TYPES),
+    weights=st.sampled_from([("int8", 0), ("uint8", 128), ("int8", 3)]),
+    result=st.sampled_from(TYPES),
+    zeros=st.tuples(st.integers(0, 127), st.integers(0, 127)),
+    by_channel=st.booleans(),
+    bias=st.sampled_from(["", "int32", "float32"]),
+    bound=st.sampled_from(["", "Relu", "Clip"]),
+    padding=st.integers(0, 1),
+    scale=st.sampled_from([0.002, 0.05, 1.0]),
+)
+def test_convolutions(
+    seed: int,
+    data: str,
+    weights: tuple[str, int],
+    result: str,
+    zeros: tuple[int, int],
+    by_channel: bool,
+    bias: str,
+    bound: str,
+    padding: int,
+    scale: float,
+) -> None:
+    layers = Layers(seed, 1, 5, 7, 6)
+    image = layers.steps("x", 0.02, zeros[0], data)
+    dtype, zero = weights
+    kernel = layers.weights((9, 5, 3, 3), dtype, zero, 0 if by_channel else None)
+    operands = [image, kernel]
+    if bias == "float32":
+        operands.append(layers.constant(layers.rng.standard_normal(9).astype("float32")))
+    elif bias:
+        scales = layers.constants[layers.nodes[-1].input[1]] * np.float32(0.02)
+        numbers = layers.rng.integers(-9000, 9000, 9).astype("int32")
+        along = {"axis": 0} if by_channel else {}
+        parts = map(layers.constant, (numbers, np.asarray(scales)))
+        operands.append(layers.put("DequantizeLinear", *parts, **along))
+    value = layers.put("Conv", *operands, pads=[padding] * 4)
+    if bound == "Clip":
+        value = layers.put("Clip", value, *(layers.constant(np.float32(v)) for v in (-0.3, 0.7)))
+    elif bound:
+        value = layers.put(bound, value)
+    quantized, _ = layers.quantized(value, scale, zeros[1], result)
+    model = layers.model(quantized)
+    assert_within_a_step(model, layers.x)
+    if weights != ("int8", 3):  # less 3, -128 needs 9 bits
+        assert ("nn.conv2d", "int32") in call_types(model)
+
+
+@pytest.mark.parametrize("scale", [0.001, 1e3])
+def test_results_saturate_at_both_ends_and_vanish(scale: float) -> None:
+    layers = Layers(3, 1, 8, 6, 6)
+    kernel = layers.weights((16, 8, 3, 3), "int8", 0, 0)
+    value = layers.put("Conv", layers.steps("x"), kernel)
+    quantized, _ = layers.quantized(value, scale, 77, "uint8")
+    found = assert_within_a_step(layers.model(quantized), layers.x)
+    assert set(np.unique(found)) >= {0, 255} if scale < 1 else np.all(found == 77)
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("rows", [1, 5])
+def test_matrix_products(transposed: int, dtype: str, rows: int) -> None:
+    layers = Layers(4, rows, 33)
+    data = layers.steps("x", 0.02, 60, dtype)
+    shape, axis = ((20, 33), 0) if transposed else ((33, 20), 1)
+    matrix = layers.weights(shape, "int8", 0, axis)
+    bias = layers.constant(layers.rng.standard_normal(20).astype("float32"))
+    value = layers.put("Gemm", data, matrix, bias, transB=transposed)
+    quantized, _ = layers.quantized(value, 0.02, -3, "int8")
+    model = layers.model(quantized)
+    assert_within_a_step(model, layers.x)
+    assert ("matmul", "int32") in call_types(model)
+
+
+def chain() -> tuple[Layers, str]:
+    """Return two convolutions, a residual addition, a pool, a join, and a mean."""
+    layers = Layers(5, 1, 16, 12, 12)
+    first = layers.steps("x", 0.03, 100)
+    value = first
+    for zero in (0, 90):
+        kernel = layers.weights((16, 16, 3, 3), "int8", 0, 0)
+        value = layers.steps(layers.put("Conv", value, kernel, pads=[1] * 4), 0.1, zero)
+    value = layers.steps(layers.put("Add", first, value), 0.1, 80)
+    pooled = layers.put("MaxPool", value, kernel_shape=[2, 2], strides=[2, 2])
+    pooled = layers.steps(pooled, 0.1, 80)
+    kernel = layers.weights((8, 16, 1, 1), "int8", 0, 0)
+    other = layers.steps(layers.put("Conv", pooled, kernel), 0.07, 30)
+    value = layers.steps(layers.put("Concat", pooled, other, axis=1), 0.1, 50)
+    value = layers.steps(layers.put("GlobalAveragePool", value), 0.05, 40)
+    value = layers.steps(layers.put("Flatten", value), 0.05, 40)
+    product = layers.put("MatMul", value, layers.weights((24, 10), "int8", 0, 1))
+    return layers, layers.quantized(product, 0.05, 9, "uint8")[0]
+
+
+def test_tensors_between_layers_have_8_bits_and_one_layout() -> None:
+    layers, result = chain()
+    model = layers.model(result)
+    ours, theirs = computed(model, layers.x), runtime(model, layers.x)
+    assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 3  # roundings of six layers
+    compiled = tvm_blislike.compile(model, "zen4", threads=1)
+    names = [layer.name for layer in compiled.explain().layers]
+    kernels = [name for name in names if "conv2d" in name]
+    assert len(kernels) == 3
+    assert all("tir_round" in name for name in kernels)
+    moving = [name for name in names if "transpose" in name]
+    assert len(moving) <= 1
+    assert not moving or moving == names[:1]
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "skylake-avx512", "golden-cove"])
+def test_other_products_of_integers_have_the_same_results(name: str) -> None:
+    """16 bits in memory, or AVX-VNNI: every tensor is within a step, signed results are signed."""
+    if reason := why_not_runnable(Core.named(name).target_config(1)):
+        pytest.skip(reason)
+    layers, result = chain()
+    model = layers.model(result)
+    assert ("nn.conv2d", "int32") in call_types(model, name)
+    ours, theirs = computed(model, layers.x, name), runtime(model, layers.x)
+    assert ours.dtype == theirs.dtype
+    assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 3  # roundings of six layers
+    report = tvm_blislike.compile(model, name, threads=1).explain()
+    assert all("tir_round" in n.name for n in report.layers if "conv2d" in n.name)
+    layers = Layers(7, 1, 8, 5, 5)
+    kernel = layers.weights((8, 8, 3, 3), "int8", 0, 0)
+    value = layers.put("Conv", layers.steps("x", 0.03, -4, "int8"), kernel)
+    quantized, _ = layers.quantized(value, 0.02, 100, "int8")
+    model = layers.model(quantized)
+    ours, theirs = computed(model, layers.x, name), runtime(model, layers.x)
+    assert ours.dtype == theirs.dtype == np.int8
+    assert theirs.max() == 127 and np.abs(ours.astype(int) - theirs.astype(int)).max() <= 1
+
+
+def test_s8_of_the_model_is_u8_in_memory_and_s8_as_a_result() -> None:
+    layers = Layers(6, 1, 8, 5, 5)
+    kernel = layers.weights((8, 8, 3, 3), "int8", 0, 0)
+    value = layers.put("Conv", layers.steps("x", 0.03, -4, "int8"), kernel)
+    quantized, _ = layers.quantized(value, 0.05, -9, "int8")
+    model = layers.model(quantized)
+    assert assert_within_a_step(model, layers.x).dtype == np.int8
+    assert not any(dtype == "int8" for _, dtype in call_types(model)[:-1])
+
+
+def test_signed_dot_products_have_signed_activations() -> None:
+    layers, result = chain()
+    dtypes = [dtype for _, dtype in call_types(layers.model(result), "cortex-a76")]
+    assert dtypes.count("int8") > 6
+    assert dtypes.count("uint8") == 1  # the result, as the model says
+
+
+def test_layers_left_in_floats_are_named() -> None:
+    layers = Layers(7, 1, 6, 5, 5)
+    values = layers.rng.integers(0, 256, (4, 6, 1, 1)).astype("uint8")
+    operands = (values, np.float32(0.01), np.uint8(0))
+    kernel = layers.put("DequantizeLinear", *map(layers.constant, operands))
+    value = layers.put("Conv", layers.steps("x"), kernel)
+    model = layers.model(layers.quantized(value, 0.1, 9, "uint8")[0])
+    assert_within_a_step(model, layers.x)
+    notes = tvm_blislike.compile(model).explain().notes
+    (note,) = (note for note in notes if note.startswith("in float32"))
+    assert "need more than 8 bits" in note
+    assert "conv2d 1x6x5x5" in note

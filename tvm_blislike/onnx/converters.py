@@ -1,0 +1,14 @@
+"""Operators that are converted otherwise than by TVM's importer, or that it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tvm_blislike.onnx import few_bits
+from tvm_blislike.onnx.dynamic_steps import dynamic_quantize
+from tvm_blislike.tvm_seams.importer import Convert
+
+CONVERTERS: Mapping[str, Convert] = {
+    "DynamicQuantizeLinear": dynamic_quantize,
+    "MatMulNBits": few_bits.matmul,
+}
