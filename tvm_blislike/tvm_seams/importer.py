@@ -71,9 +71,13 @@ def import_graph(
         def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
             """Leave that to `_convert_operator`: TVM does not know of `own`."""
 
+    importer = Importer(shapes, "float32", sanitize=False)
     try:
-        return Importer(shapes, "float32", sanitize=False).from_onnx(graph, opset)
+        return importer.from_onnx(graph, opset)
     except _NotConverted as failure:
+        # TVM's scope of a function leaves its block open when an exception passes, and the builder
+        # would warn of it to stderr whenever the last frame that knows it goes.
+        importer.bb._end_block()
         raise failure.error from failure
 
 
