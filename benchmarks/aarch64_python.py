@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tvm_blislike.hardware import Core
+
 _VERSION = "3.11"
 _PACKAGES = (
     *("libc6", "libgcc-s1", "libstdc++6", "zlib1g", "libexpat1", "libffi8", "libssl3"),
@@ -26,21 +28,21 @@ APT::Sandbox::User "root";
 """
 
 
-# What a Cortex-A72 says of itself: qemu shows programs the file of the machine it runs on, and
-# ONNX Runtime ends with a segmentation fault over an x86 one. qemu looks under its -L first.
+# What a core says of itself: qemu shows programs the file of the machine it runs on, and ONNX
+# Runtime ends with a segmentation fault over an x86 one. qemu looks under its -L first.
 _CPUINFO = """processor\t: {number}
 BogoMIPS\t: 108.00
-Features\t: fp asimd evtstrm crc32 cpuid
-CPU implementer\t: 0x41
+Features\t: fp asimd evtstrm crc32 cpuid {flags}
+CPU implementer\t: {implementer}
 CPU architecture: 8
 CPU variant\t: 0x0
-CPU part\t: 0xd08
+CPU part\t: {part}
 CPU revision\t: 3
 
 """
 
 
-def prepare(folder: Path, packages: Sequence[str]) -> Path:
+def prepare(folder: Path, packages: Sequence[str], core: Core) -> Path:
     """Fill a folder once; return the root of its file system.
 
     Parameters
@@ -49,6 +51,8 @@ def prepare(folder: Path, packages: Sequence[str]) -> Path:
         Where everything goes.
     packages : sequence of str
         Requirements from PyPI, installed with what they need.
+    core : Core
+        What the machine says it is.
 
     Raises
     ------
@@ -60,9 +64,8 @@ def prepare(folder: Path, packages: Sequence[str]) -> Path:
         _unpack_debian(folder, root)
         _install(root, packages)
         (root / "proc").mkdir()
-        cores = [_CPUINFO.format(number=number) for number in range(os.cpu_count() or 1)]
-        (root / "proc" / "cpuinfo").write_text("".join(cores))
         (folder / "done").write_text(" ".join(packages))
+    (root / "proc" / "cpuinfo").write_text(_cpuinfo(core))
     return root
 
 
@@ -81,6 +84,15 @@ def environment(root: Path) -> dict[str, str]:
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
+
+
+def _cpuinfo(core: Core) -> str:
+    implementer, part = core.recognized_by[0].split(":")
+    flags = " ".join(f.flag for f in core.isa.features if f.name in core.features)
+    return "".join(
+        _CPUINFO.format(number=number, flags=flags, implementer=implementer, part=part)
+        for number in range(os.cpu_count() or 1)
+    )
 
 
 def _unpack_debian(folder: Path, root: Path) -> None:

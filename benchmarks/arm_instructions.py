@@ -2,12 +2,14 @@
 
     python benchmarks/arm_instructions.py                       mobilenet_v2 and resnet18
     python benchmarks/arm_instructions.py -m squeezenet1_1 --image 128
+    python benchmarks/arm_instructions.py --quantized           the same models in 8 bits
 
-Both sides run in one thread on the same emulated Cortex-A72 (qemu-user; Debian's `qemu-user`, as
-only that one loads plugins): our model by `blis_run`, ONNX Runtime's aarch64 wheel in a Python for
-aarch64. A plugin counts every executed instruction; the count of a run with more inferences less
-that of one with fewer leaves the inferences alone. It says how much work is done, not how long it
-takes.
+Both sides run in one thread on the same emulated core, Cortex-A72 for fp32 and Cortex-A76, which
+has dot products, for models that ONNX Runtime's quantizer wrote (qemu-user; Debian's `qemu-user`,
+as only that one loads plugins): our model by `blis_run`, ONNX Runtime's aarch64 wheel in a Python
+for aarch64. A plugin counts every executed instruction; the count of a run with more inferences
+less that of one with fewer leaves the inferences alone. It says how much work is done, not how long
+it takes.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,15 +29,20 @@ import onnx
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "board"))
 import aarch64_python
+import debian
 import emulated_board
 import zoo
 
 import tvm_blislike
 from tvm_blislike.export.link import find_builder, run_tool
-from tvm_blislike.hardware import native_core
+from tvm_blislike.hardware import Core, native_core
+from tvm_blislike.onnx.graph_inputs import resolve_inputs
+from tvm_blislike.quantize import quantize
+from tvm_blislike.quantize.data import random_samples
 
 MODELS = ("mobilenet_v2", "resnet18")
-CORE = "cortex-a72"
+FLOAT_CORE, INTEGER_CORE = "cortex-a72", "cortex-a76"
+SAMPLES = 4
 _FEW, _MORE = 1, 3
 _ORT = """
 import sys, numpy, onnxruntime
@@ -51,10 +57,10 @@ numpy.save(sys.argv[4], result)
 
 
 class Counter:
-    """Runs aarch64 programs and counts their instructions."""
+    """Runs aarch64 programs on an emulated core and counts their instructions."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, core: str) -> None:
+        self._folder, self.core = folder, core
         self._plugin = folder / "instruction_counter.so"
         command = find_builder(native_core().target_config())
         source = Path(__file__).with_name("instruction_counter.c")
@@ -62,14 +68,12 @@ class Counter:
             [*command, "-O2", "-shared", "-fPIC", str(source), "-o", str(self._plugin)],
             "build the plugin",
         )
-        self._qemu = shutil.which("qemu-aarch64")
-        if self._qemu is None:
-            raise SystemExit("no qemu-aarch64 that loads plugins: apt-get install qemu-user")
+        self._qemu = debian.program("qemu-aarch64", ["qemu-user"], "usr/bin/qemu-aarch64")
 
     def count(self, sysroot: str | Path, command: list[str], environment: dict[str, str]) -> int:
         """Return the instructions that a command executes."""
         out = self._folder / "count"
-        words = [self._qemu, "-L", str(sysroot), "-cpu", CORE]
+        words = [str(self._qemu), "-L", str(sysroot), "-cpu", self.core]
         words += ["-plugin", f"{self._plugin},out={out}", *command]
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -85,8 +89,8 @@ def per_inference(count: Callable[[int], int]) -> int:
 
 def ours(counter: Counter, model: onnx.ModelProto, image: Path, folder: Path) -> tuple[int, int]:
     """Return our instructions per inference and the model's multiply-adds."""
-    board = emulated_board.prepare(CORE)
-    compiled = tvm_blislike.compile(model, target=CORE, threads=1)
+    board = emulated_board.prepare(counter.core)
+    compiled = tvm_blislike.compile(model, target=counter.core, threads=1)
     bundle = compiled.bundle(folder / "bundle").folder
     name = compiled.inputs[0].name
 
@@ -103,7 +107,8 @@ def theirs(counter: Counter, model: onnx.ModelProto, image: Path, folder: Path) 
     """Return ONNX Runtime's instructions per inference."""
     version = importlib.metadata.version("onnxruntime")
     place = emulated_board.FOLDER / f"python-onnxruntime-{version}"
-    root = aarch64_python.prepare(place, [f"onnxruntime=={version}", "numpy"])
+    packages = [f"onnxruntime=={version}", "numpy"]
+    root = aarch64_python.prepare(place, packages, Core.named(counter.core))
     onnx.save(model, folder / "model.onnx")
     (folder / "run.py").write_text(_ORT)
 
@@ -115,12 +120,20 @@ def theirs(counter: Counter, model: onnx.ModelProto, image: Path, folder: Path) 
     return per_inference(count)
 
 
-def row(name: str, size: int | None) -> str:
+def quantized(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
+    """Return a model in 8 bits, with a scale per channel, from random samples."""
+    samples = random_samples(resolve_inputs(model, {}), SAMPLES)
+    quantize(model, samples, folder / "quantized.onnx")
+    return onnx.load(folder / "quantized.onnx")
+
+
+def row(name: str, size: int | None, core: str, in_bytes: bool) -> str:
     """Return a line of the table."""
     model = zoo.build(name, image=size)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        counter = Counter(folder)
+        model = quantized(model, folder) if in_bytes else model
+        counter = Counter(folder, core)
         extent = size or zoo.DEFAULT_IMAGE.get(name, 224)
         image = np.random.default_rng(0).standard_normal((1, 3, extent, extent), dtype=np.float32)
         np.save(folder / "image.npy", image)
@@ -138,15 +151,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-m", "--model", action="append", choices=zoo.names(), metavar="NAME")
     parser.add_argument("--image", type=int, help="height and width in pixels")
+    parser.add_argument("--quantized", action="store_true", help="models in 8 bits")
+    parser.add_argument("--core", choices=emulated_board.CPUS[:-1], help="of the emulator")
     options = parser.parse_args()
+    core = options.core or (INTEGER_CORE if options.quantized else FLOAT_CORE)
     version = importlib.metadata.version("onnxruntime")
-    print(f"emulated {CORE}, 1 thread, fp32; millions per inference; onnxruntime {version}")
+    kind = "int8" if options.quantized else "fp32"
+    print(f"emulated {core}, 1 thread, {kind}; millions per inference; onnxruntime {version}")
     print(
         f"{'model':16s} {'image':>5s} {'MACs':>9s} {'ours':>10s} {'/MAC':>8s} "
         f"{'theirs':>10s} {'/MAC':>8s} {'ratio':>7s} {'difference':>10s}"
     )
     for name in options.model or MODELS:
-        print(row(name, options.image), flush=True)
+        print(row(name, options.image, core, options.quantized), flush=True)
 
 
 if __name__ == "__main__":

@@ -191,14 +191,22 @@ def step_cycles(
     hide it, in this call and the others that are in flight.
     """
     latency = core.fma_latency / in_flight
-    fma = rows * vectors / products_per_cycle(core, product)
+    b_loads = vectors
+    if product.rows > 1:
+        # Whole tiles; a vector of B has two columns; rows in place are joined by vector units.
+        pairs = math.ceil(rows / product.rows)
+        b_loads *= product.rows
+        joined = pairs if a_loads > pairs else 0
+        fma = (product.rows * pairs * vectors + joined) / products_per_cycle(core, product)
+    else:
+        fma = rows * vectors / products_per_cycle(core, product)
     if core.in_order:
-        busy = _in_order_cycles(fma, rows, vectors, a_loads)
+        busy = _in_order_cycles(fma, rows, b_loads, a_loads)
         return max(busy / FMA_EFFICIENCY, latency)
     elements_per_cycle = core.element_loads_per_cycle or core.loads_per_cycle
-    loads = a_loads / elements_per_cycle + vectors / core.loads_per_cycle
+    loads = a_loads / elements_per_cycle + b_loads / core.loads_per_cycle
     if core.isa.lane_operand:
-        if a_loads >= rows and core.fma_per_cycle > 1:
+        if a_loads >= rows and core.fma_per_cycle > 1 and product.rows == 1:
             # Single elements: LLVM broadcasts some of them (ld1r), on the FMAs' unit as well.
             fma += rows / vectors / core.fma_per_cycle
         # As llvm-mca counts (benchmarks/results/arm_mca.txt), which sees no cache: loads reach

@@ -53,6 +53,8 @@ class Isa:
         Arithmetic reads a vector from memory without a register of its own.
     signed_dot : bool
         Dot products of 8 bits take two signed factors; otherwise the first one is unsigned.
+    narrows_pairs : bool
+        Narrowing joins vectors: results of fewer bits fill registers, as cheap to store as others.
     max_keeps_nan : bool
         The larger or smaller of a number and what is none is what is none, whichever comes first.
     shifts_per_cycle : float or None
@@ -81,6 +83,7 @@ class Isa:
     folds_broadcast: bool = False
     memory_operand: bool = False
     signed_dot: bool = False
+    narrows_pairs: bool = False
     max_keeps_nan: bool = False
     shifts_per_cycle: float | None = None
     flags: frozenset[str] = frozenset()

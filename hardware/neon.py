@@ -9,6 +9,7 @@ ISA = Isa(
     register="v",
     lane_operand=True,
     signed_dot=True,
+    narrows_pairs=True,
     max_keeps_nan=True,
     features=(
         Feature("dotprod", "dotprod", "asimddp"),

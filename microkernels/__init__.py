@@ -17,6 +17,7 @@ from tvm_blislike.microkernels import (
     avx512_u8s8,
     neon_f16,
     neon_f32,
+    neon_mmla,
     neon_s8,
     neon_s8_pairs,
 )
@@ -33,6 +34,7 @@ GROUPED_KERNELS: tuple[Microkernel, ...] = (
     *(*avx512_bf16.KERNELS, *avx512_u8s8.KERNELS, *amx_u8s8.KERNELS, *avx512_s16.KERNELS),
     *(*avx2_u8s8.KERNELS, *avx2_s16.KERNELS),
     *(*neon_s8.KERNELS, *neon_s8_pairs.KERNELS),
+    *neon_mmla.KERNELS,
 )
 
 _BY_NAME = {kernel.name: kernel for kernel in (*KERNELS, *HALF_KERNELS, *GROUPED_KERNELS)}

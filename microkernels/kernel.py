@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -72,6 +73,11 @@ class Microkernel:
         return self.isa.vector_bytes // (self.types.a_bytes * self.ks)
 
     @property
+    def copied_lanes(self) -> int:
+        """Elements of A in one vector register, as copies of it take them."""
+        return self.isa.vector_bytes // self.types.a_bytes
+
+    @property
     def group_type(self) -> str:
         """Data type of a group of A as the product takes it."""
         return self.product.group_type or self.types.a
@@ -96,6 +102,11 @@ class Microkernel:
     def panels_only(self) -> bool:
         """Whether a row of B does not fit: only panels will do, with a loop of their own."""
         return self.loop is not None and self._block_and_operands > self.isa.vector_registers
+
+    @property
+    def own_loop(self) -> bool:
+        """Whether no k loop is LLVM's, which may spill."""
+        return self.panels_only or self.tiles is not None or self.product.rows > 1
 
     @property
     def _block_and_operands(self) -> int:
@@ -126,8 +137,10 @@ class Microkernel:
 
         Beside the multiply-adds of a loop ordered for such a core none does.
         """
+        if self.product.rows > 1:
+            return rows if view != "panel" else math.ceil(rows / self.product.rows)
         hidden = self.loop is not None and self.loop.hides_loads(self.mr, self.nr)
-        if hidden and in_order and view == self.loop.view and rows == self.mr:
+        if hidden and in_order and view in self.loop.views and rows == self.mr:
             return 0.0
         if view == "panel" and self.isa.lane_operand:
             return float(sum(1 for _ in vector_loads(rows, self.operand_lanes)))

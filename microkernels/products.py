@@ -1,9 +1,10 @@
 """What a micro-kernel does with one register of C: load a group of A and of B, multiply, add.
 
-A block of mr x nr is made of *tiles*, one vector register of C each. A multiply-add on a tile takes
-`ks` steps of k at once: 1 where C and its operands are as wide (fp32), 2 for bfloat16, 4 for 8 bits
-(VNNI, SDOT), 8 for i8mm. The operands are packed for it, and only here it is said how: ks steps of
-k lie side by side, A as (row, k), B as (group of k, column, step of the group) in panels of nr.
+A block of mr x nr is made of *tiles*, one vector register of C each: part of a row, or 2 x 2
+elements. A multiply-add on a tile takes `ks` steps of k at once: 1 where C and its operands are as
+wide (fp32), 2 for bfloat16, 4 for 8 bits (VNNI, SDOT), 8 for i8mm. The operands are packed for it,
+and only here it is said how: ks steps of k lie side by side, A as (row, k), B as (group of k,
+column, step of the group) in panels of nr.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ class Product:
     intrinsic : str
         LLVM's name of the same for as many groups of A as of B, (sums, elements of A, elements of
         B); "": there is none.
+    rows : int
+        Rows of A that it takes, and columns of B; of two, a register of sums is a tile of 2 x 2,
+        and the k loop is a function of LLVM (`neon_row_pairs`).
     """
 
     ks: int
@@ -57,6 +61,7 @@ class Product:
     folds_a: bool = True
     group_type: str = ""
     intrinsic: str = ""
+    rows: int = 1
 
 
 def _fma(sums: Any, a: Any, b: Any, lanes: int) -> Any:

@@ -51,8 +51,8 @@ def keeps_registers(
     otherwise : bool, optional
         What to assume of a nest that nobody has compiled; None: that two spare registers will do.
     """
-    if kernel.panels_only or kernel.tiles is not None:
-        return True  # Its k loop is none of LLVM's.
+    if kernel.own_loop:
+        return True
     known = [found[nest] for found in _nearest(core, kernel.types) if nest in found]
     if known:
         most = 0.0 if core.in_order else MOST_ACCESSES
@@ -85,7 +85,7 @@ def in_doubt(kernels: Iterable[Microkernel]) -> list[Microkernel]:
             return 2 * max(kernel.registers, kernel.registers_in_place) > isa.vector_registers
         return 4 * kernel.registers > 3 * isa.vector_registers
 
-    return [k for k in kernels if not k.panels_only and may_spill(k)]
+    return [k for k in kernels if not k.own_loop and may_spill(k)]
 
 
 # --- where it is kept ------------------------------------------------------------------------

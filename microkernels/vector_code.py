@@ -61,12 +61,14 @@ def _k_loop(update: Update) -> None:
         _plain_k_loop(update)
         return
     is_panel, ks = shape.view == "panel", kernel.ks
-    a_strides = (ks, kernel.mr * ks) if is_panel else (a.stride(-2) * shape.sw, ks)
-    whole = KLoopCall(kernel.mr, kernel.nr, kernel.lanes, int(shape.in_order))
+    a_strides = (ks * shape.mw, ks, kernel.mr * ks) if is_panel else (*_strides(update), ks)
+    way = (shape.view, int(shape.in_order))
+    whole = KLoopCall(shape.mh, shape.mw, kernel.nr, kernel.lanes, *way)
     with T.serial(0, 1, annotations=whole.note()):
-        rows = [T.address_of(c.buffer[c.at(0, row, 0)]) for row in range(kernel.mr)]
+        at = [divmod(row, shape.mw) for row in range(kernel.mr)]
+        rows = [T.address_of(c.buffer[c.at(*place, 0)]) for place in at]
         strides = [tirx.Cast("int64", stride) for stride in (*a_strides, kernel.nr * ks)]
-        operands = (a.address(), *strides[:2], b.address(), strides[2])
+        operands = (a.address(), *strides[:3], b.address(), strides[3])
         T.evaluate(T.call_extern("void", kernel.loop.name, *operands, T.int64(shape.steps), *rows))
         _plain_k_loop(update)
 
@@ -74,9 +76,7 @@ def _k_loop(update: Update) -> None:
 def _tile_loop(update: Update) -> None:
     """The call of a `TileLoop` beside the plain loops, which show where it is cut."""
     kernel, shape, a, b, c = update.kernel, update.shape, update.a, update.b, update.c
-    line = a.stride(-3 if shape.view == "rows" else -2) * shape.sh if shape.mh > 1 else 0
-    row = shape.sw * (1 if shape.view == "window" else a.stride(-2))
-    strides = [tirx.Cast("int64", x * kernel.types.a_bytes) for x in (line, row)]
+    strides = [tirx.Cast("int64", x * kernel.types.a_bytes) for x in _strides(update)]
     whole = TileCall(kernel.nr, kernel.lanes, tile_rows(kernel.mr, shape.mh), shape.steps)
     with T.serial(0, 1, annotations=whole.note()):
         operands = (a.address(), *strides, b.address(), c.address())
@@ -84,12 +84,25 @@ def _tile_loop(update: Update) -> None:
         _plain_k_loop(update)
 
 
+def _strides(update: Update) -> tuple[Any, Any]:
+    """Elements of A in place from an image row of a block to the next, and from a row to the next.
+
+    Rows of a single element have no axis for it.
+    """
+    shape, a = update.shape, update.a
+    rows = shape.view == "rows" and shape.steps * shape.ks > 1
+    line = a.stride(-3 if rows else -2) * shape.sh if shape.mh > 1 else 0
+    return line, shape.sw * (a.stride(-2) if rows else 1)
+
+
 def _is_function(update: Update) -> bool:
-    """Whether the k loop is a function of LLVM; rows of A in place must be equally far apart."""
+    """Whether the k loop is a function of LLVM."""
     loop, shape = update.kernel.loop, update.shape
-    if loop is None or shape.view != loop.view or not loop.serves(update.kernel, shape.in_order):
+    if loop is None or shape.view not in loop.views:
         return False
-    return shape.view == "panel" or (shape.mh == 1 and shape.steps > 1)
+    if shape.view != "panel" and shape.mh > 1 and not loop.image_rows:
+        return False
+    return loop.serves(update.kernel, shape.in_order)
 
 
 def _plain_k_loop(update: Update) -> None:
@@ -120,11 +133,17 @@ def _k_steps(update: Update, k0: Any, count: int) -> None:
         _by_element(update, k0, count, Named("ki").note())
     elif shape.view == "panel":
         _by_panel_vectors(update, k0, count)
-    elif shape.view == "rows" and count > 1 and kernel.loads_a_vectors:
+    elif _k_is_contiguous(update) and count > 1 and kernel.loads_a_vectors:
         _by_row_vectors(update, k0, count)
     else:
         # NEON without room for vectors of A.
         _by_element(update, k0, count, None)
+
+
+def _k_is_contiguous(update: Update) -> bool:
+    """Whether steps of k of a row in place lie side by side: of groups also in a window."""
+    shape = update.shape
+    return shape.view == "rows" or (shape.dw == 1 and update.kernel.ks > 1)
 
 
 def _by_element(update: Update, k0: Any, count: int, annotations: dict[str, str] | None) -> None:

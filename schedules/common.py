@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import s_tir, te, tirx
 
+from tvm_blislike.hardware import dtype_bits
 from tvm_blislike.microkernels import Microkernel, UpdateShape, update_intrin
 from tvm_blislike.model.directives import Vector
 from tvm_blislike.model.loop_names import Named
@@ -144,6 +145,17 @@ def rows_padded(
         return tirx.if_then_else(inside, pixel, tirx.const(0, str(data.dtype)))
 
     return te.compute(shape, value, name="pad", attrs=attrs)
+
+
+def result_lanes(sch: s_tir.Schedule, block: Any, kernel: Microkernel) -> int:
+    """Return the elements of a vector of results that a block stores.
+
+    As many as a register of C has; of fewer bits, where narrowing joins vectors, a whole register.
+    """
+    if not kernel.isa.narrows_pairs:
+        return kernel.lanes
+    (written,) = sch.get(block).writes
+    return max(kernel.lanes, 8 * kernel.isa.vector_bytes // dtype_bits(written.source.dtype))
 
 
 # --- blocks of C ------------------------------------------------------------------------------

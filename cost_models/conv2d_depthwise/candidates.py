@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
 
 from tvm_blislike.cost_models.conv2d_depthwise import estimate as depthwise
@@ -58,6 +60,19 @@ def width(channels: int, lanes: int) -> int:
     return lanes if channels >= lanes else 1 << (channels.bit_length() - 1)
 
 
+def widths(workload: Conv2dWorkload, core: Core) -> tuple[int, ...]:
+    """Return the lanes that a vector of channels may have.
+
+    Of bytes that are widened where narrowing joins vectors also two registers of sums: what is
+    loaded and widened serves both, and results are joined.
+    """
+    lanes = core.lanes(workload.types.acc)
+    plain = width(workload.co, lanes)
+    if not (workload.types.is_integer_dot and core.isa.narrows_pairs and workload.co >= 2 * lanes):
+        return (plain,)
+    return plain, 2 * lanes
+
+
 def row_groups(workload: Conv2dWorkload, core: Core) -> tuple[int, ...]:
     """Return the rows of the kernel that a multiply-add can take: of bytes in vectors several."""
     kernel = vector_dot(core, workload.types) if workload.types.is_integer_dot else None
@@ -87,15 +102,17 @@ def _candidates(
     data_layout, out_layout = layouts(workload, lanes)
     orders = ("channels", "rows") if out_layout.block else ("rows",)
     for ks in row_groups(workload, core):
-        pixels = depthwise.accumulators(workload, core, ks)
+        most = depthwise.accumulators(workload, core, ks)
         # Several groups of each of several rows are more columns than registers.
         most_rows = 1 if ks > 1 and workload.kh > ks else 4
-        for tile_h in range(1, min(most_rows, workload.oh) + 1):
+        heights = range(1, min(most_rows, workload.oh) + 1)
+        for nr, tile_h in itertools.product(widths(workload, core), heights):
+            pixels = most // math.ceil(nr / lanes)
             for tile_w in range(1, min(pixels // tile_h, workload.ow, depthwise.widest(core)) + 1):
                 for order in orders:
                     yield config_type(
                         mr=tile_h * tile_w,
-                        nr=width(workload.co, lanes),
+                        nr=nr,
                         ks=ks,
                         loop_order=order,
                         data_layout=data_layout,

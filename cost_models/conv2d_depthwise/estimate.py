@@ -168,10 +168,11 @@ def _tile_cycles(
     """Cycles of the tiles of `vectors` vectors of channels, by what they go to."""
     pixels = workload.oh * workload.ow
     taps = workload.kh * workload.kw * _sums(workload)
-    fma = taps / config.ks / (core.fma_per_cycle * FMA_EFFICIENCY)
-    whole = _vector_cycles(workload, config.tile_h, config.tile_w, config.ks, core)
+    sums = math.ceil(config.nr / core.lanes(workload.types.acc))
+    fma = sums * taps / config.ks / (core.fma_per_cycle * FMA_EFFICIENCY)
+    whole = _vector_cycles(workload, config.tile_h, config.tile_w, config.ks, core, sums)
     exact = sum(
-        count * rows * columns * _vector_cycles(workload, rows, columns, config.ks, core)
+        count * rows * columns * _vector_cycles(workload, rows, columns, config.ks, core, sums)
         for rows, columns, count in tile_sizes(workload, config)
     )
     tiles = sum(count for _, _, count in tile_sizes(workload, config))
@@ -195,8 +196,10 @@ def _grouped_cycles(
     return max(busy, loads, dots * core.fma_latency / (IN_FLIGHT * rows * columns))
 
 
-def _vector_cycles(workload: Conv2dWorkload, rows: int, columns: int, ks: int, core: Core) -> float:
-    """Cycles for one vector of outputs in a tile: FMAs to start, loads, or latency."""
+def _vector_cycles(
+    workload: Conv2dWorkload, rows: int, columns: int, ks: int, core: Core, sums: int = 1
+) -> float:
+    """Cycles for one vector of outputs, so many registers, in a tile: FMAs, loads, or latency."""
     if ks > 1:
         return _grouped_cycles(workload, rows, columns, ks, core)
     taps = workload.kh * workload.kw * _sums(workload)
@@ -205,14 +208,14 @@ def _vector_cycles(workload: Conv2dWorkload, rows: int, columns: int, ks: int, c
         # One for each pixel and channel of the group, on a port that FMAs use as well.
         pixels = window_loads(workload, rows, columns) / (rows * columns)
         permutations = _sums(workload) * pixels
-    products = float(taps)
+    products = float(sums * taps)
     if not workload.types.is_uniform:
-        # A product and a sum each, and a pixel is widened where it is loaded.
-        products = 2 * taps + window_loads(workload, rows, columns) / (rows * columns)
+        # A product and a sum each, and a pixel is widened where it is loaded, once for all sums.
+        products = 2 * products + window_loads(workload, rows, columns) / (rows * columns)
     fma = (products + permutations) / (core.fma_per_cycle * FMA_EFFICIENCY)
     loads = taps * loads_per_fma(workload, rows, columns, core)
     loads /= core.loads_per_cycle * LOAD_EFFICIENCY
-    latency = taps * core.fma_latency / (IN_FLIGHT * rows * columns)
+    latency = taps * core.fma_latency / (IN_FLIGHT * rows * columns * sums)
     return max(fma, loads, latency)
 
 

@@ -6,7 +6,11 @@ no cache blocking, nothing to prefetch, and threads divide what the outer loop c
 
 from __future__ import annotations
 
-from tvm_blislike.cost_models.conv2d_depthwise.candidates import layouts, row_groups, width
+from tvm_blislike.cost_models.conv2d_depthwise.candidates import (
+    layouts,
+    row_groups,
+    widths,
+)
 from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import CODE_BYTES, DepthwiseGeometry
 from tvm_blislike.hardware import Core
@@ -33,7 +37,7 @@ def space(
     """
     w, lanes = workload, core.lanes(workload.types.acc)
     usual = layouts(w, lanes)
-    by_row = row_groups(w, core)
+    by_row, wide = row_groups(w, core), widths(w, core)
     in_blocks = all(layout.block for layout in usual)
     offered = [usual, ("NHWC", "NHWC")] if relaid and in_blocks else [usual]
 
@@ -54,9 +58,10 @@ def space(
         return ("channels", "rows") if Layout(c.out_layout).block else ("rows",)
 
     return Space(
-        config_type(nr=width(w.co, lanes)),
+        config_type(nr=wide[0]),
         (
             Axis("layouts", ("data_layout", "out_layout"), lambda _: offered),
+            *([single("nr", lambda _: wide)] if len(wide) > 1 else []),
             *([single("ks", lambda _: by_row)] if len(by_row) > 1 else []),
             Axis("tile", ("mr", "tile_h", "tile_w"), tiles),
             single("loop_order", orders),

@@ -62,7 +62,9 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Dire
     """Yield the configurations worth estimating."""
     across = workload.groups == 1 and workload.dilation[1] == 1
     for kernel in kernels_for(core, workload.types):
-        step = workload.stride[1] * workload.ci if across and kernel.ks > 1 else 0
+        # Vectors of several groups of A are loads of their own: windows share none in registers.
+        shares = across and kernel.ks > 1 and not kernel.isa.lane_operand
+        step = workload.stride[1] * workload.ci if shares else 0
         data_layout, out_layout = layouts(workload, kernel.lanes, kernel.ks)
         if not suits_channels(kernel, workload, out_layout):
             continue

@@ -69,7 +69,7 @@ def _place_padding(
     inner = sch.get_loops(pad)[-layout.rank :]
     if geo.config.loop_order != "rows":
         sch.parallel(inner[1])
-    Vector(kernel.operand_lanes).on(sch, inner[-1])
+    Vector(kernel.copied_lanes).on(sch, inner[-1])
     if not geo.planar:
         # Columns outside the image split off: the copy in between is a plain vector loop.
         Border(*pad_columns(sch, pad)).on(sch, inner[layout.height_axis + 1])

@@ -20,6 +20,7 @@ from tvm_blislike.schedules.common import (
     call_kernel,
     fuse_epilogue,
     pad_columns,
+    result_lanes,
     stages,
     unroll_block,
 )
@@ -81,7 +82,7 @@ def _tile_epilogue(
         sch.unroll(loop)
         Named(axis).on(sch, loop)
     Named("yi").on(sch, yi)
-    Vector(kernel.lanes).on(sch, lane)
+    Vector(result_lanes(sch, epilogue, kernel)).on(sch, lane)
     loops = {"n": n, "g": g, "ot": ot, "yo": yo, "yi": yi, "xt": xt}
     _annotate_edges(sch, loops, geo, kernel)
     return loops
@@ -125,9 +126,9 @@ def _place_padding(
         w, length = geo.workload, geo.copy_shape[2]
         Image(w.w, w.ci).on(sch, inner[1])
         AskOnce().on(sch, inner[1])
-        Pieces(kernel.operand_lanes, (left, length - right)).on(sch, inner[-1])
+        Pieces(kernel.copied_lanes, (left, length - right)).on(sch, inner[-1])
         return
-    Vector(kernel.operand_lanes).on(sch, inner[-1])
+    Vector(kernel.copied_lanes).on(sch, inner[-1])
     # Columns outside the image split off: the copy in between is a plain vector loop.
     Border(left, right).on(sch, inner[Layout(layout).height_axis + 1])
 

@@ -42,6 +42,7 @@ from tvm_blislike.schedules.common import (
     align_rows,
     call_kernel,
     fuse_epilogue,
+    result_lanes,
     stages,
     unroll_block,
 )
@@ -65,7 +66,8 @@ def schedule(
     marked = stages(sch)
     epilogue = fuse_epilogue(sch)
     *batch, i, j = sch.get_loops(epilogue)
-    loops = _tiles(sch, i, j, {"b": batch[0]} if batch else {}, geo, kernel, outer)
+    lanes = result_lanes(sch, epilogue, kernel)
+    loops = _tiles(sch, i, j, {"b": batch[0]} if batch else {}, geo, kernel, outer, lanes)
     if parallel in loops:
         sch.parallel(loops[parallel])
     if geo.blocks_k > 1:
@@ -98,6 +100,7 @@ def _tiles(
     geo: GemmGeometry,
     kernel: Microkernel,
     outer: list[str],
+    lanes: int,
     shared: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Split loops over C into blocks and tiles, in the order `outer`; say where the edges are.
@@ -106,6 +109,8 @@ def _tiles(
     ----------
     others : dict
         Further loops of the nest.
+    lanes : int
+        Elements of a vector of what the nest stores.
     shared : sequence of str
         Loops of `outer` that stand around the nest already: single iterations in it.
     """
@@ -117,7 +122,7 @@ def _tiles(
     sch.unroll(ii)
     Named("mw").on(sch, ii)
     Named("lanes").on(sch, jj)
-    Vector(kernel.lanes).on(sch, jj)
+    Vector(lanes).on(sch, jj)
     own = {name: loop for name, loop in loops.items() if name not in shared}
     _annotate_edges(sch, own, geo, kernel)
     return loops
@@ -136,7 +141,8 @@ def _update_in_place(
     sch.compute_at(sums, loops[outer[place - 1]], preserve_unit_loops=True)
     i, j, pc = sch.get_loops(sums)[-3:]
     InResult().on(sch, pc)
-    inside = _tiles(sch, i, j, {"pc": pc}, geo, kernel, outer, shared=outer[:place])
+    others = {"pc": pc}
+    inside = _tiles(sch, i, j, others, geo, kernel, outer, kernel.lanes, shared=outer[:place])
     around = inside["ic" if "ic" in outer[place:] else "pc"]
     packing = (marked["pack_head"], around) if "pack_head" in marked else None
     _compute_tiles(sch, marked["head"], packing, inside, geo, kernel, geo.kc)
@@ -230,10 +236,10 @@ def _place_packing(
         return
     filled = -geo.workload.k % kernel.ks
     if filled and steps == geo.last_k:
-        Pieces(kernel.operand_lanes, (steps - filled,)).on(sch, step[0])
+        Pieces(kernel.copied_lanes, (steps - filled,)).on(sch, step[0])
     else:
-        Vector(kernel.operand_lanes).on(sch, step[0])
-    align_rows(sch, pack, 3, kernel.operand_lanes)
+        Vector(kernel.copied_lanes).on(sch, step[0])
+    align_rows(sch, pack, 3, max(kernel.operand_lanes, kernel.ks))
 
 
 def _schedule_pack_b(

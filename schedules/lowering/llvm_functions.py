@@ -54,7 +54,9 @@ def _source(symbol: str) -> str:
         return TILE_LOOPS[name].source(what, symbol, block)
     found = block_named(symbol)
     if found and found[0] in LOOPS:
-        return LOOPS[found[0]].source(symbol, found[1])
+        name, block, finish = found
+        loop = LOOPS[name]
+        return (loop.finish if finish else loop.source)(symbol, block)
     return tile_unit.unit_source(symbol)
 
 
@@ -91,15 +93,29 @@ def _emptying(name: str) -> tirx.Stmt:
 
 def chosen(loop: tirx.For, whole: KLoopCall) -> tirx.Stmt:
     """Give a call the name of the function for its block, and drop the plain loops."""
-    call, *plain = loop.body.seq
-    size = extents(sequence(plain))
-    rows, columns = size["mh"] * size["mw"], whole.lanes * size["nr"]
-    block = Block(rows, columns, whole.mr, whole.nr, bool(whole.in_order))
-    loop_name, a, a_row, a_step, b, b_step, steps, *c = call.value.args
-    operands = (of_whole_buffer(a), a_row, a_step, of_whole_buffer(b), b_step)
+    call, block = loop.body.seq[0], cut_block(loop, whole)
+    loop_name, a, *a_strides, b, b_step, steps = call.value.args[:8]
+    operands = (of_whole_buffer(a), *a_strides, of_whole_buffer(b), b_step)
     name = LOOPS[str(loop_name.value)].symbol(block)
-    # TVM may give a cut block of C shorter rows: each row has its own address.
-    return tirx.Evaluate(tirx.call_extern("void", name, *operands, steps, *c[:rows]))
+    rows = rows_of_c(loop, whole, block)
+    return tirx.Evaluate(tirx.call_extern("void", name, *operands, steps, *rows))
+
+
+def cut_block(loop: tirx.For, whole: KLoopCall) -> Block:
+    """Return the block of a call, as the plain loops beside it are cut."""
+    size = extents(sequence(list(loop.body.seq)[1:]))
+    rows, columns = whole.mh * whole.mw, whole.lanes * size["nr"]
+    sizes = (size["mh"], size["mw"], columns, rows, whole.nr)
+    return Block(*sizes, whole.view, bool(whole.in_order))
+
+
+def rows_of_c(loop: tirx.For, whole: KLoopCall, block: Block) -> list[Any]:
+    """Return the addresses of the rows of a block that a call adds to.
+
+    TVM may give a cut block of C shorter rows: each row has its own address.
+    """
+    c = loop.body.seq[0].value.args[8:]
+    return [c[ih * whole.mw + iw] for ih in range(block.mh) for iw in range(block.mw)]
 
 
 def of_whole_buffer(address: Any) -> Any:

@@ -23,6 +23,7 @@ from tvm_blislike.schedules.lowering import (
     dots,
     edges,
     in_result,
+    k_loop_calls,
     llvm_functions,
     loop_code,
     prefetch,
@@ -61,7 +62,7 @@ STEPS: tuple[_Step, ...] = (
     _each(d.FreshRegisters, llvm_functions.emptied),
     ((d.Edge, d.LastEdge, d.Border, d.Apart), lambda body, _params: edges.split(body)),
     # Behind them, what makes something else of a loop that they may have cut:
-    _each(d.KLoopCall, llvm_functions.chosen),
+    ((d.KLoopCall,), lambda body, _params: k_loop_calls.called(body)),
     ((d.TileCall,), lambda body, _params: tiles.in_tiles(body)),
     _each(d.Turn, register_transposes.turned),
     _each(d.ByInput, loop_code.by_input),

@@ -49,7 +49,7 @@ def _with_block(statements: tirx.SeqStmt) -> tirx.Stmt:
     parts = list(statements.seq)
     for place in range(len(parts) - 1, 0, -1):
         loops = [loop for loop in collect(parts[place], tirx.For) if TileCall.of(loop) is not None]
-        if loops and _zeroes(parts[place - 1], _sums(loops[0])):
+        if loops and zeroes(parts[place - 1], _sums(loops[0])):
             parts[place - 1 : place + 1] = _in_registers(parts[place], loops[0])
     return tirx.SeqStmt(parts) if len(parts) > len(statements.seq) else statements
 
@@ -59,7 +59,7 @@ def _sums(loop: tirx.For) -> Any:
     return loop.body.seq[0].value.args[-1]
 
 
-def _zeroes(stmt: tirx.Stmt, address: Any) -> bool:
+def zeroes(stmt: tirx.Stmt, address: Any) -> bool:
     """Whether a statement does nothing but set a buffer to zero."""
     stores = collect(stmt, tirx.BufferStore)
     buffer = address.args[0].source

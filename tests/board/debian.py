@@ -64,30 +64,42 @@ def offer_llvm_mca() -> None:
     with contextlib.suppress(ToolchainError):
         mca.find_tool()
         return
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with folder_made_once(FOLDER / "llvm-mca") as fresh:
-        if fresh:
-            _write_starter(fresh / "llvm-mca")
-    os.environ["PATH"] = f"{FOLDER / 'llvm-mca'}{os.pathsep}{os.environ['PATH']}"
+    packages = [f"llvm-{version}" for version in _LLVM_VERSIONS]
+    found = program("llvm-mca", packages, "usr/lib/{package}/bin/llvm-mca")
+    os.environ["PATH"] = f"{found.parent}{os.pathsep}{os.environ['PATH']}"
     mca.find_tool.cache_clear()
 
 
-def _write_starter(path: Path) -> None:
-    """Write a script that starts the unpacked program with its libraries."""
-    version, packages = _llvm_packages()
-    folder = unpacked(f"llvm-{version}", packages, "usr/lib/*")
-    program = folder / "usr" / "lib" / f"llvm-{version}" / "bin" / "llvm-mca"
+def program(name: str, packages: Sequence[str], place: str) -> Path:
+    """Return a script that starts a program of the first package on offer, with its libraries.
+
+    Parameters
+    ----------
+    place : str
+        The program's path in that package, whose name stands for "{package}".
+
+    Raises
+    ------
+    RuntimeError
+        As of `unpacked`.
+    """
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    script = FOLDER / name / name
+    with folder_made_once(script.parent) as fresh:
+        if fresh:
+            package, needed = missing(packages)
+            folder = unpacked(package, needed, "usr/*")
+            _write_starter(fresh / name, folder / place.format(package=package), folder)
+    return script
+
+
+def _write_starter(path: Path, started: Path, folder: Path) -> None:
+    """Write a script that starts an unpacked program with the libraries of its folder."""
     libraries = {str(found.parent) for found in folder.rglob("lib*.so*")}
     path.write_text(
-        f'#!/bin/sh\nLD_LIBRARY_PATH="{":".join(sorted(libraries))}" exec "{program}" "$@"\n'
+        f'#!/bin/sh\nLD_LIBRARY_PATH="{":".join(sorted(libraries))}" exec "{started}" "$@"\n'
     )
     path.chmod(0o755)
-
-
-def _llvm_packages() -> tuple[int, list[str]]:
-    """Return the newest version of LLVM on offer, and the packages it needs that are missing."""
-    name, packages = missing([f"llvm-{version}" for version in _LLVM_VERSIONS])
-    return int(name.partition("-")[2]), packages
 
 
 def missing(names: Sequence[str]) -> tuple[str, list[str]]:

@@ -23,12 +23,20 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernels_for
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import Implementation
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.operators import operator_of
 from tvm_blislike.schedules import get_implementation
 
-# With dot products and without; what the emulator calls them.
-CORES = {"cortex-a76": "cortex-a76", "cortex-a72": "cortex-a72", "cortex-a53": "cortex-a53"}
+# With products of matrices, with dot products, and without; what the emulator calls them.
+CORES = {
+    "neoverse-v1": "max",
+    "cortex-a76": "cortex-a76",
+    "cortex-a72": "cortex-a72",
+    "cortex-a53": "cortex-a53",
+}
+# Signs of A and B that models on boards do not have, but instructions.
+SIGNS = (("uint8", "int8"), ("uint8", "uint8"))
 WORKLOADS = 12
 # Steps of k: fewer and more than a vector of A holds, and several iterations.
 STEPS = (3, 13, 4, 1, 8)
@@ -58,8 +66,18 @@ def test_micro_kernels_agree_with_numpy(name: str, board: Board, tmp_path: Path)
     assert {label: error for label, error in found.items() if error} == {}
 
 
+@pytest.mark.parametrize("a, b", SIGNS)
+def test_products_of_matrices_of_all_signs(a: str, b: str, board: Board, tmp_path: Path) -> None:
+    core = Core.named("neoverse-v1")
+    offered = kernels_for(core, Types(a, b, "int32", "int32"), panels=True)
+    assert {kernel.features for kernel in offered} == {("i8mm",)}
+    products = [_product(kernel, number) for number, kernel in enumerate(offered)]
+    found = micro_kernel_errors(board, products, core, tmp_path)
+    assert {label: error for label, error in found.items() if error} == {}
+
+
 @pytest.mark.parametrize("repeat", range(EFFORT))
-@pytest.mark.parametrize("implementation", ["gemm", "conv2d_direct"])
+@pytest.mark.parametrize("implementation", ["gemm", "conv2d_direct", "conv2d_dataflow"])
 @pytest.mark.parametrize("name", CORES)
 def test_random_workloads_agree_with_numpy(
     name: str, implementation: str, repeat: int, board: Board, tmp_path: Path

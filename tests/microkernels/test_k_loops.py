@@ -65,7 +65,7 @@ def _body(block: Block) -> Iterator[str]:
 
 
 def kernel_with(view: str) -> Microkernel:
-    loop = KLoop(f"x86_{view}", lambda _kernel, _in_order: True, functools.cache(source), view)
+    loop = KLoop(f"x86_{view}", lambda _kernel, _in_order: True, functools.cache(source), (view,))
     return Microkernel(ISAS["avx2"], 5, 2 * LANES, loop=loop)
 
 
@@ -90,6 +90,7 @@ def test_against_numpy(view: str, monkeypatch: pytest.MonkeyPatch):
 def test_symbols_name_their_block():
     loop = kernel_with("panel").loop
     for in_order in (False, True):
-        block = Block(3, 8, 5, 16, in_order)
-        assert block_named(loop.symbol(block)) == (loop.name, block)
+        block = Block(1, 3, 8, 5, 16, "panel", in_order)
+        assert block_named(loop.symbol(block)) == (loop.name, block, False)
+        assert block_named(loop.symbol(block, finish=True)) == (loop.name, block, True)
     assert block_named("blislike_fresh_registers_apart") is None

@@ -11,10 +11,12 @@ from tvm_blislike.cost_models.data_types import quantized_types
 from tvm_blislike.hardware import Core, names
 from tvm_blislike.inspect.kernel_code import k_loops
 from tvm_blislike.microkernels import get_kernel, kernels_for, neon_in_order
+from tvm_blislike.model.types import Types
 from tvm_blislike.tvm_seams.machine_code import count
 
 # Cores whose schedules differ in LLVM: out of order, in order, with and without i8mm.
 CORES = ("cortex-a76", "neoverse-n1", "neoverse-v1", "cortex-a55", "cortex-a510")
+MATRICES = ("neoverse-v1", "neoverse-n2", "apple-m2", "cortex-a510")
 SDOT = re.compile(r"sdot v\d+\.4s, v\d+\.16b, v\d+\.4b\[\d\]$")
 
 # Registers of blocks that leave LLVM some on every core.
@@ -41,6 +43,27 @@ def test_dot_products_take_groups_of_a_by_element(name: str, view: str):
             assert counts.loads == pytest.approx(kernel.loads_per_fma(view) * counts.fmas), name
 
 
+@pytest.mark.parametrize("view", ["rows", "panel"])
+@pytest.mark.parametrize("name", MATRICES)
+@pytest.mark.parametrize(
+    "types, instruction",
+    [(("int8", "int8"), "smmla"), (("uint8", "int8"), "usmmla"), (("uint8", "uint8"), "ummla")],
+)
+def test_matrix_products_take_two_rows(types: tuple, instruction: str, name: str, view: str):
+    core = Core.named(name)
+    kernels = kernels_for(core, Types(*types, "int32", "int32"), panels=view == "panel")
+    offered = [kernel for kernel in kernels if kernel.features == ("i8mm",)]
+    assert len(offered) > 20
+    for name, loop in k_loops(offered, core, view).items():
+        kernel, counts = get_kernel(name), count(loop)
+        assert {i.name for i in loop if i.is_fma} == {instruction}
+        # One step of k: the products, their operands, pointers, a counter and the way back.
+        assert counts.fmas == kernel.mr * kernel.vectors
+        assert counts.loads == kernel.a_loads(kernel.mr, view) + 2 * kernel.vectors
+        assert counts.instructions == counts.fmas + counts.loads + (4 if view == "panel" else 3)
+        assert (counts.spills, counts.moves) == (0, 0), name
+
+
 @pytest.mark.parametrize("name", ["cortex-a72", "cortex-a53"])
 def test_without_dot_products_pairs_are_multiplied_and_added(name: str):
     core = Core.named(name)
@@ -60,8 +83,8 @@ def test_cores_are_offered_what_they_have():
     for name in ("cortex-a72", "cortex-a53", "carmel", "cortex-a76", "neoverse-v1"):
         core = Core.named(name)
         offered = kernels_for(core, quantized_types(core), panels=True)
-        wanted = ("dotprod",) if "dotprod" in core.features else ()
-        assert offered and {kernel.features for kernel in offered} == {wanted}
+        wanted = {(feature,) for feature in ("dotprod", "i8mm") if feature in core.features}
+        assert offered and {kernel.features for kernel in offered} == (wanted or {()})
 
 
 @pytest.mark.parametrize("name", [n for n in names() if Core.named(n).isa.lane_operand])

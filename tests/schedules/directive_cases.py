@@ -113,10 +113,10 @@ def fresh_registers(x: T.Buffer((4, 16), F32), y: T.Buffer((4, 16), F32)):
 
 @T.prim_func(s_tir=True)
 def k_loop_call(a: T.Buffer((64, 4), F32), b: T.Buffer((64, 24), F32), c: T.Buffer((4, 24), F32)):
-    for _call in T.serial(1, annotations=KLoopCall(4, 24, 4, 0).note()):
+    for _call in T.serial(1, annotations=KLoopCall(1, 4, 24, 4, "panel", 0).note()):
         T.evaluate(
             T.call_extern(
-                "void", "neon_f32", T.address_of(a[0, 0]), T.int64(1), T.int64(4),
+                "void", "neon_f32", T.address_of(a[0, 0]), T.int64(0), T.int64(1), T.int64(4),
                 T.address_of(b[0, 0]), T.int64(24), T.int64(64),
                 T.address_of(c[0, 0]), T.address_of(c[1, 0]), T.address_of(c[2, 0]), T.address_of(c[3, 0]),
             )
@@ -127,6 +127,29 @@ def k_loop_call(a: T.Buffer((64, 4), F32), b: T.Buffer((64, 24), F32), c: T.Buff
                     c[i, T.ramp(j * 4, 1, 4)] = (
                         c[i, T.ramp(j * 4, 1, 4)] + a[k, i] * b[k, T.ramp(j * 4, 1, 4)]
                     )
+
+
+@T.prim_func(s_tir=True)
+def finished_k_loop_call(
+    a: T.Buffer((2, 4, 64), "int8"), b: T.Buffer((2, 8, 32), "int8"), c: T.Buffer((4, 4), "int32")
+):
+    for i in T.serial(3, annotations=Named("mw").note()):
+        c[i, T.ramp(0, 1, 4)] = T.Broadcast(0, 4)
+    for ry in range(2):
+        for _call in T.serial(1, annotations=KLoopCall(1, 4, 4, 4, "rows", 0).note()):
+            T.evaluate(
+                T.call_extern(
+                    "void", "neon_smmla", T.address_of(a[ry, 0, 0]), T.int64(0), T.int64(64), T.int64(8),
+                    T.address_of(b[ry, 0, 0]), T.int64(32), T.int64(8),
+                    T.address_of(c[0, 0]), T.address_of(c[1, 0]), T.address_of(c[2, 0]), T.address_of(c[3, 0]),
+                )
+            )  # fmt: skip
+            for k in range(64):
+                for i in T.serial(3, annotations=Named("mw").note()):
+                    for j in range(4):
+                        c[i, j] = c[i, j] + T.Cast("int32", a[ry, i, k]) * T.Cast(
+                            "int32", b[ry, k // 8, j * 8 + k % 8]
+                        )
 
 
 @T.prim_func(s_tir=True)
@@ -315,7 +338,7 @@ GOLDEN: dict[type, tuple[tirx.PrimFunc, ...]] = {
     ByInput: (by_input,),
     Dot: (dot,),
     FreshRegisters: (fresh_registers,),
-    KLoopCall: (k_loop_call,),
+    KLoopCall: (k_loop_call, finished_k_loop_call),
     TileCall: (tile_call, tile_call_on_one_axis),
     Pieces: (pieces, shifted_pieces),
     Image: (image,),

@@ -112,13 +112,15 @@ class FreshRegisters(Directive):
 class KLoopCall(Directive):
     """A call of a `microkernels.KLoop`, and the plain loops that it stands for, cut or whole.
 
-    They show which of its functions it has to be; the whole block has `mr` x `nr` elements, and a
-    vector of C `lanes`.
+    They show which of its functions it has to be; the whole block has `mh` x `mw` rows of `nr`
+    elements, a vector of C `lanes`, and A lies as `UpdateShape.view` says.
     """
 
-    mr: int
+    mh: int
+    mw: int
     nr: int
     lanes: int
+    view: str
     in_order: int
     rules = (rule.call_in_front,)
 
