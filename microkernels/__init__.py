@@ -13,16 +13,19 @@ from tvm_blislike.microkernels import (
     avx512_bf16,
     avx512_f16,
     avx512_f32,
+    avx512_lookup,
     avx512_s16,
     avx512_u8s8,
     neon_f16,
     neon_f32,
+    neon_lookup,
     neon_mmla,
     neon_s8,
     neon_s8_pairs,
 )
 from tvm_blislike.microkernels.intrin import shape_named, standalone, update_intrin
 from tvm_blislike.microkernels.kernel import Microkernel
+from tvm_blislike.microkernels.lookups import Lookup
 from tvm_blislike.microkernels.update_shape import UpdateShape
 from tvm_blislike.model.types import FLOAT32, Types, kernel_name
 
@@ -45,6 +48,8 @@ TYPES = tuple(dict.fromkeys(kernel.types for kernel in _BY_NAME.values()))
 LOOPS = {kernel.loop.name: kernel.loop for kernel in _BY_NAME.values() if kernel.loop}
 # The same on tile registers.
 TILE_LOOPS = {kernel.tiles.name: kernel.tiles for kernel in _BY_NAME.values() if kernel.tiles}
+# Vectors of bytes looked up in tables.
+LOOKUPS: tuple[Lookup, ...] = (avx512_lookup.LOOKUP, neon_lookup.LOOKUP)
 # Functions of LLVM that products call, by name.
 FUNCTIONS = dict(pair for kernel in _BY_NAME.values() for pair in kernel.product.functions)
 
@@ -96,6 +101,12 @@ def kernel_of(core: Core, mr: int, nr: int, types: Types = FLOAT32, ks: int = 1)
     return found or get_kernel(kernel_name(core.isa.name, mr, nr, types, ks))
 
 
+def lookup_for(core: Core) -> Lookup | None:
+    """Return how a core looks up vectors of bytes, None where a byte is a load of its own."""
+    offered = (x for x in LOOKUPS if x.isa is core.isa and {*x.features} <= {*core.features})
+    return next(offered, None)
+
+
 def register_named(intrin: str) -> None:
     """Register the TensorIntrin of that name, if it is one of ours.
 
@@ -114,15 +125,18 @@ __all__ = [
     "GROUPED_KERNELS",
     "HALF_KERNELS",
     "KERNELS",
+    "LOOKUPS",
     "LOOPS",
     "TILE_LOOPS",
     "TYPES",
+    "Lookup",
     "Microkernel",
     "UpdateShape",
     "get_kernel",
     "kernel_name",
     "kernel_of",
     "kernels_for",
+    "lookup_for",
     "register_named",
     "standalone",
     "update_intrin",

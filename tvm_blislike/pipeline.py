@@ -127,7 +127,7 @@ def fused_kernels(
     plan = plan_of(mod, strategy)
     warn_of_weights(mod, plan)
     passes = [
-        legalize(),
+        legalize(strategy.core),
         NarrowIndices(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),

@@ -1,7 +1,7 @@
 """Operators that are computed in any layout of images, the same for input and result.
 
-Elementwise ones, pools and reductions take it as an argument or do not care; these move parts of an
-image about:
+Elementwise ones, lookups, pools and reductions take it as an argument or do not care; these move
+parts of an image about:
 
     strided_slice    of the batch, rows or columns
     pad              likewise
@@ -20,6 +20,7 @@ import tvm_ffi
 from tvm import relax, te, tirx
 
 from tvm_blislike.model.layouts import NCHW, NHWC, Layout
+from tvm_blislike.passes.lookups import is_lookup
 from tvm_blislike.tvm_seams import constant_array, is_constant, op_name, static_shape
 
 Steps = tuple[int, int, int]
@@ -53,6 +54,8 @@ def image_inputs(call: relax.Call) -> list[relax.Expr] | None:
         parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
         usable = all(map(is_image, parts)) and int(call.attrs.axis or 0) % 4 in (0, 1)
         return parts if parts and usable else None
+    if is_lookup(call):
+        return [call.args[1]]
     if not call.args or not is_image(call.args[0]) or is_constant(call.args[0]):
         return None
     if name in UNARY or name in POOLS:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import tvm
 from tvm import relax, s_tir, te, tirx, topi
 
-from tvm_blislike.hardware import dtype_bits
+from tvm_blislike.hardware import Core, dtype_bits
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.marks import CHOICE, STAGE
 from tvm_blislike.passes.concat import lower_concat
 from tvm_blislike.passes.image_operators import lower_interleave
+from tvm_blislike.passes.lookups import is_lookup, lower_lookup
 from tvm_blislike.passes.not_finite import NAMES, lower_not_finite
 from tvm_blislike.schedules.common import stages
 from tvm_blislike.schedules.lowering.rewrite import collect
@@ -114,14 +116,14 @@ def primfunc(
     )
 
 
-def legalize() -> tvm.transform.Pass:
-    """Return the pass that lowers all operators."""
+def legalize(core: Core) -> tvm.transform.Pass:
+    """Return the pass that lowers all operators, for a core."""
     own = {
         **dict.fromkeys(NAMES, _or_itself(lower_not_finite)),
         "relax.concat": _or_itself(lower_concat),
         "relax.layout_transform": _or_itself(lower_interleave),
         "relax.astype": _or_itself(_from_eight_bits),
-        "relax.take": _take,
+        "relax.take": partial(_take, core),
     }
     return tvm.transform.Sequential(
         [
@@ -156,7 +158,9 @@ def _from_eight_bits(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
     )
 
 
-def _take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+def _take(core: Core, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    if is_lookup(call):
+        return lower_lookup(builder, call, core)
     # By default TVM reads whatever lies at an index out of range, and warns of it each time.
     data, indices = call.args
     axis = call.attrs.axis

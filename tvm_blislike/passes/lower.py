@@ -30,6 +30,7 @@ from tvm_blislike.passes.image_operators import (
     moved,
 )
 from tvm_blislike.passes.legalize import emit_call, reshaped
+from tvm_blislike.passes.lookups import is_lookup
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.tvm_seams import (
     constant,
@@ -176,6 +177,8 @@ class _Lowering(PyExprMutator):
             axis = int(call.attrs.axis) % 4
             parts = [sources[field] for field in call.args[0].fields]
             return relax.op.concat(parts, axis=layout.channel_axis if axis == 1 else axis)
+        if is_lookup(call):
+            return relax.Call(call.op, [call.args[0], sources[call.args[1]]], call.attrs)
         source = sources[call.args[0]]
         if name in POOLS:
             return _pool(call, source, layout)

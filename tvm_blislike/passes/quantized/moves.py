@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.relax import op
 
 from tvm_blislike.passes.quantized.real import Known, Real
-from tvm_blislike.passes.quantized.steps import Steps, steps_of
+from tvm_blislike.passes.quantized.steps import Steps, Stored, steps_of
 from tvm_blislike.tvm_seams import bindings, dtype_name, op_name, static_shape, use_counts
 
 _OF_ONE = frozenset(
@@ -44,6 +44,12 @@ def moved(call: relax.Call, parts: list[relax.Expr], zero: int) -> relax.Expr:
         widths = [int(w) for w in call.attrs.pad_width]
         return op.nn.pad(parts[0], widths, str(call.attrs.pad_mode), float(zero))
     return relax.Call(call.op, [parts[0], *call.args[1:]], call.attrs)
+
+
+def moved_integers(call: relax.Call, operands: list[Stored]) -> tuple[relax.Expr, str]:
+    """Return a move of the model's own integers, whatever they mean, and their type."""
+    (dtype,) = {operand.dtype for operand in operands}
+    return moved(call, [operand.var for operand in operands], operands[0].shift), dtype
 
 
 def common_steps(operands: list[Real]) -> Steps | None:

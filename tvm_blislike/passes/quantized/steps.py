@@ -55,6 +55,17 @@ class Steps:
         step = np.rint(np.float32(real) / self.scale) + self.zero
         return int(np.clip(step, limits.min, limits.max))
 
+    def of(self, reals: np.ndarray) -> np.ndarray:
+        """Return the steps of numbers, in memory."""
+        limits = np.iinfo(values_in(self.memory))
+        with np.errstate(over="ignore"):
+            whole = np.rint(reals.astype(np.float32) / self.scale).astype(np.float64) + self.zero
+        return np.clip(whole, limits.min, limits.max).astype(self.memory)
+
+    def floats(self, stored: np.ndarray) -> np.ndarray:
+        """Return the numbers that steps stand for, float32."""
+        return (stored.astype(np.int64) - self.zero).astype(np.float32) * self.scale
+
     def are_of(self, real: Real) -> bool:
         """Whether a real number is stored in these steps already."""
         term = real.steps

@@ -22,9 +22,10 @@ from tvm_blislike.model.types import Types
 from tvm_blislike.operators import described, operator_in
 from tvm_blislike.passes.constants import TIDY
 from tvm_blislike.passes.quantized import arithmetic, emission, layers, moves, products
+from tvm_blislike.passes.quantized.curves import Curves
 from tvm_blislike.passes.quantized.products import Widened
 from tvm_blislike.passes.quantized.real import Known, Real
-from tvm_blislike.passes.quantized.steps import Stored, dequantized_constant, steps_of
+from tvm_blislike.passes.quantized.steps import Steps, Stored, dequantized_constant, steps_of
 from tvm_blislike.tvm_seams import (
     constant,
     constant_array,
@@ -78,16 +79,18 @@ class _ToIntegers(PyExprMutator):
         self.made: dict[relax.Expr, Stored] = {}
         self.wide: dict[relax.Var, relax.Var] = {}
         self.left: dict[str, str] = {}
+        self.curves = Curves()
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
         # What is emitted in one block cannot be read in another.
-        self.found, self.made, self.wide = {}, {}, {}
+        self.found, self.made, self.wide, self.curves = {}, {}, {}, Curves()
         return super().visit_dataflow_block_(block)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         var, value = binding.var, binding.value
         found = None
         if isinstance(value, relax.Call) and self.builder_.current_block_is_dataflow():
+            self.curves.follow(var, value, self.found)
             found = self._result(var, value)
         if found is None:
             super().visit_var_binding_(binding)
@@ -180,7 +183,11 @@ class _ToIntegers(PyExprMutator):
         steps, real = steps_of(call, self.memory), self._operand(call.args[0])
         if steps is None or not isinstance(real, Real):
             return None
-        return emission.stored(self._emit, real, steps, dtype_name(call))
+        return self._in_steps(call.args[0], real, steps, dtype_name(call))
+
+    def _in_steps(self, value: relax.Expr, real: Real, steps: Steps, dtype: str) -> Stored:
+        table = self.curves.stored(self._emit, value, real, steps, dtype)
+        return table or emission.stored(self._emit, real, steps, dtype)
 
     def _moved(self, var: relax.Var, call: relax.Call) -> _Found | None:
         sources = moves.sources(call)
@@ -188,21 +195,17 @@ class _ToIntegers(PyExprMutator):
         if len(operands) == 1 and isinstance(operands[0], Known):
             return moves.moved_constant(call, operands[0])
         if sources and all(isinstance(operand, Stored) for operand in operands):
-            return self._moved_integers(call, operands)
+            result, dtype = moves.moved_integers(call, operands)
+            return Stored(self._emit(result), dtype)
         if not sources or not all(isinstance(operand, Real) for operand in operands):
             return None
         steps = self.wanted.get(var) or moves.common_steps(operands)
         if steps is None:
             return None
-        parts = [emission.stored(self._emit, real, steps, steps.memory).var for real in operands]
+        pairs = zip(sources, operands, strict=True)
+        parts = [self._in_steps(source, real, steps, steps.memory).var for source, real in pairs]
         result = self._emit(moves.moved(call, parts, steps.zero))
         return Real.of(result, steps.scale, steps.zero)
-
-    def _moved_integers(self, call: relax.Call, operands: list[Stored]) -> Stored:
-        """Return a move of the model's own integers, whatever they mean."""
-        (dtype,) = {operand.dtype for operand in operands}
-        result = moves.moved(call, [operand.var for operand in operands], operands[0].shift)
-        return Stored(self._emit(result), dtype)
 
     def _layer(self, call: relax.Call) -> Real | None:
         operands = [self._operand(arg) for arg in call.args]
