@@ -16,7 +16,7 @@ import tvm_blislike
 from tvm_blislike.hardware import Core
 from tvm_blislike.onnx.frontend import load
 from tvm_blislike.passes.canonicalize import Canonicalize
-from tvm_blislike.passes.quantized.to_integers import left_in_floats
+from tvm_blislike.passes.quantized.to_integers import left_wide
 from tvm_blislike.runtime.runnable import why_not_runnable
 from tvm_blislike.tvm_seams import bindings, dtype_name, functions, op_name
 
@@ -125,8 +125,11 @@ def test_weights_of_nine_bits_keep_convolutions_wide_and_it_is_said() -> None:
     model = product("ConvInteger", inputs, constants)
     assert factors(model, "zen4") == [("relax.nn.conv2d", "int32", "int32")]
     mod = Canonicalize(Core.named("zen4"))(load(model).module)
-    (reason,) = left_in_floats(mod["main"]).values()
+    (reason,) = left_wide(mod["main"])["int32"].values()
     assert "more than 8 bits" in reason
+    notes = tvm_blislike.compile(model, "zen4", threads=1).explain().notes
+    assert [note for note in notes if note.startswith("in int32: conv2d") and reason in note]
+    assert not [note for note in notes if note.startswith("in float32:")]
     wide = [inputs["a"].astype(np.int64) - 9, constants["b"].astype(np.int64) - 50]
     seen = np.lib.stride_tricks.sliding_window_view(wide[0], (3, 3), axis=(2, 3))
     np.testing.assert_array_equal(

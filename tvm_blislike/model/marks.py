@@ -46,9 +46,9 @@ DEFAULT_RULE = "blislike.default_rule"
 OURS = "blislike.ours"
 # The axis of a concatenation: `passes.concat`, before fusion and after it.
 CONCAT = "blislike.concat"
-# Layers of quantized operands that stay in floats, each with the reason:
+# Layers of quantized operands that stay in 32 bits, by their type, each with the reason:
 # `passes.quantized.to_integers` to `passes.plan`.
-LEFT_IN_FLOATS = "blislike.left_in_floats"
+LEFT_WIDE = "blislike.left_wide"
 # Steps of k of a block of weights of few bits: `onnx.few_bits` to `passes.few_bits`.
 FEW_BITS = "blislike.few_bits"
 # JSON of candidates that are to be built: `tuning.kernels`, to itself in another process.

@@ -29,7 +29,7 @@ from tvm_blislike.model.layouts import NCHW, NHWC, Layout
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.operators import described, operator_in, workload_of
 from tvm_blislike.passes.image_operators import POOLS, image_inputs, is_flattening, is_image
-from tvm_blislike.passes.quantized.to_integers import left_in_floats
+from tvm_blislike.passes.quantized.to_integers import left_wide
 from tvm_blislike.schedules import get_implementation, read_config
 from tvm_blislike.tvm_seams import dtype_name, functions, op_name, static_shape
 
@@ -54,8 +54,8 @@ class Plan:
         Result of every other operator on images to the layout in which it is computed.
     left : dict
         Each layer that is left to the default rule, with the reason.
-    floats : dict
-        Each layer of quantized operands that is computed in floats, with the reason.
+    wide : dict
+        Each layer of quantized operands that is computed in 32 bits, by type, with the reason.
     """
 
     core: Core
@@ -63,7 +63,7 @@ class Plan:
     choices: dict[relax.Var, Choice] = field(default_factory=dict)
     layouts: dict[relax.Var, Layout] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
-    floats: dict[str, str] = field(default_factory=dict)
+    wide: dict[str, dict[str, str]] = field(default_factory=dict)
     _noted: dict[str, Choice] = field(default_factory=dict)
 
     def note(self, choice: Choice) -> str:
@@ -109,7 +109,8 @@ def plan_of(mod: tvm.IRModule, strategy: Strategy) -> Plan:
     """
     plan = Plan(strategy.core, strategy.threads)
     for _, func in functions(mod):
-        plan.floats.update(left_in_floats(func))
+        for dtype, layers in left_wide(func).items():
+            plan.wide.setdefault(dtype, {}).update(layers)
         graph = _Graph(strategy, plan)
         for block in func.body.blocks if isinstance(func.body, relax.SeqExpr) else []:
             if isinstance(block, relax.DataflowBlock):

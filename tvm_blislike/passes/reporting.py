@@ -22,7 +22,9 @@ from tvm_blislike.tvm_seams import bindings, functions
 def report_of(mod: tvm.IRModule, plan: Plan) -> Report:
     """Return the report of a module behind `CallTIRRewrite` and of its plan."""
     layers = tuple(_layer(gvar, mod, plan) for gvar in _calls(mod))
-    left_out = _left_out("default rule for", plan.left) + _left_out("in float32:", plan.floats)
+    left_out = _left_out("default rule for", plan.left)
+    for dtype, layers_left in plan.wide.items():
+        left_out += _left_out(f"in {dtype}:", layers_left)
     notes = (*plan.core.notes, *spills.notes(plan.core), *left_out)
     return Report(layers, plan.core.name, plan.threads, notes)
 

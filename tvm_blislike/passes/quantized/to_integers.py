@@ -17,7 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_blislike.cost_models.data_types import quantized_types
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.marks import LEFT_IN_FLOATS
+from tvm_blislike.model.marks import LEFT_WIDE
 from tvm_blislike.model.types import Types
 from tvm_blislike.operators import described, operator_in
 from tvm_blislike.passes.constants import TIDY
@@ -57,15 +57,15 @@ class ToIntegers:
             rewriter = _ToIntegers(mod, func, quantized_types(self.core))
             rewritten = rewriter.visit_expr(func)
             if rewriter.left:
-                rewritten = rewritten.with_attr(LEFT_IN_FLOATS, rewriter.left)
+                rewritten = rewritten.with_attr(LEFT_WIDE, rewriter.left)
             result.update_func(gvar, rewritten)
         return TIDY(result)
 
 
-def left_in_floats(func: relax.Function) -> dict[str, str]:
-    """Return the layers of quantized operands that stay in floats, each with the reason."""
-    noted = func.attrs.get(LEFT_IN_FLOATS, {}) if func.attrs else {}
-    return {str(layer): str(reason) for layer, reason in noted.items()}
+def left_wide(func: relax.Function) -> dict[str, dict[str, str]]:
+    """Return the layers of quantized operands that stay in 32 bits, by type, with the reasons."""
+    noted = func.attrs.get(LEFT_WIDE, {}) if func.attrs else {}
+    return {str(t): {str(k): str(v) for k, v in layers.items()} for t, layers in noted.items()}
 
 
 @mutator
@@ -78,7 +78,7 @@ class _ToIntegers(PyExprMutator):
         self.found: dict[relax.Var, _Found] = {}
         self.made: dict[relax.Expr, Stored] = {}
         self.wide: dict[relax.Var, relax.Var] = {}
-        self.left: dict[str, str] = {}
+        self.left: dict[str, dict[str, str]] = {}
         self.curves = Curves()
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
@@ -138,7 +138,7 @@ class _ToIntegers(PyExprMutator):
         given = call.args[1]
         weights = constant_array(given) if is_constant(given) else None
         if reason := products.why_wide(call, data, weights):
-            self.left[described(call)] = reason
+            self.left.setdefault(dtype_name(call), {})[described(call)] = reason
             return None
         source = self._stored(data.data)
         zero = self._zero(data.zero, source.shift)
@@ -212,7 +212,7 @@ class _ToIntegers(PyExprMutator):
         if not any(isinstance(operand, Known) or _is_steps(operand) for operand in operands):
             return None
         if reason := layers.why_float(call, operands):
-            self.left[described(call)] = reason
+            self.left.setdefault(dtype_name(call), {})[described(call)] = reason
             return None
         return layers.integer_layer(self._emit, call, *operands, self.weights)
 
