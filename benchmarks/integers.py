@@ -20,6 +20,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,32 +28,23 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import s_tir, te, tirx
-from tvm.script.ir_builder import IRBuilder
-from tvm.script.ir_builder import tirx as T
 
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.data_types import quantized_types
 from tvm_blislike.hardware import Core, native_core
-from tvm_blislike.microkernels import Microkernel, kernels_for
-from tvm_blislike.microkernels.tile_loops import GROUPS, TileBlock, tile_rows
-from tvm_blislike.microkernels.tile_unit import RELEASE, configure_symbol
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.marks import CHOICE
-from tvm_blislike.model.types import value_range
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.operators import operator_of
 from tvm_blislike.passes import tir_pipeline
 from tvm_blislike.passes.plan import Plan, note_of
 from tvm_blislike.passes.schedule import schedule_chosen
+from tvm_blislike.probe import measure_peak_gops
 from tvm_blislike.runtime.threads import use_threads
 from tvm_blislike.schedules.common import stages
-from tvm_blislike.schedules.lowering.llvm_functions import with_sources
 
 TURN_SECONDS = 0.004
-# Of the peak: products in flight, those of several instructions of so many groups of A, and rows of
-# B in L1.
-CHAINS, HELD, ROWS, STEPS = 12, 2, 32, 20000
 SAME = (1, 1, 1, 1)
 # Channels, height and width, channels of the result, stride.
 POINTWISE = (
@@ -89,83 +81,6 @@ class Row:
     peak_gops: float
     fraction: float
     predicted_fraction: float
-
-
-def peak(core: Core, target: tvm.target.Target) -> Callable[[], float]:
-    """Return a function that measures the products of the core's micro-kernels, 1e9 a second."""
-    kernels = kernels_for(core, quantized_types(core))
-    tiled = [kernel for kernel in kernels if kernel.tiles is not None]
-    return peak_of_tiles(tiled[-1], target) if tiled else peak_of_vectors(kernels[0], target)
-
-
-def peak_of_tiles(kernel: Microkernel, target: tvm.target.Target) -> Callable[[], float]:
-    """Return a function that measures the products of whole tiles, which are loaded from L1."""
-    block = TileBlock(1, kernel.mr, kernel.nr, tile_rows(kernel.mr), kernel.nr, GROUPS)
-    zero, multiply, store = (
-        kernel.tiles.symbol(what, block) for what in ("zero", "multiply", "store")
-    )
-    depth = GROUPS * kernel.ks
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
-        T.func_name("main")
-        a = T.match_buffer(T.arg("a", T.handle()), (kernel.mr, depth), kernel.types.a)
-        b = T.match_buffer(T.arg("b", T.handle()), (GROUPS, kernel.nr * kernel.ks), kernel.types.b)
-        c = T.match_buffer(T.arg("c", T.handle()), (kernel.mr, kernel.nr), kernel.types.acc)
-        strides = T.int64(0), T.int64(depth * kernel.types.a_bytes)
-        T.evaluate(T.call_extern("void", configure_symbol(block)))
-        T.evaluate(T.call_extern("void", zero))
-        with T.serial(0, STEPS):
-            operands = a.access_ptr("r"), *strides, b.access_ptr("r")
-            T.evaluate(T.call_extern("void", multiply, *operands))
-        row_bytes = T.int64(kernel.nr * kernel.types.acc_bytes)
-        T.evaluate(T.call_extern("void", store, c.access_ptr("w"), row_bytes))
-        T.evaluate(T.call_extern("void", RELEASE))
-    func = with_sources(builder.get()).with_attr("global_symbol", "main")
-    function = tvm.compile(tvm.IRModule({"main": func}), target)["main"]
-    types = kernel.types
-    shapes = (((kernel.mr, depth), types.a), ((GROUPS, kernel.nr * kernel.ks), types.b))
-    shapes += (((kernel.mr, kernel.nr), types.acc),)
-    arguments = [tvm.runtime.tensor(np.ones(shape, dtype)) for shape, dtype in shapes]
-    operations = 2.0 * STEPS * kernel.mr * kernel.nr * depth
-    return lambda: operations / seconds(lambda: function(*arguments), 20) / 1e9
-
-
-def peak_of_vectors(kernel: Microkernel, target: tvm.target.Target) -> Callable[[], float]:
-    """Return a function that measures the products of vectors in registers.
-
-    Of several instructions only the addition to the sums is not the same in every step: different
-    groups of A stay in registers then, and rows of B pass by.
-    """
-    product, lanes, types = kernel.product, kernel.lanes, kernel.types
-    ks, width = product.ks, lanes * product.ks
-    held, rows = (HELD, ROWS) if product.instructions > 1 else (1, 1)
-    vectors = CHAINS // held if held > 1 else 1
-    shapes = (((held * ks,), types.a), ((rows, vectors * width), types.b))
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
-        T.func_name("main")
-        a, b = (T.match_buffer(T.arg(f"p{i}", T.handle()), *s) for i, s in enumerate(shapes))
-        c = T.match_buffer(T.arg("c", T.handle()), (CHAINS, lanes), types.acc)
-        every = T.ramp(0, 1, lanes)
-        sums = [T.alloc_buffer((lanes,), types.acc) for _ in range(CHAINS)]
-        for chain in sums:
-            T.buffer_store(chain, T.broadcast(tirx.const(0, types.acc), lanes), [every])
-        of_a = [product.load(a[T.ramp(i * ks, 1, ks)], 1) for i in range(held)]
-        with T.serial(0, STEPS // ROWS), T.serial(0, ROWS) as step:
-            row = step if rows > 1 else 0
-            for number, chain in enumerate(sums):
-                vector = b[row, T.ramp(number // held % vectors * width, 1, width)]
-                groups = product.load(vector, lanes)
-                new = product.multiply_add(chain[every], of_a[number % held], groups, lanes)
-                T.buffer_store(chain, new, [every])
-        for number, chain in enumerate(sums):
-            T.buffer_store(c, chain[every], [number, every])
-    func = builder.get().with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
-    function = tvm.compile(tvm.IRModule({"main": with_sources(func)}), target)["main"]
-    rng = np.random.default_rng(0)
-    arrays = [rng.integers(*value_range(dtype), shape, dtype) for shape, dtype in shapes]
-    arguments = [*map(tvm.runtime.tensor, arrays)]
-    arguments.append(tvm.runtime.tensor(np.zeros((CHAINS, lanes), types.acc)))
-    operations = 2.0 * CHAINS * (STEPS // ROWS * ROWS) * width
-    return lambda: operations / seconds(lambda: function(*arguments), 20) / 1e9
 
 
 def seconds(run: Callable[[], object], times: int) -> float:
@@ -261,7 +176,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     core = Core.named(options.core) if options.core else native_core()
-    top = peak(core, tvm.target.Target(core.target_config(1)))
+    top = partial(measure_peak_gops, core, quantized_types(core))
     use_threads(options.threads)
     rows = []
     for name in options.sets:

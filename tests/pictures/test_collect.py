@@ -9,8 +9,10 @@ import made
 import pytest
 from made import CORE, STRATEGY, WORKLOADS
 
+from tvm_blislike.cost_models.data_types import quantized_types
 from tvm_blislike.errors import InputError
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.types import FLOAT32
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 from tvm_blislike.pictures.collect import described_roofs, findings, steps
 from tvm_blislike.pictures.findings import Findings, Layer
@@ -121,7 +123,15 @@ def test_described_roofs_are_those_of_the_core_file() -> None:
     assert roofs.bandwidth_gb_per_s["L1"] == pytest.approx(2 * 16 * core.ghz)
     assert core.memory_core_gb_per_s <= roofs.bandwidth_gb_per_s["memory"] <= core.memory_gb_per_s
     assert not roofs.is_measured
+    assert not roofs.peaks_gops
     assert described_roofs(core, 64).peak_gflops == described_roofs(core, core.cores).peak_gflops
+
+
+def test_described_roofs_of_bytes_are_those_of_their_products() -> None:
+    core = Core.named("zen4")
+    bytes_ = quantized_types(core)
+    roofs = described_roofs(core, 1, [bytes_, FLOAT32, bytes_])
+    assert roofs.peaks_gops == {str(bytes_): pytest.approx(4 * roofs.peak_gflops)}
 
 
 @pytest.mark.parametrize(

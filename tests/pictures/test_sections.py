@@ -107,6 +107,21 @@ def test_roofline_places_layers_by_intensity_and_speed() -> None:
     assert [row[-1] for row in rows] == ["inside the model, for this page", "on record, cold"]
 
 
+def test_layers_are_judged_by_the_peak_of_their_types() -> None:
+    made = findings()
+    of_bytes = (replace(LAYERS[0], types="uint8 by int8 to int32"), *LAYERS[1:])
+    roofs = replace(made.roofs, peaks_gops={"uint8 by int8 to int32": 800.0})
+    judged = findings(layers=of_bytes, roofs=roofs)
+    shares = [row[4] for row in roofline.section(judged).rows]
+    assert shares == ["25", roofline.section(made).rows[1][4]]
+    axes = _figure(roofline, judged).axes[0]
+    assert [line.get_ydata()[0] for line in axes.lines[:2]] == [200.0, 800.0]
+    speeds = {row[0]: (row[3], row[5]) for row in micro_kernels.section(judged).rows}
+    for title, (speed, share) in speeds.items():
+        peak = 800 if title == of_bytes[0].title else 200
+        assert int(share) == pytest.approx(100 * float(speed) / peak, abs=1)
+
+
 def test_summary_of_predictions_by_hand() -> None:
     # Measured over predicted: 1.11, 0.5, 0.73.
     assert prediction.summary(ATTEMPTS[:3]).startswith("1 of 3 do; the median")

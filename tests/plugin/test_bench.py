@@ -6,14 +6,18 @@ import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from quantized_layers import Layers
 from typer.testing import CliRunner
 
 from tvm_blislike.bench import ENGINES, bench, engines, rounds
 from tvm_blislike.bench.engines import Engine, EngineUnavailableError
-from tvm_blislike.bench.result import EngineResult
+from tvm_blislike.bench.result import EngineResult, disagreeing
 from tvm_blislike.cli.app import app
+from tvm_blislike.cost_models.data_types import quantized_types
 from tvm_blislike.errors import UsageError
+from tvm_blislike.hardware import native_core
 from tvm_blislike.model.agreement import max_rel_error
 
 
@@ -34,6 +38,19 @@ def test_json_has_the_documented_keys_and_engines_agree(network_file: Path) -> N
         assert name in result.stdout
     assert data["layers"]
     assert data["layers"][0]["name"] in result.stdout
+
+
+def test_layers_of_bytes_are_judged_by_the_peak_of_bytes(tmp_path: Path) -> None:
+    layers = Layers(1, 1, 16, 12, 12)
+    kernel = layers.weights((16, 16, 3, 3), "int8", 0, 0)
+    value = layers.put("Conv", layers.steps("x"), kernel)
+    onnx.save(layers.model(layers.quantized(value, 0.05, 9, "uint8")[0]), tmp_path / "q.onnx")
+    result = bench(tmp_path / "q.onnx", ["blislike", "onnxruntime"], threads=1, repeat=1)
+    ((types, gops),) = result.peaks_gops.items()
+    assert types == str(quantized_types(native_core()))
+    assert result.peak_ms == pytest.approx(1e3 * result.gflop / gops)
+    assert result.gflop == pytest.approx(2e-9 * 16 * 16 * 9 * 10 * 10)
+    assert not disagreeing(result)
 
 
 def test_json_to_stdout_is_only_json(network_file: Path) -> None:

@@ -18,9 +18,20 @@ from typer.testing import CliRunner
 
 import tvm_blislike
 from tvm_blislike.cli.app import app
+from tvm_blislike.cost_models.data_types import quantized_types
+from tvm_blislike.cost_models.roofline import macs_per_lane
 from tvm_blislike.errors import TargetError
 from tvm_blislike.hardware import Core, native_core
-from tvm_blislike.probe import ProbeResult, builders, kernels, measure_peak_gflops, plan, probe
+from tvm_blislike.model.types import Types
+from tvm_blislike.probe import (
+    ProbeResult,
+    builders,
+    kernels,
+    measure_peak_gflops,
+    measure_peak_gops,
+    plan,
+    probe,
+)
 from tvm_blislike.probe.compute_kernels import CHAIN_PAIRS, FMA_ROUNDS, USES
 from tvm_blislike.probe.disturbance import Watch, spread, spread_notes
 from tvm_blislike.probe.result import result_of
@@ -217,10 +228,22 @@ def test_peak_is_measured_quickly_and_sane() -> None:
     assert all(1 < peak < 10_000 for peak in (first, second))
 
 
+def test_peaks_of_other_products_are_theirs() -> None:
+    types = quantized_types(NATIVE)
+    before = measure_peak_gops(NATIVE)
+    found = [measure_peak_gops(NATIVE, types, threads) for threads in (1, 2)]
+    expected = macs_per_lane(NATIVE, types) * max(before, measure_peak_gops(NATIVE))
+    assert all(0.4 * expected < peak < 3 * expected for peak in found)
+    wide = measure_peak_gops(NATIVE, Types.of("int32"))  # no micro-kernel
+    assert 0.3 < wide / before < 3
+
+
 def test_foreign_cores_are_refused() -> None:
     foreign = "cortex-a72" if NATIVE.isa.name != "neon" else "haswell"
     with pytest.raises(TargetError, match="cannot run here"):
         measure_peak_gflops(Core.named(foreign), 1)
+    with pytest.raises(TargetError, match="cannot run here"):
+        measure_peak_gops(Core.named(foreign), quantized_types(Core.named(foreign)))
     with pytest.raises(TargetError, match="cannot run here"):
         probe(Core.named(foreign))
 

@@ -84,8 +84,13 @@ class BenchResult:
         Rounds of the interleaving.
     peak_spread_gflops : tuple of float
         Least and greatest FMA peak measured: how much the clock moved.
+    peaks_gops : dict of str to float
+        Peaks of products of other types that the model's layers have, 1e9 operations a second, as
+        measured in between.
     gflop : float
         Operations of one run in the layers the report covers, 1e9.
+    peak_ms : float
+        Time of these at the peaks of their types.
     layers : list of LayerTime
         Per-layer times of blislike when asked for.
     report : Report or None
@@ -108,6 +113,8 @@ class BenchResult:
     rounds: int
     peak_spread_gflops: tuple[float, float]
     gflop: float = 0.0
+    peak_ms: float = 0.0
+    peaks_gops: dict[str, float] = field(default_factory=dict)
     layers: list[LayerTime] = field(default_factory=list)
     report: Report | None = None
     layer_ms: dict[str, dict[str, float]] = field(default_factory=dict)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from tvm_blislike.bench.result import (
 )
 from tvm_blislike.errors import UsageError, suggest
 from tvm_blislike.model.agreement import max_rel_error
+from tvm_blislike.model.types import FLOAT32, Types
 from tvm_blislike.onnx import frontend
 from tvm_blislike.onnx.inputs import random_inputs
 from tvm_blislike.onnx.operator_sets import is_quantized
@@ -123,16 +124,18 @@ def bench(
         if not entrants:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
             raise UsageError(f"no engine left to measure ({reasons})")
-        peaks = _run_rounds(entrants, job, repeat, progress)
         own = entrants.get("blislike")
+        operations = _gop_by_types(own)
+        measured = _run_rounds(entrants, job, repeat, progress, {FLOAT32, *operations})
         compiled = own.engine.compiled if own and profile else None
         layers = compiled.profile(inputs) if compiled else []
         inside = layer_ms(compiled, job, entrants, wait_until_idle) if compiled else {}
+    peaks, medians = measured[FLOAT32], {t: median(found) for t, found in measured.items()}
     reference = "onnxruntime" if "onnxruntime" in entrants else next(iter(entrants))
     return BenchResult(
         model=title,
         threads=threads,
-        peak_gflops=median(peaks),
+        peak_gflops=medians[FLOAT32],
         engines={name: _result(e, entrants[reference]) for name, e in entrants.items()},
         reference=reference,
         skipped=skipped,
@@ -141,7 +144,9 @@ def bench(
         machine=f"{platform.machine()} {platform.system()} {platform.release()}",
         rounds=len(peaks) - 1,
         peak_spread_gflops=(min(peaks), max(peaks)),
-        gflop=_gflop(own),
+        gflop=sum(operations.values()),
+        peak_ms=sum(1e3 * gop / medians[types] for types, gop in operations.items()),
+        peaks_gops={str(types): gops for types, gops in medians.items() if types != FLOAT32},
         layers=layers,
         layer_ms=inside,
         report=compiled.explain() if compiled else None,
@@ -170,24 +175,35 @@ def _load_all(
 
 
 def _run_rounds(
-    entrants: dict[str, _Entrant], job: Job, repeat: int | None, progress: Progress
-) -> list[float]:
-    """Let the engines take turns; return the FMA peaks measured before, between and after."""
-    from tvm_blislike.probe import measure_peak_gflops
+    entrants: dict[str, _Entrant],
+    job: Job,
+    repeat: int | None,
+    progress: Progress,
+    products: Collection[Types],
+) -> dict[Types, list[float]]:
+    """Let the engines take turns; return the peaks of products before, between and after."""
+    from tvm_blislike.probe import measure_peak_gops
+
+    peaks: dict[Types, list[float]] = {types: [] for types in products}
+
+    def measure_peaks() -> None:
+        wait_until_idle()
+        for types, found in peaks.items():
+            found.append(measure_peak_gops(job.core, types, job.threads))
 
     fastest = min(entrant.usual_ms for entrant in entrants.values())
     started = time.perf_counter()
-    wait_until_idle()
-    peaks = [measure_peak_gflops(job.core, job.threads)]
-    while not _enough(len(peaks) - 1, time.perf_counter() - started, repeat):
-        progress(f"round {len(peaks)}")
+    measure_peaks()
+    rounds = 0
+    while not _enough(rounds, time.perf_counter() - started, repeat):
+        rounds += 1
+        progress(f"round {rounds}")
         for entrant in entrants.values():
             if entrant.usual_ms > _SLOW_FACTOR * fastest and entrant.samples_ms:
                 continue
             wait_until_idle()
             entrant.samples_ms += _turn(entrant.engine, entrant.usual_ms, fastest)
-        wait_until_idle()
-        peaks.append(measure_peak_gflops(job.core, job.threads))
+        measure_peaks()
     return peaks
 
 
@@ -246,7 +262,13 @@ def _result(entrant: _Entrant, reference: _Entrant) -> EngineResult:
     return EngineResult.of(entrant.samples_ms, error, entrant.load_s)
 
 
-def _gflop(entrant: _Entrant | None) -> float:
+def _gop_by_types(entrant: _Entrant | None) -> dict[Types, float]:
+    """Return the operations of a run, 1e9, by the types of the products."""
+    found: dict[Types, float] = {}
     if entrant is None or entrant.engine.compiled is None:
-        return 0.0
-    return 2e-9 * sum(layer.macs for layer in entrant.engine.compiled.explain().layers)
+        return found
+    for layer in entrant.engine.compiled.explain().layers:
+        if layer.types:
+            types = Types(*layer.types)
+            found[types] = found.get(types, 0.0) + 2e-9 * layer.macs
+    return found

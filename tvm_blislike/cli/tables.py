@@ -156,14 +156,14 @@ def print_bench(console: Console, result: BenchResult) -> None:
     base = result.engines[result.reference].median_ms
     for name, engine in sorted(result.engines.items(), key=lambda item: item[1].median_ms):
         low, high = engine.spread_ms
-        fraction = result.gflop / (engine.median_ms * 1e-3) / result.peak_gflops
+        fraction = result.peak_ms / engine.median_ms
         error = engine.max_rel_error
         table.add_row(
             f"{name} {result.versions[name]}",
             f"{engine.median_ms:.3f}",
             f"{engine.min_ms:.3f}",
             f"{low:.3f} .. {high:.3f}",
-            f"{100 * fraction:.0f}" if result.gflop else "",
+            f"{100 * fraction:.0f}" if fraction else "",
             "not finite" if error is None else f"{error:.1e}",
             f"{engine.load_s:.1f}",
             f"{base / engine.median_ms:.2f}",
@@ -174,6 +174,8 @@ def print_bench(console: Console, result: BenchResult) -> None:
         f"FMA peak in this run: {result.peak_gflops:.0f} GFLOPS ({low:.0f} .. {high:.0f}), "
         f"{result.rounds} rounds; {result.core}, {result.machine}"
     )
+    for types, gops in result.peaks_gops.items():
+        console.print(f"peak of {types}: {gops:.0f} Gop/s")
     if result.report:
         print_profile(console, result.layers, result.report)
     for name, reason in result.skipped.items():

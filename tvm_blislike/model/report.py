@@ -73,7 +73,7 @@ class LayerReport:
     predicted_ms : float or None
         Time by the cost model, None where it has no say.
     peak_fraction : float or None
-        Of the FMA peak, at the predicted time.
+        Of the peak of products of its types, at the predicted time.
     reason : str
         Why this was chosen, or why the layer fell back to the default rule.
     macs : int
@@ -86,6 +86,8 @@ class LayerReport:
         Time on record, None where the layer was never tuned.
     derivation : tuple of str
         What bounds its blocks, a line each.
+    types : tuple of str
+        Data types of factors, sums and result (`Types`); () where there is no product.
     """
 
     name: str
@@ -103,6 +105,7 @@ class LayerReport:
     candidates: tuple[CandidateReport, ...] = ()
     measured_ms: float | None = None
     derivation: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
 
     @property
     def is_chosen(self) -> bool:
@@ -160,5 +163,5 @@ def _matches(layer: LayerReport, pattern: str) -> bool:
 def _layer(fields: dict[str, Any]) -> LayerReport:
     footprint = tuple(Footprint(**entry) for entry in fields.pop("footprint"))
     candidates = tuple(CandidateReport(**entry) for entry in fields.pop("candidates"))
-    derivation = tuple(fields.pop("derivation", ()))
-    return LayerReport(**fields, footprint=footprint, candidates=candidates, derivation=derivation)
+    lists = {name: tuple(fields.pop(name, ())) for name in ("derivation", "types")}
+    return LayerReport(**fields, footprint=footprint, candidates=candidates, **lists)

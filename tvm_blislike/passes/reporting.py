@@ -77,6 +77,7 @@ def _chosen(name: str, choice: Choice, plan: Plan) -> LayerReport:
         tuple(_candidate(candidate) for candidate in choice.candidates),
         None if choice.measured_seconds is None else choice.measured_seconds * 1e3,
         _derivation(choice, plan),
+        dataclasses.astuple(workload.types),
     )
 
 

@@ -6,15 +6,16 @@ import dataclasses
 import os
 import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.cost_models.roofline import bytes_per_cycle, clock_hz
+from tvm_blislike.cost_models.roofline import bytes_per_cycle, clock_hz, macs_per_lane
 from tvm_blislike.errors import InputError
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.types import FLOAT32, Types
 from tvm_blislike.model.validity import core_facts, versions
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.onnx import frontend
@@ -99,7 +100,7 @@ def findings(
         versions=versions(),
         date=now(),
         records=Path(path).name,
-        roofs=described_roofs(core, threads),
+        roofs=described_roofs(core, threads, [task.workload.types for task in tasks]),
         layers=tuple(_layer(n, task, strategy, book) for n, task in enumerate(tasks, 1)),
         steps=taken,
         pauses=pauses,
@@ -152,14 +153,28 @@ def steps(records: Sequence[Record], tasks: Sequence[Task]) -> tuple[tuple[Tunin
     return tuple(taken), pauses
 
 
-def described_roofs(core: Core, threads: int) -> Roofs:
-    """Return what the core's description and the cost model say about its limits."""
+def described_roofs(core: Core, threads: int, products: Collection[Types] = ()) -> Roofs:
+    """Return what the core's description and the cost model say about its limits.
+
+    Parameters
+    ----------
+    core, threads
+        Of the compilation.
+    products : collection of Types
+        Of the layers.
+    """
     used, hertz = min(threads, core.cores), clock_hz(core)
     levels = {f"L{cache.level}": cache.level for cache in core.caches} | {"memory": 0}
+    starts = 2e-9 * core.fma_per_cycle * hertz * used
     return Roofs(
-        2e-9 * core.lanes() * core.fma_per_cycle * hertz * used,
+        starts * core.lanes(),
         {n: 1e-9 * bytes_per_cycle(core, at, used) * hertz * used for n, at in levels.items()},
         False,
+        {
+            str(types): starts * core.lanes(types.acc) * macs_per_lane(core, types)
+            for types in products
+            if types != FLOAT32
+        },
     )
 
 
@@ -177,6 +192,7 @@ def _layer(number: int, task: Task, strategy: Strategy, book: RecordBook) -> Lay
         megabytes=1e-6 * sum(workload.bytes_moved),
         attempts=tuple(_attempt(record, choice) for record in usable),
         followed=_attempt(fastest(usable, predicted), choice) if usable else None,
+        types="" if workload.types == FLOAT32 else str(workload.types),
     )
 
 

@@ -64,6 +64,8 @@ class Layer:
         What a compilation follows of it.
     engine_ms : mapping of str to float
         Time of one call inside the model, by engine, measured for this page.
+    types : str
+        Data types of its products, "" where they are fp32.
     """
 
     number: int
@@ -75,6 +77,7 @@ class Layer:
     attempts: tuple[Attempt, ...] = ()
     followed: Attempt | None = None
     engine_ms: Mapping[str, float] = field(default_factory=dict)
+    types: str = ""
 
     @property
     def title(self) -> str:
@@ -120,11 +123,18 @@ class Roofs:
         Of all threads together, by level ("L1", ..., "memory").
     is_measured : bool
         Measured for this page; otherwise what the core's description and the cost model say.
+    peaks_gops : mapping of str to float
+        Peaks of products of other types that the layers have.
     """
 
     peak_gflops: float
     bandwidth_gb_per_s: Mapping[str, float]
     is_measured: bool
+    peaks_gops: Mapping[str, float] = field(default_factory=dict)
+
+    def peak_of(self, layer: Layer) -> float:
+        """Return the peak that a layer is judged by, 1e9 operations per second."""
+        return self.peaks_gops.get(layer.types, self.peak_gflops)
 
 
 @dataclass(frozen=True)

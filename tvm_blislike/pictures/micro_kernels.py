@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tvm_blislike.pictures.findings import Attempt, Findings, Layer
+from tvm_blislike.pictures.findings import Attempt, Findings, Layer, Roofs
 from tvm_blislike.pictures.look import Look
 from tvm_blislike.pictures.section import Section, few, message, sheets
 
@@ -21,8 +21,8 @@ _HEADINGS = ("layer", "algorithm", "micro-kernel", "GFLOPS", "ms", "% of peak", 
 def section(findings: Findings) -> Section:
     """Return the section: the best configuration of each micro-kernel on record."""
     layers = [layer for layer in findings.layers if layer.alone]
-    peak = findings.roofs.peak_gflops
-    pictures = sheets(_NAME, layers, _PER_SHEET, _alt, lambda look, part: _draw(look, part, peak))
+    roofs = findings.roofs
+    pictures = sheets(_NAME, layers, _PER_SHEET, _alt, lambda look, part: _draw(look, part, roofs))
     return Section(
         _NAME,
         "Micro-kernels by layer",
@@ -34,7 +34,9 @@ def section(findings: Findings) -> Section:
         "the dashed line.",
         pictures or (message(_NAME, "No layer of this model is on record by itself."),),
         _HEADINGS,
-        tuple(_row(layer, a, peak) for layer in layers for a in best_of_each(layer)),
+        tuple(
+            _row(layer, a, roofs.peak_of(layer)) for layer in layers for a in best_of_each(layer)
+        ),
         few(len(layers), findings.layers, "are on record by themselves"),
     )
 
@@ -66,7 +68,7 @@ def _alt(layers: Sequence[Layer]) -> str:
     return f"Bars of GFLOPS by micro-kernel; the best of each layer: {', '.join(parts)}."
 
 
-def _draw(look: Look, layers: Sequence[Layer], peak: float) -> Figure:
+def _draw(look: Look, layers: Sequence[Layer], roofs: Roofs) -> Figure:
     columns = 1 if look.is_narrow else min(_COLUMNS, len(layers))
     bars = [len(best_of_each(layer)) for layer in layers]
     most = [max(bars[at : at + columns]) for at in range(0, len(layers), columns)]
@@ -83,8 +85,8 @@ def _draw(look: Look, layers: Sequence[Layer], peak: float) -> Figure:
     )
     reach = max(layer.gflops(best_of_each(layer)[0].ms) for layer in layers)
     for axes, layer, rows in zip(grid.flat, layers, _repeated(most, columns), strict=False):
-        _bars(axes, look, layer, rows, peak)
-        axes.set_xlim(0, 1.17 * max(reach, 0.98 * peak))
+        _bars(axes, look, layer, rows, roofs.peak_of(layer))
+        axes.set_xlim(0, 1.17 * max(reach, 0.98 * max(map(roofs.peak_of, layers))))
     for axes in grid.flat[len(layers) :]:
         axes.remove()
     figure.supxlabel("GFLOPS", fontsize="medium")

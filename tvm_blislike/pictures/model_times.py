@@ -58,7 +58,7 @@ def measured(
     )
     return dataclasses.replace(
         found,
-        roofs=measured_roofs(probed, threads, whole.peak_gflops),
+        roofs=measured_roofs(probed, threads, whole.peak_gflops, whole.peaks_gops),
         layers=tuple(layers),
         engines={name: _engine_time(whole, name) for name in whole.engines},
         versions={**found.versions, **{n: whole.versions[n] for n in whole.engines if n in peers}},
@@ -75,7 +75,12 @@ def _times(layer: Layer, whole: BenchResult, wrong: Collection[str]) -> dict[str
     }
 
 
-def measured_roofs(probed: ProbeResult, threads: int, peak_gflops: float) -> Roofs:
+def measured_roofs(
+    probed: ProbeResult,
+    threads: int,
+    peak_gflops: float,
+    peaks_gops: Mapping[str, float] | None = None,
+) -> Roofs:
     """Return the limits of `threads` threads.
 
     Parameters
@@ -86,12 +91,14 @@ def measured_roofs(probed: ProbeResult, threads: int, peak_gflops: float) -> Roo
         Threads.
     peak_gflops : float
         FMA peak of that many threads.
+    peaks_gops : mapping of str to float, optional
+        Peaks of products of other types.
     """
     speeds = {level: speed * threads for level, speed in probed.bandwidth_gb_per_s.items()}
     if threads > 1:
         for level, together in probed.bandwidth_gb_per_s_all.items():
             speeds[level] = min(speeds[level], together)
-    return Roofs(peak_gflops, speeds, True)
+    return Roofs(peak_gflops, speeds, True, peaks_gops or {})
 
 
 def _complaints(whole: BenchResult) -> list[str]:

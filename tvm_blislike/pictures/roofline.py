@@ -48,9 +48,13 @@ def _roofs_text(roofs: Roofs) -> str:
     speeds = ", ".join(f"{name} {speed:.0f}" for name, speed in roofs.bandwidth_gb_per_s.items())
     source = "as measured for this page" if roofs.is_measured else "as described, not measured here"
     return (
-        f"The roof, {source}: FMA peak {roofs.peak_gflops:.0f} GFLOPS; the slopes: read bandwidth "
-        f"in GB/s, {speeds}."
+        f"The roof, {source}: {_peaks_text(roofs)}; the slopes: read bandwidth in GB/s, {speeds}."
     )
+
+
+def _peaks_text(roofs: Roofs) -> str:
+    others = (f", of {types} {gops:.0f}" for types, gops in roofs.peaks_gops.items())
+    return f"an FMA peak of {roofs.peak_gflops:.0f} GFLOPS{''.join(others)}"
 
 
 def _row(layer: Layer, roofs: Roofs) -> tuple[str, ...]:
@@ -60,7 +64,7 @@ def _row(layer: Layer, roofs: Roofs) -> tuple[str, ...]:
         _algorithm(layer),
         f"{layer.intensity:.1f}",
         f"{speed:.1f}",
-        f"{100 * speed / roofs.peak_gflops:.0f}",
+        f"{100 * speed / roofs.peak_of(layer):.0f}",
         f"{layer.our_ms:.4f}",
         source(layer),
     )
@@ -81,12 +85,12 @@ def _algorithm(layer: Layer) -> str:
 
 
 def _alt(layers: Sequence[Layer], roofs: Roofs) -> str:
-    fractions = sorted(layer.gflops(layer.our_ms) / roofs.peak_gflops for layer in layers)
+    fractions = sorted(layer.gflops(layer.our_ms) / roofs.peak_of(layer) for layer in layers)
     middle = fractions[len(fractions) // 2]
     return (
-        f"Roofline with {len(layers)} layers below a peak of {roofs.peak_gflops:.0f} GFLOPS; they "
-        f"reach from {100 * fractions[0]:.0f} % to {100 * fractions[-1]:.0f} % of it, half of "
-        f"them at least {100 * middle:.0f} %."
+        f"Roofline with {len(layers)} layers below {_peaks_text(roofs)}; they reach from "
+        f"{100 * fractions[0]:.0f} % to {100 * fractions[-1]:.0f} % of it, half of them at least "
+        f"{100 * middle:.0f} %."
     )
 
 
@@ -142,23 +146,29 @@ def _limits(axes: Axes, layers: Sequence[Layer], roofs: Roofs) -> None:
     speeds = [layer.gflops(layer.our_ms) for layer in layers]
     axes.set(xscale="log", yscale="log")
     axes.set_xlim(min(intensities) / 4, max(*intensities, 10.0) * 1.6)
-    axes.set_ylim(min(speeds) / 2, max(*speeds, roofs.peak_gflops) * 1.5)
+    axes.set_ylim(min(speeds) / 2, max(*speeds, _highest(roofs)) * 1.5)
+
+
+def _highest(roofs: Roofs) -> float:
+    return max(roofs.peak_gflops, *roofs.peaks_gops.values(), 0.0)
 
 
 def _roof(axes: Axes, look: Look, roofs: Roofs) -> None:
     (left, right), (bottom, _) = axes.get_xlim(), axes.get_ylim()
-    peak = roofs.peak_gflops
+    peak = _highest(roofs)
     # As far from the edge as the rotated text is high.
     inset = (right / left) ** (0.06 if look.is_narrow else 0.02)
     style = {"color": look.muted, "lw": 1.0, "zorder": 2}
-    axes.plot([left, right], [peak, peak], **style)
-    axes.annotate(
-        f"FMA peak {peak:.0f} GFLOPS",
-        (left, peak),
-        (3, 3),
-        textcoords="offset points",
-        fontsize="small",
-    )
+    peaks = {"FMA peak": roofs.peak_gflops, **roofs.peaks_gops}
+    for name, gops in peaks.items():
+        axes.plot([left, right], [gops, gops], **style)
+        axes.annotate(
+            f"{name} {gops:.0f} GFLOPS",
+            (left, gops),
+            (3, 3),
+            textcoords="offset points",
+            fontsize="small",
+        )
     for name, speed in roofs.bandwidth_gb_per_s.items():
         ridge = peak / speed
         axes.plot([left, ridge], [speed * left, peak], **style, ls="--")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from tvm_blislike.hardware.cpus import usable_cpus
+from tvm_blislike.model.types import FLOAT32
 from tvm_blislike.probe.board import BoardBench
 from tvm_blislike.probe.disturbance import Watch
 from tvm_blislike.probe.kernels import block_bytes
+from tvm_blislike.probe.products import product_rate
 from tvm_blislike.probe.result import ProbeResult, result_of
 from tvm_blislike.probe.rounds import LocalBench, best, rates
 from tvm_blislike.probe.steps import fmas, memory_bytes_of, steps_of, stream
@@ -20,6 +23,7 @@ from tvm_blislike.runtime.threads import use_threads
 
 if TYPE_CHECKING:
     from tvm_blislike.hardware import Core
+    from tvm_blislike.model.types import Types
 
 # Seconds of a run and of all rounds: of the full probe and of the quick one.
 FULL = (4e-3, 12.0)
@@ -117,6 +121,44 @@ def measure_peak_gflops(core: Core, threads: int = 1) -> float:
     tasks = use_threads(threads)
     bench = LocalBench(core, tasks, block_bytes(core))
     return 2e-9 * core.lanes("float32") * best(bench, fmas(core, tasks), _PEAK_SECONDS, _RUNS)
+
+
+def measure_peak_gops(core: Core, types: Types = FLOAT32, threads: int = 1) -> float:
+    """Return the peak of products of some types of `threads` threads together, in about 10 ms.
+
+    The kernel is compiled at the first call for a core and types.
+
+    Parameters
+    ----------
+    core : Core
+        Gives the micro-kernels and the LLVM target.
+    types : Types
+        Of the products; what no micro-kernel multiplies is judged by FMAs of fp32.
+    threads : int
+        Threads, which run in TVM's pool.
+
+    Returns
+    -------
+    float
+        1e9 operations per second, two per product.
+
+    Raises
+    ------
+    TargetError
+        When this machine cannot run the core's instructions.
+    """
+    require_runnable(core.target_config())
+    tasks = use_threads(threads)
+    rate = None if types == FLOAT32 else product_rate(core, types, tasks)
+    if rate is None:
+        return measure_peak_gflops(core, threads)
+    repeats, taken = 1, 0.0
+    while taken < _PEAK_SECONDS:
+        started = time.perf_counter()
+        rate(repeats)
+        taken = time.perf_counter() - started
+        repeats *= 2
+    return max(rate(repeats // 2) for _ in range(_RUNS))
 
 
 def read_bandwidth(core: Core, size_bytes: int) -> Callable[[int], float]:
