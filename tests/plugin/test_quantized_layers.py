@@ -66,6 +66,37 @@ def test_convolutions(
         assert ("nn.conv2d", "int32") in call_types(model)
 
 
+@pytest.mark.parametrize("zeros", [(0, 0), (77, 9)])
+@pytest.mark.parametrize(
+    ("shape", "kernel", "attributes"),
+    [
+        ((2, 16, 30), (24, 16, 3), {"pads": [1, 1], "strides": [2]}),
+        ((1, 5, 31), (8, 5, 5), {"pads": [2, 4], "dilations": [2]}),
+        ((1, 12, 20), (12, 1, 3), {"group": 12, "pads": [1, 1]}),
+        ((1, 8, 5, 6, 7), (16, 8, 3, 3, 3), {"pads": [1] * 6}),
+        ((2, 4, 6, 6, 6), (8, 2, 3, 1, 2), {"group": 2, "strides": [2, 1, 1]}),
+        ((1, 8, 9, 9), (16, 1, 3, 3), {"group": 8, "pads": [1] * 4}),
+        ((1, 16, 9, 9), (32, 4, 3, 3), {"group": 4, "pads": [1] * 4}),
+    ],
+)
+def test_signals_volumes_and_groups(
+    shape: tuple[int, ...], kernel: tuple[int, ...], attributes: dict, zeros: tuple[int, int]
+) -> None:
+    layers = Layers(4, *shape)
+    weights = layers.weights(kernel, "int8", 0, 0)
+    bias = layers.constant(layers.rng.standard_normal(kernel[0]).astype("float32"))
+    value = layers.put("Conv", layers.steps("x", 0.02, zeros[0]), weights, bias, **attributes)
+    value = layers.steps(layers.put("Relu", value), 0.05, zeros[1])
+    silu = layers.put("Mul", value, layers.put("Sigmoid", value))
+    model = layers.model(layers.quantized(silu, 0.05, 30, "uint8")[0])
+    calls = call_types(model)
+    assert ("nn.conv2d", "int32") in calls
+    assert not [call for call in calls if call == ("nn.conv2d", "float32")]
+    ours, theirs = computed(model, layers.x), runtime(model, layers.x)
+    assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 2  # a step each of two layers
+    assert (ours != theirs).mean() < 0.02
+
+
 @pytest.mark.parametrize("scale", [0.001, 1e3])
 def test_results_saturate_at_both_ends_and_vanish(scale: float) -> None:
     layers = Layers(3, 1, 8, 6, 6)

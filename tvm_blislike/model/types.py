@@ -7,6 +7,8 @@ from functools import cached_property
 
 from tvm_blislike.hardware import dtype_bits
 
+# Data types of factors of products of integers, whose sums have 32 bits.
+INTEGER_FACTORS = ("uint8", "int8", "int16")
 _SHORT = {"bfloat": "bf", "float": "f", "uint": "u", "int": "s"}
 
 

@@ -20,7 +20,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import HALF_KERNELS, KERNELS
 from tvm_blislike.model.layouts import with_rank
+from tvm_blislike.operators.operator import types_of
 from tvm_blislike.passes.image_operators import BINARY, UNARY
+from tvm_blislike.passes.lookups import is_lookup
 from tvm_blislike.passes.transposed import PhasedAxis, transposed_convolution
 from tvm_blislike.passes.volumes import Window, convolution, rearranged
 from tvm_blislike.tvm_seams import (
@@ -122,6 +124,10 @@ class _ToImages(PyExprMutator):
         name = op_name(call)
         if name in CONVOLUTIONS:
             return self._convolution(call, *CONVOLUTIONS[name])
+        if is_lookup(call) and call.args[1] in self.planes:
+            source = self.planes[call.args[1]]
+            result = relax.Call(call.op, [call.args[0], source.var], call.attrs)
+            return Planar(self.builder_.emit(result), source.shape)
         if name in UNARY and call.args[0] in self.planes:
             source = self.planes[call.args[0]]
             rest = [self.visit_expr(arg) for arg in call.args[1:]]
@@ -227,13 +233,17 @@ class _ToImages(PyExprMutator):
 
 
 def _is_plain(call: relax.Call, spatial: int, transposed: bool) -> bool:
-    """Whether layouts are those of the importer and both operands of one floating type."""
+    """Whether layouts are those of the importer and the product is of one floating type, or bytes.
+
+    Transposed convolutions of bytes are none: what lies between their pixels is no zero point.
+    """
     attrs = call.attrs
     data, forward, backward = _LAYOUTS[spatial]
     layouts = (str(attrs.data_layout), str(attrs.out_layout), str(attrs.kernel_layout))
     dtypes = {dtype_name(expr) for expr in (*call.args, call)}
     usual = layouts == (data, data, backward if transposed else forward)
-    return usual and len(dtypes) == 1 and dtypes <= _FLOATS
+    of_bytes = not transposed and types_of(call).is_integer_dot
+    return usual and (of_bytes or (len(dtypes) == 1 and dtypes <= _FLOATS))
 
 
 def _constant_like(arg: relax.Expr, like: Planar) -> relax.Expr | None:

@@ -200,7 +200,7 @@ def _has_rows(shape: _Shape, whole: _Shape, rank: int) -> bool:
     """Whether an operand is the same for all rows, or matrices, or has a part for each."""
     kept = rank - 1
     same_for_all = len(shape) <= len(whole) and math.prod(shape) == math.prod(shape[-kept:])
-    return same_for_all or shape == whole or shape == (*whole[:-1], 1)
+    return same_for_all or shape[:-kept] == whole[:-kept]
 
 
 def _operand_rows(shape: _Shape, whole: _Shape, rank: int) -> _Shape:

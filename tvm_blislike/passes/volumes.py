@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from tvm import relax
 
-from tvm_blislike.tvm_seams import constant_array, is_constant, static_shape
+from tvm_blislike.model.types import INTEGER_FACTORS
+from tvm_blislike.tvm_seams import constant_array, dtype_name, is_constant, static_shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -166,6 +167,7 @@ def _conv2d(data: relax.Expr, weights: relax.Expr, window: Window, groups: int) 
         padding=(*window.before[1:], *window.after[1:]),
         dilation=window.dilation[1:],
         groups=groups,
+        out_dtype="int32" if dtype_name(data) in INTEGER_FACTORS else None,
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
+from tvm_blislike.passes.quantized import factors
 from tvm_blislike.passes.quantized.emission import Emit
 from tvm_blislike.passes.quantized.real import Known, Real, Term
 from tvm_blislike.tvm_seams import constant, dtype_name, op_name, static_shape
@@ -22,6 +23,8 @@ _MOST_DATA = np.iinfo(np.uint8).max
 _MOST_SUM = np.iinfo(np.int32).max
 # Quantizers multiply the scales of data and weights in float32, or in float64 and round.
 _SAME_SCALE = 1e-6
+# Of signals, images and volumes, channels first.
+_AXES = ("CW", "CHW", "CDHW")
 
 
 def why_float(call: relax.Call, operands: list[object]) -> str:
@@ -33,15 +36,19 @@ def why_float(call: relax.Call, operands: list[object]) -> str:
         return f"its result is {dtype_name(call)}"
     if not isinstance(data, Real) or data.steps is None:
         return "its data are not quantized with one scale"
+    if isinstance(weights, Real) and weights.steps is not None:
+        return factors.why_not(call)
     if not isinstance(weights, Known):
         return "its weights are no quantized constants"
     return layer.refusal(call, weights) or _why_not_weights(layer, data.steps, weights)
 
 
 def integer_layer(
-    emit: Emit, call: relax.Call, data: Real, weights: Known, weights_dtype: str
+    emit: Emit, call: relax.Call, data: Real, weights: Known | Real, weights_dtype: str
 ) -> Real:
     """Return the result of a layer for which `why_float` has no reason."""
+    if isinstance(weights, Real):
+        return factors.product(emit, call, data.steps, weights.steps, weights_dtype)
     layer, step = _LAYERS[op_name(call)], data.steps
     along = [1] * len(static_shape(call))
     along[layer.result_axis] = -1
@@ -106,7 +113,8 @@ def why_not_convolution(call: relax.Call) -> str:
     """Return why the sums of a convolution are not taken apart, "" if they are."""
     attrs = call.attrs
     layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
-    return "" if layouts == ("NCHW", "OIHW", "NCHW") else "its layouts are not those of ONNX"
+    usual = layouts in [("N" + axes, "OI" + axes[1:], "N" + axes) for axes in _AXES]
+    return "" if usual else "its layouts are not those of ONNX"
 
 
 def _why_not_product(_call: relax.Call, weights: Known) -> str:
@@ -115,12 +123,14 @@ def _why_not_product(_call: relax.Call, weights: Known) -> str:
 
 def _convolution(emit: Emit, call: relax.Call, step: Term, weights: np.ndarray) -> relax.Call:
     attrs, data = call.attrs, step.x
-    top, left, bottom, right = padding = [int(p) for p in attrs.padding]
+    padding = [int(p) for p in attrs.padding]
     if any(padding) and step.zero.any():
-        widths = [0, 0, 0, 0, top, bottom, left, right]
+        half = len(padding) // 2
+        pairs = zip(padding[:half], padding[half:], strict=True)
+        widths = [0, 0, 0, 0, *(width for pair in pairs for width in pair)]
         data = emit(op.nn.pad(data, widths, pad_value=float(step.zero.item())))
-        padding = [0, 0, 0, 0]
-    return op.nn.conv2d(
+        padding = [0] * len(padding)
+    return getattr(op.nn, op_name(call).removeprefix("relax.nn."))(
         data,
         constant(weights, str(weights.dtype)),
         strides=attrs.strides,
@@ -136,6 +146,11 @@ def _product(_emit: Emit, _call: relax.Call, step: Term, weights: np.ndarray) ->
 
 
 _LAYERS = {
-    "relax.nn.conv2d": _Layer(0, 1, lambda call, _: why_not_convolution(call), _convolution),
+    **{
+        f"relax.nn.conv{rank}d": _Layer(
+            0, 1, lambda call, _: why_not_convolution(call), _convolution
+        )
+        for rank in (1, 2, 3)
+    },
     "relax.matmul": _Layer(-1, -1, _why_not_product, _product),
 }
