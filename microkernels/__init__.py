@@ -55,7 +55,7 @@ FUNCTIONS = dict(pair for kernel in _BY_NAME.values() for pair in kernel.product
 
 
 def kernels_for(
-    core: Core, types: Types = FLOAT32, panels: bool = False
+    core: Core, types: Types = FLOAT32, panels: bool = False, superseded: bool = False
 ) -> tuple[Microkernel, ...]:
     """Return the micro-kernels offered to a core for the types of a product.
 
@@ -63,17 +63,25 @@ def kernels_for(
     ----------
     panels : bool
         A is packed into panels: those that can do with nothing else are offered too.
+    superseded : bool
+        So are those for which the core has better ones, of values that better ones do not take.
     """
-    return _offered(core.isa.name, frozenset(core.features), types.product, panels)
+    features = frozenset(core.features)
+    return _offered(core.isa.name, features, types.product, panels, superseded)
 
 
 @functools.cache
 def _offered(
-    isa: str, features: frozenset[str], product: tuple[str, str, str], panels: bool
+    isa: str,
+    features: frozenset[str],
+    product: tuple[str, str, str],
+    panels: bool,
+    superseded: bool,
 ) -> tuple[Microkernel, ...]:
     same = (k for k in _BY_NAME.values() if (k.isa.name, k.types.product) == (isa, product))
-    known = (k for k in same if features >= {*k.features} and not features & {*k.superseded_by})
-    return tuple(k for k in known if panels or not k.panels_only)
+    known = (k for k in same if features >= {*k.features})
+    best = (k for k in known if superseded or not features & {*k.superseded_by})
+    return tuple(k for k in best if panels or not k.panels_only)
 
 
 def get_kernel(name: str) -> Microkernel:

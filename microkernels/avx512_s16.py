@@ -2,6 +2,8 @@
 
 There are two units for vectors of 512 bits, so two instructions for 32 products take as long as
 two multiply-adds of fp32 do, which are as many products: by the ports no arithmetic is saved.
+Where additions have units of their own (Zen 4), half is; Winograd convolutions of bytes, whose
+transformed operands have 16 bits, look here whatever the core has for bytes.
 """
 
 from __future__ import annotations

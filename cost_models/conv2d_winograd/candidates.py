@@ -11,10 +11,14 @@ from typing import TypeVar
 from tvm_blislike.cost_models.cache_room import room_bytes
 from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, BlockedConfig, WinogradConfig
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
+from tvm_blislike.cost_models.conv2d_winograd.integers import (
+    MOST_POINTS as MOST_INTEGER_POINTS,
+)
+from tvm_blislike.cost_models.conv2d_winograd.integers import offered, transformed, why_not_integers
 from tvm_blislike.cost_models.conv2d_winograd.nests import NEST
-from tvm_blislike.cost_models.data_types import missing, most_steps
+from tvm_blislike.cost_models.data_types import missing, missing_types, most_steps
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import Microkernel, kernels_for
+from tvm_blislike.microkernels import Microkernel
 from tvm_blislike.microkernels.spills import keeps_registers
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.space import even_parts
@@ -25,7 +29,7 @@ _Own = TypeVar("_Own", bound=BlockedConfig)
 # fp16, 64 and 512 channels, direct convolution errs by 3.7e-3 and 2.8e-3 of the largest output,
 # F(2, 3) by 2.2e-3 and 5.0e-3, F(4, 3) by 1.1e-2 and 2.5e-2.
 TILE_SIZES = (2, 4, 6)
-MOST_POINTS = {"float32": 8, "float16": 4}
+MOST_POINTS = {"float32": 8, "float16": 4, "int32": MOST_INTEGER_POINTS}
 # "channels" order: V of the whole batch is reread for each chunk, from L3 at most.
 MOST_KEPT_V = 16 << 20
 # Rows of tiles in a block.
@@ -40,7 +44,13 @@ FEWEST_CHANNELS = 8
 def applies(workload: Conv2dWorkload, core: Core) -> str:
     """Return "" for convolutions of stride 1 that transforms may pay for, else the reason."""
     w = workload
-    if reason := missing(w, core):
+    if w.types.is_integer_dot:
+        reason = missing_types(w.types, core) or why_not_integers(w)
+        if not reason and not offered(core, w.types):
+            reason = missing_types(transformed(w.types), core)
+    else:
+        reason = missing(w, core)
+    if reason:
         return reason
     if w.ci > most_steps(w.types):
         return f"{w.ci} products are too many for a sum in {w.types.acc}"
@@ -82,7 +92,7 @@ def planned_bytes(workload: Conv2dWorkload, nr: int, core: Core, threads: int) -
 
     U has the part of Br in the model of `cache_blocking`: a panel is in use, the next on its way.
     """
-    panel = workload.ci * nr * workload.types.b_bytes
+    panel = workload.ci * nr * transformed(workload.types).b_bytes
     return room_bytes(core, 2 * panel, threads)
 
 
@@ -101,7 +111,7 @@ def derivation(
 def kernels(workload: Conv2dWorkload, core: Core) -> Iterator[Microkernel]:
     """Yield the micro-kernels whose panels the output channels fill."""
     lanes = core.lanes(workload.types.acc)
-    for kernel in kernels_for(core, workload.types):
+    for kernel in offered(core, workload.types):
         # Lanes of the last panel may be empty where those of the last vector are as well.
         empty = -workload.co % kernel.nr
         if empty < (lanes if workload.co % lanes else 1) and keeps_registers(core, kernel, NEST):
@@ -113,7 +123,7 @@ def suits_tiles(kernel: Microkernel, tiles: int, core: Core) -> bool:
     """Whether it is the lowest kernel of its width that needs fewest calls for a block."""
     heights = [
         k.mr
-        for k in kernels_for(core, kernel.types)
+        for k in offered(core, kernel.types)
         if k.nr == kernel.nr and k.mr <= tiles and keeps_registers(core, k, NEST)
     ]
     if not heights:
@@ -146,13 +156,14 @@ def chunked(
     """Yield a config for each number of panels that divides the output channels."""
     panels = math.ceil(workload.co / kernel.nr)
     lanes = core.lanes(workload.types.acc)
-    layouts = Layout.preferred(workload.ci, 1, lanes), Layout.preferred(workload.co, 1, lanes)
-    # The last panel of an NHWC image is in the same chunk as all others.
-    least = 1 if layouts[1].block else panels
+    layouts = layouts_of(workload, lanes)
+    # The last panel of an NHWC image, if it is cut, is in the same chunk as all others.
+    least = 1 if layouts[1].block or workload.co % kernel.nr == 0 else panels
     for chunk in (c for c in range(least, panels + 1) if panels % c == 0):
         yield start.with_fields(
             mr=kernel.mr,
             nr=kernel.nr,
+            ks=kernel.ks,
             mc=block[0] * block[1],
             nc=chunk * kernel.nr,
             data_layout=layouts[0],
@@ -160,6 +171,13 @@ def chunked(
             oh_block=block[0],
             prefetch=1,
         )
+
+
+def layouts_of(workload: Conv2dWorkload, lanes: int) -> tuple[Layout, Layout]:
+    """Return the layouts of both images; those of integers are NHWC as in other algorithms."""
+    if workload.types.is_integer_dot:
+        return Layout("NHWC"), Layout("NHWC")
+    return Layout.preferred(workload.ci, 1, lanes), Layout.preferred(workload.co, 1, lanes)
 
 
 def _blocks(tiles_h: int, tiles_w: int) -> Iterator[tuple[int, int]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tvm_blislike.cost_models.conv2d_winograd.integers import transformed
 from tvm_blislike.cost_models.conv_geometry import TiledConfig
 from tvm_blislike.model.config import KernelConfig
+from tvm_blislike.model.types import Types
 
 # Blocks of tiles outermost; or channels outermost, all tiles of the image transformed first.
 TILES = "tiles"
@@ -58,3 +60,7 @@ class WinogradConfig(BlockedConfig):
     def kind(self) -> tuple[str | int, ...]:
         """See `Config.kind`."""
         return (*super().kind, self.transform)
+
+    def microkernel(self, isa: str, types: Types) -> str:
+        """See `Config.microkernel`."""
+        return super().microkernel(isa, transformed(types))

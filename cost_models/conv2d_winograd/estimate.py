@@ -19,18 +19,19 @@ import math
 from tvm_blislike.cost_models.conflicts import conflict_bytes
 from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, BlockedConfig
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
+from tvm_blislike.cost_models.conv2d_winograd.integers import transformed
 from tvm_blislike.cost_models.parallel import share as part_of_busiest
 from tvm_blislike.cost_models.parallel import spanned
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
     bytes_per_cycle,
+    call_cycles,
     finish,
     fork_cycles,
     l2_bytes,
     l2_cycles,
     level_holding,
     placed,
-    step_cycles,
     weights_cycles,
 )
 from tvm_blislike.hardware import Core
@@ -85,9 +86,10 @@ def estimate(
         Cycles by cause; the footprint of V, P and the weights per cache level.
     """
     geo = geometry(workload, config)
-    kernel = kernel_of(core, config.mr, config.nr, workload.types)
+    types = transformed(workload.types)
+    kernel = kernel_of(core, config.mr, config.nr, types, config.ks)
     v, p = geo.v_bytes, geo.p_bytes
-    weights = workload.types.b_bytes * math.prod(geo.packed_shape)
+    weights = types.b_bytes * math.prod(geo.packed_shape)
     by_channels = config.loop_order == CHANNELS
     share = part_of_busiest(geo.parts, threads)
     cycles = {name: value * share for name, value in _products(geo, kernel, core).items()}
@@ -107,8 +109,8 @@ def estimate(
         near = level_holding(core, int((weights + v + p) / L2_PLANNED), threads)
         # All threads read the same weights at about the same time.
         cycles["weights"] = _stream(core, weights, near, geo.blocks * share, hiding)
-    transformed = geo.transform_share(threads) if by_channels else share
-    cycles["input transform"] = _input_cycles(geo, core, threads) * transformed
+    of_input = geo.transform_share(threads) if by_channels else share
+    cycles["input transform"] = _input_cycles(geo, core, threads) * of_input
     cycles["output transform"] = _output_cycles(geo, core, threads) * share
     if not by_channels:
         cycles["crowding"] = _crowding(core, v + p, threads) * sum(cycles.values())
@@ -149,7 +151,7 @@ def _products(geo: WinogradGeometry, kernel: Microkernel, core: Core) -> dict[st
         if count == 0:
             continue
         apart = ROWS_APART if geo.rows > 1 else 1.0
-        issue = apart * steps * step_cycles(core, rows, vectors, kernel.a_loads(rows))
+        issue = apart * call_cycles(core, kernel, rows, vectors, steps)
         arrival = steps * _l2_bytes(geo, core, rows) / bytes_per_cycle(core, 2)
         total["fma"] += count * issue
         total["from L2"] += count * min(arrival, issue)
@@ -160,9 +162,9 @@ def _products(geo: WinogradGeometry, kernel: Microkernel, core: Core) -> dict[st
 
 def _l2_bytes(geo: WinogradGeometry, core: Core, rows: int) -> float:
     """Bytes from L2 per step of a product: V and the panel of weights."""
-    item = geo.workload.types.a_bytes
+    item = transformed(geo.workload.types).a_bytes
     conflicts = CONFLICTS * conflict_bytes(core, rows, geo.workload.ci * item)
-    return item * (rows + geo.config.nr) + conflicts
+    return item * geo.config.ks * (rows + geo.config.nr) + conflicts
 
 
 def _stream(
@@ -201,7 +203,7 @@ def _input_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
     size = w.n * w.ci * w.h * w.w * w.types.a_bytes
     source = level_holding(core, size, threads)
     image = size / bytes_per_cycle(core, source, threads)
-    vectors = geo.blocks * math.ceil(w.ci / core.lanes(w.types.acc))
+    vectors = geo.blocks * math.ceil(w.ci / core.lanes(transformed(w.types).a))
     work = vectors * geo.input_work * _transform_cycles(geo, core)
     return work + (image if source not in (1, 2) else 0.0)
 

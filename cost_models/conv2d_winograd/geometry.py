@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, FLAT, BlockedConfig
+from tvm_blislike.cost_models.conv2d_winograd.integers import transformed
 from tvm_blislike.cost_models.conv_geometry import ConvGeometry
 from tvm_blislike.cost_models.parallel import share
 from tvm_blislike.model.layouts import Layout
@@ -125,7 +126,7 @@ class WinogradGeometry(ConvGeometry):
     @property
     def steps(self) -> int:
         """Steps of k in a product: what one micro-kernel call sums over."""
-        return self.workload.ci
+        return self.workload.ci // self.config.ks
 
     @property
     def sums_rows(self) -> bool:
@@ -163,7 +164,8 @@ class WinogradGeometry(ConvGeometry):
     def v_bytes(self) -> int:
         """Size of the transformed input of a block."""
         w = self.workload
-        return w.types.a_bytes * matrices_elements(self.points, self.v_rows, w.ci, self.lanes)
+        elements = matrices_elements(self.points, self.v_rows, w.ci, self.lanes)
+        return transformed(w.types).a_bytes * elements
 
     @property
     def p_bytes(self) -> int:
@@ -208,6 +210,6 @@ class WinogradGeometry(ConvGeometry):
 
     @property
     def packed_shape(self) -> tuple[int, ...]:
-        """Shape of the transformed weights: (chunks, patch_h, patch_w, panels, ci, nr)."""
-        inner = (self.panels, self.workload.ci, self.config.nr)
+        """Shape of the transformed weights: (chunks, patch_h, patch_w, panels, steps, nr * ks)."""
+        inner = (self.panels, self.steps, self.config.nr * self.config.ks)
         return (self.chunks, self.patch_h, self.patch_w, *inner)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from tvm_blislike.cost_models.conv2d_winograd.candidates import BLOCK_ROWS, sizes
+from tvm_blislike.cost_models.conv2d_winograd.candidates import BLOCK_ROWS, layouts_of, sizes
 from tvm_blislike.cost_models.conv2d_winograd.config import (
     CHANNELS,
     FLAT,
@@ -19,8 +19,8 @@ from tvm_blislike.cost_models.conv2d_winograd.config import (
     WinogradConfig,
 )
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
+from tvm_blislike.cost_models.conv2d_winograd.integers import offered
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import kernels_for
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.space import Axis, Space, Value, divisors, even_parts, single, unrolls
 from tvm_blislike.model.workload import Conv2dWorkload
@@ -52,7 +52,7 @@ def blocks_space(
 ) -> Space:
     """Return a space with axes of its own between those of blocks and those of the products."""
     w, lanes = workload, core.lanes(workload.types.acc)
-    layouts = Layout.preferred(w.ci, 1, lanes), Layout.preferred(w.co, 1, lanes)
+    layouts = layouts_of(w, lanes)
 
     def rows(c: BlockedConfig) -> list[int]:
         tiles_h = math.ceil(w.oh / c.tile_h)
@@ -66,13 +66,14 @@ def blocks_space(
         row_tiles = geometry(w, c).row_tiles
         # Lanes of the last panel may be empty where those of the last vector are as well.
         most = lanes if w.co % lanes else 1
-        offered = (k for k in kernels_for(core, w.types) if -w.co % k.nr < most)
-        return [(k.mr, k.nr) for k in offered if k.mr <= row_tiles]
+        filled = (k for k in offered(core, w.types) if -w.co % k.nr < most)
+        return [(k.mr, k.nr, k.ks) for k in filled if k.mr <= row_tiles]
 
     def chunks(c: BlockedConfig) -> list[int]:
         panels = math.ceil(w.co / c.nr)
-        # The last panel of an NHWC image is in the same chunk as all others.
-        counts = divisors(panels) if Layout(c.out_layout).block else [panels]
+        # The last panel of an NHWC image, if it is cut, is in the same chunk as all others.
+        whole = Layout(c.out_layout).block or w.co % c.nr == 0
+        counts = divisors(panels) if whole else [panels]
         return [count * c.nr for count in counts]
 
     return Space(
@@ -82,9 +83,9 @@ def blocks_space(
             single("oh_block", rows),
             single("mc", blocks),
             *own,
-            Axis("block", ("mr", "nr"), kernels),
+            Axis("block", ("mr", "nr", "ks"), kernels),
             single("nc", chunks),
-            single("unroll", lambda _: unrolls(w.ci)),
+            single("unroll", lambda c: unrolls(w.ci // c.ks)),
             single("prefetch", lambda _: (0, 1)),
         ),
     )

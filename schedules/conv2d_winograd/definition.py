@@ -45,6 +45,8 @@ to gain:
     256, 14           0.563         0.581                0.555          0.548
 
 Both are as fast as an image without borders; unswitching needs no table and no zero pixel.
+
+Integers of 8 bits are transformed to such of 16, exactly (`integers`).
 """
 
 from __future__ import annotations
@@ -59,12 +61,15 @@ from tvm_blislike.cost_models.conv2d_winograd import candidates
 from tvm_blislike.cost_models.conv2d_winograd import estimate as model
 from tvm_blislike.cost_models.conv2d_winograd.config import WinogradConfig
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
+from tvm_blislike.cost_models.conv2d_winograd.integers import transformed as transformed_types
 from tvm_blislike.cost_models.conv2d_winograd.nests import nests
 from tvm_blislike.cost_models.conv2d_winograd.space import space
+from tvm_blislike.microkernels.products import panels_of_b, place_in_b
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import stage
+from tvm_blislike.schedules.conv2d_winograd import integers
 from tvm_blislike.schedules.conv2d_winograd.passes import flat_pass, one_pass, select, transform
 from tvm_blislike.schedules.conv2d_winograd.schedule import schedule
 from tvm_blislike.schedules.conv2d_winograd.transforms import Transforms, transform_weights
@@ -77,11 +82,17 @@ def pack_weights(
     """Transform OIHW weights and cut them into panels: `WinogradGeometry.packed_shape`."""
     geo = WinogradGeometry(workload, config)
     rows, columns = _transforms(workload, config)
-    points = transform_weights(weights, rows, columns).astype(weights.dtype)
+    if workload.types.is_integer_dot:
+        points = integers.transform_weights(weights, rows, columns)
+    else:
+        points = transform_weights(weights, rows, columns).astype(weights.dtype)
     missing = geo.chunks * config.nc - workload.co
     filled = np.pad(points, ((0, 0), (0, 0), (0, 0), (0, missing)))
     panels = filled.reshape(*points.shape[:3], geo.chunks, geo.panels, config.nr)
-    return np.ascontiguousarray(panels.transpose(3, 0, 1, 4, 2, 5))
+    packed = np.ascontiguousarray(panels.transpose(3, 0, 1, 4, 2, 5))
+    if config.ks > 1:
+        packed = panels_of_b(packed.reshape(-1, workload.ci, config.nr), config.nr, config.ks)
+    return packed.reshape(geo.packed_shape)
 
 
 def pack_weights_te(
@@ -90,22 +101,22 @@ def pack_weights_te(
     """`pack_weights` as TE stages, for weights that are not known at compile time."""
     geo = WinogradGeometry(workload, config)
     rows, columns = _transforms(workload, config)
+    dtype = transformed_types(workload.types).b
 
     def along_height(xi: Any, kw: Any, co: Any, ci: Any) -> Any:
-        kernel_rows = [weights[co, ci, i, kw] for i in range(workload.kh)]
-        return one_pass(rows.g, xi, kernel_rows, workload.types.acc)
+        kernel_rows = [weights[co, ci, i, kw].astype(dtype) for i in range(workload.kh)]
+        return one_pass(rows.g, xi, kernel_rows, dtype)
 
     half = te.compute(
         (geo.patch_h, workload.kw, workload.co, workload.ci), along_height, name="half_weights"
     )
 
-    def value(chunk: Any, xi: Any, nu: Any, panel: Any, ci: Any, j: Any) -> Any:
+    def value(chunk: Any, xi: Any, nu: Any, panel: Any, group: Any, lane: Any) -> Any:
+        ci, j = place_in_b(group, lane, config.ks)
         co = chunk * config.nc + panel * config.nr + j
         kernel_columns = [half[xi, i, co, ci] for i in range(workload.kw)]
-        zero = tirx.const(0, workload.types.acc)
-        return _where(
-            co, workload.co, one_pass(columns.g, nu, kernel_columns, workload.types.acc), zero
-        )
+        value = one_pass(columns.g, nu, kernel_columns, dtype)
+        return _where(co, workload.co, value, tirx.const(0, dtype))
 
     return te.compute(geo.packed_shape, value, name="packed_weights")
 
@@ -113,6 +124,8 @@ def pack_weights_te(
 def error_bound(workload: Conv2dWorkload, config: WinogradConfig) -> float:
     """Return the error to expect relative to the largest output (`winograd_transforms`)."""
     w = workload
+    if w.types.is_integer_dot:
+        return 0.0
     return _error_bound(config.tile_h, config.tile_w, w.kh, w.kw, w.ci, w.types.acc)
 
 
@@ -122,8 +135,18 @@ def _error_bound(tile_h: int, tile_w: int, kh: int, kw: int, ci: int, dtype: str
 
 
 def _transforms(workload: Conv2dWorkload, config: WinogradConfig) -> tuple[Transforms, Transforms]:
-    """Return the transforms along the height and along the width."""
-    return transform(config.tile_h, workload.kh), transform(config.tile_w, workload.kw)
+    """Return the transforms along the height and along the width.
+
+    Raises
+    ------
+    ValueError
+        When they are not exact for such integers.
+    """
+    w, dtype = workload, workload.types.acc
+    rows, columns = transform(config.tile_h, w.kh, dtype), transform(config.tile_w, w.kw, dtype)
+    if w.types.is_integer_dot:
+        integers.check(w, rows, columns)
+    return rows, columns
 
 
 def compute(
@@ -148,15 +171,20 @@ def compute(
     points = (geo.patch_h, geo.patch_w)
     transformed = _input_transform(geo, data, grid)
 
-    k = te.reduce_axis((0, workload.ci), "k")
-    mr, nr = config.mr, config.nr
+    mr, nr, ks = config.mr, config.nr, config.ks
+    k = te.reduce_axis((0, geo.steps), "k")
+    step = [te.reduce_axis((0, ks), "s")] if ks > 1 else []
+    types = transformed_types(workload.types)
     # Whole micro-kernel blocks: those that reach beyond the tiles are cut in the schedule.
     groups = -(-geo.tiles // mr)
 
     def product(*index: Any) -> Any:
         n, yb, xb, chunk, xi, nu, panel, group, i, j = index
-        pixel = transformed[n, yb, xb, xi, nu, group * mr + i, k]
-        return te.sum(pixel * packed[chunk, xi, nu, panel, k, j], axis=k)
+        pixel = transformed[n, yb, xb, xi, nu, group * mr + i, sum(step, k * ks)]
+        weight = packed[chunk, xi, nu, panel, k, sum(step, j * ks)]
+        if not types.is_uniform:
+            pixel, weight = pixel.astype(types.acc), weight.astype(types.acc)
+        return te.sum(pixel * weight, axis=[k, *step])
 
     shape = (*grid, geo.chunks, *points, geo.panels, groups, mr, nr)
     acc = te.compute(shape, product, name="acc", attrs=stage("acc"))
@@ -177,6 +205,7 @@ def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ..
     """
     w, c, block = geo.workload, geo.config, geo.in_block
     rows, columns = _transforms(w, c)
+    dtype = transformed_types(w.types).a
 
     def loaded(n: Any, ib: Any, y: Any, x: Any, lane: Any) -> Any:
         if Layout(c.data_layout).block:
@@ -189,11 +218,11 @@ def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ..
 
         def pixel(j: int) -> Any:
             inside = tirx.all(y >= 0, y < w.h, x + j >= 0, x + j < w.w)
-            zero = tirx.const(0, w.types.acc)
-            return tirx.if_then_else(inside, loaded(n, ib, y, x + j, lane), zero)
+            value = loaded(n, ib, y, x + j, lane).astype(dtype)
+            return tirx.if_then_else(inside, value, tirx.const(0, dtype))
 
         pixels = [pixel(j) for j in range(geo.patch_w)]
-        return select(nu, pixels) if geo.flat else one_pass(columns.bt, nu, pixels, w.types.acc)
+        return select(nu, pixels) if geo.flat else one_pass(columns.bt, nu, pixels, dtype)
 
     shape = (*grid, geo.block_h, geo.block_w, geo.in_blocks, geo.patch_h, geo.patch_w, block)
     patch = te.compute(shape, patch_row, name="patch_rows", attrs=stage("patch_rows"))
@@ -203,10 +232,10 @@ def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ..
         lane = channel % block
         if geo.flat:
             pixels = [patch[(*at, *pixel, lane)] for pixel in np.ndindex(geo.patch_h, geo.patch_w)]
-            result = flat_pass(rows.bt, columns.bt, (xi, nu), pixels, w.types.acc)
+            result = flat_pass(rows.bt, columns.bt, (xi, nu), pixels, dtype)
         else:
             column = [patch[(*at, i, nu, lane)] for i in range(geo.patch_h)]
-            result = one_pass(rows.bt, xi, column, w.types.acc)
+            result = one_pass(rows.bt, xi, column, dtype)
         return _where(channel, w.ci, result, patch[(*at, 0, 0, block - 1)], block)
 
     return te.compute(
@@ -231,17 +260,23 @@ def _where(channel: Any, channels: int, value: Any, other: Any, block: int = 0) 
 def _output_transform(geo: WinogradGeometry, products: te.Tensor) -> te.Tensor:
     w, c, lanes = geo.workload, geo.config, geo.out_block
     rows, columns = _transforms(w, c)
+    exact = w.types.is_integer_dot
+    dtype = integers.RESIDUES if exact else w.types.acc
 
     def tile_column(n: Any, ob: Any, yt: Any, xt: Any, a: Any, nu: Any, lane: Any) -> Any:
         chunk, channel = ob * lanes // c.nc, ob * lanes % c.nc
         block = (n, yt // geo.block_h, xt // geo.block_w, chunk)
         t = yt % geo.block_h * geo.block_w + xt % geo.block_w
         place = (channel // c.nr, t, channel % c.nr + lane)
+
+        def point(xi: Any, nu: Any) -> Any:
+            value = products[(*block, xi, nu, *place)]
+            return integers.residue(value) if exact else value
+
         if geo.flat:
-            patch = [products[(*block, *p, *place)] for p in np.ndindex(geo.patch_h, geo.patch_w)]
-            return flat_pass(rows.at, columns.at, (a, nu), patch, w.types.acc)
-        column = [products[(*block, xi, nu, *place)] for xi in range(geo.patch_h)]
-        return one_pass(rows.at, a, column, w.types.acc)
+            patch = [point(*p) for p in np.ndindex(geo.patch_h, geo.patch_w)]
+            return flat_pass(rows.at, columns.at, (a, nu), patch, dtype)
+        return one_pass(rows.at, a, [point(xi, nu) for xi in range(geo.patch_h)], dtype)
 
     shape = (w.n, geo.out_blocks, geo.tiles_h, geo.tiles_w, *geo.half_shape, lanes)
     half = te.compute(shape, tile_column, name="tile_columns", attrs=stage("tile_columns"))
@@ -250,8 +285,12 @@ def _output_transform(geo: WinogradGeometry, products: te.Tensor) -> te.Tensor:
         at = (n, ob, y // c.tile_h, x // c.tile_w, y % c.tile_h)
         values = [half[(*at, nu, lane)] for nu in range(geo.half_shape[1])]
         b = x % c.tile_w
-        result = select(b, values) if geo.flat else one_pass(columns.at, b, values, w.types.acc)
-        return _where(ob * lanes + lane, w.co, result, half[(*at, 0, lanes - 1)], lanes)
+        result = select(b, values) if geo.flat else one_pass(columns.at, b, values, dtype)
+        if exact:
+            result = integers.divided(result, rows.scale * columns.scale)
+        other = half[(*at, 0, lanes - 1)]
+        other = tirx.reinterpret("int32", other) if exact else other
+        return _where(ob * lanes + lane, w.co, result, other, lanes)
 
     def of_channels(n: Any, y: Any, x: Any, channel: Any) -> Any:
         return value(n, channel // lanes, y, x, channel % lanes)

@@ -8,12 +8,15 @@ from typing import Any
 
 from tvm import tirx
 
+from tvm_blislike.schedules.conv2d_winograd.integers import RESIDUES, integral
 from tvm_blislike.schedules.conv2d_winograd.programs import flat_program, program
 from tvm_blislike.schedules.conv2d_winograd.transforms import ACCURATE_POINTS, Transforms, matrices
 
 
-def transform(m: int, r: int) -> Transforms:
-    """Return F(m, r) with the points that err least."""
+def transform(m: int, r: int, dtype: str = "float32") -> Transforms:
+    """Return F(m, r) with the points that err least, in integers with those that do not."""
+    if _is_integer(dtype):
+        return integral(m, r)
     # Two multiplications more per output pass, a quarter of the error (F(4, 3)).
     points = ACCURATE_POINTS.get(m + r - 1) if min(m, r) > 1 else None
     return matrices(m, r, points)
@@ -26,7 +29,8 @@ def one_pass(
 
     A loop over `index` with the directive `WriteOut` leaves one branch in each copy.
     """
-    return select(index, program(matrix).apply(inputs, constant=_of(dtype)))
+    steps = program(matrix, integral=_is_integer(dtype))
+    return select(index, steps.apply(inputs, constant=_of(dtype)))
 
 
 def flat_pass(
@@ -37,14 +41,22 @@ def flat_pass(
     dtype: str = "float32",
 ) -> Any:
     """Return element `at` of rows x inputs x columns^T, for the inputs of a patch row by row."""
-    values = flat_program(rows, columns).apply(inputs, constant=_of(dtype))
+    steps = flat_program(rows, columns, integral=_is_integer(dtype))
+    values = steps.apply(inputs, constant=_of(dtype))
     width = len(columns)
     return select(at[0], [select(at[1], values[i * width :][:width]) for i in range(len(rows))])
 
 
 def _of(dtype: str) -> Callable[[Fraction], Any]:
     """Return what makes constants of a data type."""
-    return lambda value: tirx.const(float(value), dtype)
+    if dtype == RESIDUES:
+        return lambda value: tirx.const(int(value) % (1 << 32), dtype)
+    number = int if _is_integer(dtype) else float
+    return lambda value: tirx.const(number(value), dtype)
+
+
+def _is_integer(dtype: str) -> bool:
+    return dtype.startswith(("int", "uint"))
 
 
 def select(index: Any, values: Sequence[Any]) -> Any:

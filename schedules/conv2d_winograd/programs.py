@@ -34,24 +34,28 @@ _Pair = tuple[int, int, Fraction]
 MOST_FLAT_INPUTS = 64
 
 
-def program(matrix: Sequence[Sequence[Fraction | int]]) -> Program:
+def program(matrix: Sequence[Sequence[Fraction | int]], integral: bool = False) -> Program:
     """Return the program of one 1-D pass y = M d, with common subexpressions eliminated.
 
     Parameters
     ----------
     matrix : sequence of rows
         M, any shape; zeros cost nothing.
+    integral : bool
+        M has integers, and the program is to have no other factors.
 
     Raises
     ------
     ValueError
         When the matrix is empty or its rows differ in length.
     """
-    return _program(tuple(tuple(map(Fraction, row)) for row in matrix))
+    return _program(tuple(tuple(map(Fraction, row)) for row in matrix), integral)
 
 
 def flat_program(
-    rows: Sequence[Sequence[Fraction | int]], columns: Sequence[Sequence[Fraction | int]]
+    rows: Sequence[Sequence[Fraction | int]],
+    columns: Sequence[Sequence[Fraction | int]],
+    integral: bool = False,
 ) -> Program:
     """Return the program of the 2-D transform R d C^T as one pass.
 
@@ -61,6 +65,8 @@ def flat_program(
     ----------
     rows, columns : sequence of rows
         R, applied along the height, and C, applied along the width.
+    integral : bool
+        As for `program`.
 
     Raises
     ------
@@ -73,17 +79,18 @@ def flat_program(
             f"{MOST_FLAT_INPUTS}): use a smaller F(m, r) or the separable form"
         )
     return program(
-        [[Fraction(a) * b for a in row for b in column] for row in rows for column in columns]
+        [[Fraction(a) * b for a in row for b in column] for row in rows for column in columns],
+        integral,
     )
 
 
 @functools.cache
-def _program(matrix: Matrix) -> Program:
+def _program(matrix: Matrix, integral: bool) -> Program:
     if not matrix or len({len(row) for row in matrix}) != 1:
         raise ValueError("a matrix needs at least one row, and rows of one length")
     inputs = len(matrix[0])
     forms = [{j: c for j, c in enumerate(row) if c} for row in matrix]
-    steps = _Sharing(forms, inputs).run()
+    steps = _Sharing(forms, inputs, integral).run()
     products: dict[tuple[int, Fraction], int] = {}
     for value, factor in _starting_products(forms):
         products[value, factor] = inputs + len(steps)
@@ -101,10 +108,12 @@ class _Sharing:
         Sums, changed in place.
     inputs : int
         Values that exist already.
+    integral : bool
+        Factors are integers: x_i / 2 + x_j is not computed for 2 x_j + x_i.
     """
 
-    def __init__(self, forms: list[_Form], inputs: int):
-        self.forms, self.inputs = forms, inputs
+    def __init__(self, forms: list[_Form], inputs: int, integral: bool = False):
+        self.forms, self.inputs, self.integral = forms, inputs, integral
         self.steps: list[Step] = []
         self._users: dict[_Pair, set[int]] = defaultdict(set)
         # Pairs with the number of their users, most first; a count that has changed since is
@@ -126,13 +135,16 @@ class _Sharing:
         return self.steps
 
     def _enter(self, pair: _Pair, number: int) -> None:
+        ratio = pair[2]
+        if self.integral and 1 not in (abs(ratio.numerator), ratio.denominator):
+            return
         users = self._users[pair]
         users.add(number)
         if len(users) > 1:
             heapq.heappush(self._queue, (-len(users), pair))
 
     def _replace(self, pair: _Pair, users: list[int]) -> None:
-        step = _sum(pair, [self.forms[number] for number in users])
+        step = _sum(pair, [self.forms[number] for number in users], self.integral)
         new = self.inputs + len(self.steps)
         self.steps.append(step)
         for number in users:
@@ -152,7 +164,7 @@ def _pair(form: _Form, i: int, j: int) -> _Pair:
     return i, j, form[j] / form[i]
 
 
-def _sum(pair: _Pair, users: list[_Form]) -> Step:
+def _sum(pair: _Pair, users: list[_Form], integral: bool) -> Step:
     """Return the multiple of x_i + ratio * x_j that most forms can use without a product."""
     i, j, ratio = pair
     candidates = [
@@ -161,7 +173,8 @@ def _sum(pair: _Pair, users: list[_Form]) -> Step:
         Step(j, -ratio, base=i, negated=True),
         Step(i, -1 / ratio, base=j, negated=True),
     ]
-    return max(candidates, key=lambda step: _ease(step, users))
+    allowed = [c for c in candidates if not integral or c.factor.denominator == 1]
+    return max(allowed, key=lambda step: _ease(step, users))
 
 
 def _ease(step: Step, users: list[_Form]) -> tuple[int, int]:

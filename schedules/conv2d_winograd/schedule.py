@@ -8,6 +8,7 @@ from tvm import s_tir
 
 from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, WinogradConfig
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
+from tvm_blislike.cost_models.conv2d_winograd.integers import transformed
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
 from tvm_blislike.model.directives import (
@@ -39,7 +40,7 @@ def schedule(
     threads: int,
 ) -> None:
     """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
-    kernel = kernel_of(core, config.mr, config.nr, workload.types)
+    kernel = kernel_of(core, config.mr, config.nr, transformed(workload.types), config.ks)
     geo = WinogradGeometry(workload, config)
     epilogue = fuse_epilogue(sch)
     marked = stages(sch)
@@ -62,7 +63,8 @@ def tile_epilogue(
         oc, o = sch.split(ob, [None, config.nc // block])
     else:
         n, oh, ow, channel = sch.get_loops(epilogue)
-        oc, o, lane = sch.split(channel, [1, geo.out_blocks, block])
+        # A last panel that is cut is in the only chunk.
+        oc, o, lane = sch.split(channel, [geo.chunks, -(-geo.out_blocks // geo.chunks), block])
     yb, r, a = sch.split(oh, [None, geo.block_h, config.tile_h])
     xb, q, b = sch.split(ow, [None, geo.block_w, config.tile_w])
     outer = [oc, n, yb, xb] if config.loop_order == CHANNELS else [n, yb, xb, oc]
@@ -114,13 +116,17 @@ def schedule_products(
 
 def tensorize(sch: s_tir.Schedule, acc: Any, geo: WinogradGeometry, kernel: Microkernel) -> None:
     """Zero a block of products in registers and sum over all channels of a kernel row by a call."""
-    i, j, *rows, k = sch.get_loops(acc)[-3 - geo.sums_rows :]
-    config = geo.config
-    sch.reorder(*rows, k, i, j)
+    config, grouped = geo.config, geo.config.ks > 1
+    i, j, *rows, k = sch.get_loops(acc)[-3 - geo.sums_rows - grouped :]
+    step = [k] if grouped else []
+    if grouped:
+        *rows, k = rows
+    sch.reorder(*rows, k, i, j, *step)
     sch.unannotate(acc, STAGE)
     sch.vectorize(unroll_block(sch, sch.decompose_reduction(acc, [*rows, k][0]), kernel))
-    shape = UpdateShape(1, config.mr, steps=geo.workload.ci, unroll=config.unroll)
-    call_kernel(sch, acc, sch.get_loops(acc)[-3:], kernel, shape)
+    steps = geo.workload.ci // config.ks
+    shape = UpdateShape(1, config.mr, steps=steps, unroll=config.unroll, ks=config.ks)
+    call_kernel(sch, acc, sch.get_loops(acc)[-3 - grouped :], kernel, shape)
 
 
 def _schedule_input_transform(
@@ -132,25 +138,26 @@ def _schedule_input_transform(
     threads: int,
 ) -> None:
     """Rows of all patches of a block, then columns."""
-    transformed, patch = marked["transformed"], marked["patch_rows"]
+    v, patch = marked["transformed"], marked["patch_rows"]
     if geo.config.loop_order != CHANNELS:
-        sch.compute_at(transformed, place, preserve_unit_loops=True)
-    *outer, xi, nu, t, channel = sch.get_loops(transformed)
+        sch.compute_at(v, place, preserve_unit_loops=True)
+    *outer, xi, nu, t, channel = sch.get_loops(v)
     r, q = sch.split(t, [None, geo.block_w])
     ib, lane = sch.split(channel, [None, geo.in_block])
     sch.reorder(r, q, ib, nu, xi, lane)
     WriteOut().on(sch, xi)
     if geo.flat:
         WriteOut().on(sch, nu)
-    Vector(kernel.lanes).on(sch, lane)
-    align_rows(sch, transformed, 4, geo.lanes)
+    elements = min(geo.in_block, kernel.operand_lanes * kernel.ks)
+    Vector(elements).on(sch, lane)
+    align_rows(sch, v, 4, geo.lanes)
     cut = geo.workload.ci % geo.in_block
     annotate_cut(sch, ib, lane, cut)
     sch.compute_at(patch, ib, preserve_unit_loops=True)
     i, nu, lane = sch.get_loops(patch)[-3:]
     WriteOut().on(sch, nu)
     AskOnce().on(sch, i)
-    Vector(kernel.lanes).on(sch, lane)
+    Vector(elements).on(sch, lane)
     if cut:
         Named("lanes").on(sch, lane)
     if geo.config.loop_order == CHANNELS and threads > 1:

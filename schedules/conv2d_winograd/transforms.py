@@ -63,6 +63,8 @@ class Transforms:
         Kernel transform.
     bt : n x n
         Input transform.
+    scale : int
+        What G is multiplied with, and the result too.
     """
 
     m: int
@@ -70,6 +72,7 @@ class Transforms:
     at: Matrix
     g: Matrix
     bt: Matrix
+    scale: int = 1
 
     @property
     def n(self) -> int:
@@ -168,8 +171,8 @@ def _exact(rows: Iterable[Iterable[Fraction | int]]) -> Matrix:
 def verify(transforms: Transforms) -> Transforms:
     """Prove that the matrices compute F(m, r) and return them.
 
-    y[i] is a sum of products g[j] d[k]; its coefficients, exact, must be 1 where k = i + j and 0
-    elsewhere. That is the identity itself, for all values of g and d.
+    y[i] is a sum of products g[j] d[k]; its coefficients, exact, must be 1, or `scale`, where
+    k = i + j and 0 elsewhere. That is the identity itself, for all values of g and d.
 
     Raises
     ------
@@ -184,10 +187,10 @@ def verify(transforms: Transforms) -> Transforms:
             raise ValueError(f"{name} of F({t.m}, {t.r}) must be {height} x {width}")
     for i, j, k in itertools.product(range(t.m), range(t.r), range(t.n)):
         got = sum(t.at[i][xi] * t.g[xi][j] * t.bt[xi][k] for xi in range(t.n))
-        if got != (k == i + j):
+        if got != (k == i + j) * t.scale:
             raise ValueError(
                 f"not F({t.m}, {t.r}): output {i} holds {got} times g[{j}] d[{k}], "
-                f"not {int(k == i + j)}"
+                f"not {(k == i + j) * t.scale}"
             )
     return transforms
 

@@ -28,6 +28,7 @@ from tvm_blislike.schedules.lowering import (
     loop_code,
     prefetch,
     register_transposes,
+    residues,
     tiles,
 )
 from tvm_blislike.schedules.lowering.accumulators import split_rows
@@ -98,7 +99,7 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
     result = mod.clone()
     by_name = {g.name_hint: g for g in ours}
     for g, f in finished_mod.functions_items():
-        joined = f.with_body(shuffle_gathers(f.body))
+        joined = f.with_body(residues.by_functions(shuffle_gathers(f.body)))
         called = llvm_functions.with_sources(joined)
         in_rows = split_rows(called, int(f.attrs[REGISTER_BYTES]))
         result.update_func(by_name[g.name_hint], in_rows.without_attr(REGISTER_BYTES))

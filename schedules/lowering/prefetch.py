@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 import tvm_ffi
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvm_blislike.hardware import LINE_BYTES
 from tvm_blislike.model.directives import Ahead, NextPanel, NextWeights
@@ -200,9 +200,14 @@ def _line_of(load: Any, indices: list[Any]) -> tirx.Stmt:
 
 def _operand_of(body: tirx.Stmt, operand: int) -> Any:
     """Return the load of A (0), a broadcast, or of B (1), the vector it is multiplied with."""
-    products = collect(body, tirx.Mul)
-    product = next(each for each in products if isinstance(each.a, tirx.Broadcast))
-    return product.b if operand else product.a.value
+    pairs = [(each.a, each.b) for each in collect(body, tirx.Mul)]
+    # Products of groups of k are calls: (.., group of A, groups of B).
+    pairs += [(c.args[-2], c.args[-1]) for c in collect(body, ir.Call) if len(c.args) > 2]
+    product = next(pair for pair in pairs if isinstance(pair[0], tirx.Broadcast))
+    load = product[1] if operand else product[0].value
+    while isinstance(load, ir.Call):  # Its bits as words.
+        load = load.args[0]
+    return load
 
 
 def _at_start(load: Any, loop: tirx.For, keep: Any = None) -> list[Any]:

@@ -210,3 +210,26 @@ def test_layers_left_in_floats_are_named() -> None:
     (note,) = (note for note in notes if note.startswith("in float32"))
     assert "need more than 8 bits" in note
     assert "conv2d 1x6x5x5" in note
+
+
+@pytest.mark.parametrize("core", ["x86-64-v3", "zen4"])
+@pytest.mark.parametrize("data", TYPES)
+def test_winograd_of_quantized_layers_changes_no_bit(data: str, core: str) -> None:
+    """Zero points, padding with them, bias and clipping, beside direct convolution."""
+    if why_not_runnable(Core.named(core).target_config(1)):
+        pytest.skip(f"this machine runs no code for {core}")
+    layers = Layers(3, 1, 16, 9, 11)
+    image = layers.steps("x", 0.02, 7, data)
+    kernel = layers.weights((24, 16, 3, 3), "int8", 0, 0)
+    first = layers.steps(layers.put("Conv", image, kernel, pads=[1, 0, 2, 1]), 0.3, 9, data)
+    kernel = layers.weights((16, 24, 3, 3), "uint8", 128, 0)
+    second = layers.put("Conv", first, kernel, pads=[1, 1, 1, 1])
+    model = layers.model(layers.quantized(layers.put("Relu", second), 0.4, 3, data)[0])
+    results = []
+    for name in ("conv2d_winograd", "conv2d_direct"):
+        constraints = tvm_blislike.Constraints(only=(name,))
+        compiled = tvm_blislike.compile(model, core, threads=1, constraints=constraints)
+        assert [layer.implementation for layer in compiled.explain().layers].count(name) == 2
+        results += compiled.run({"x": layers.x}).values()
+    np.testing.assert_array_equal(*results)
+    assert len(np.unique(results[0])) > 20

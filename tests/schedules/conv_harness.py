@@ -84,7 +84,8 @@ def primfunc(
     )
     implementation = get_implementation(config.implementation)
     weights = np.zeros((w.co, w.ci // w.groups, w.kh, w.kw), w.types.b)
-    packed = te.placeholder(implementation.pack(w, config, weights).shape, w.types.b, name="packed")
+    packed = implementation.pack(w, config, weights)
+    packed = te.placeholder(packed.shape, str(packed.dtype), name="packed")
     value = implementation.compute(w, config, data, packed)
     params = [data, packed]
     for number, step in enumerate(steps):

@@ -36,6 +36,11 @@ CASES = {
     "winograd 1x7": "Conv2dWorkload(1, 16, 7, 17, 32, 1, 7, padding=(0, 3, 0, 3))",
     "winograd NHWC 24 to 57": "Conv2dWorkload(1, 24, 12, 25, 57, 3, 3, padding=(1, 0, 2, 1))",
     "winograd NHWC 9 to 32": "Conv2dWorkload(1, 9, 12, 11, 32, 3, 3)",
+    # Pairs of 16 bits, of another core than this where that has products of bytes.
+    "winograd of words": (
+        "Conv2dWorkload(1, 32, 12, 25, 48, 3, 3, padding=(1, 0, 2, 1), types=WORDS)"
+    ),
+    "winograd of words 10 to 57": "Conv2dWorkload(1, 10, 12, 11, 57, 3, 3, types=WORDS)",
     "winograd_1d 3x3": "Conv2dWorkload(2, 16, 12, 25, 48, 3, 3, padding=(1, 0, 2, 1))",
     "winograd_1d 5x5": "Conv2dWorkload(1, 32, 9, 25, 32, 5, 5)",
     "im2col 3x3": "Conv2dWorkload(2, 5, 13, 17, 37, 3, 3, padding=(1, 0, 1, 2))",
@@ -88,13 +93,20 @@ def _run(workload_text: str, only: str) -> None:
     from guard import GuardedArrays
 
     from tvm_blislike.cost_models.data_types import quantized_types
-    from tvm_blislike.hardware import native_core
+    from tvm_blislike.hardware import Core, native_core
     from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
+    from tvm_blislike.runtime.runnable import why_not_runnable
     from tvm_blislike.schedules import implementations
 
     core = native_core()
+    words = Core.named("x86-64-v3")
     names = {"Conv2dWorkload": Conv2dWorkload, "GemmWorkload": GemmWorkload}
-    workload = eval(workload_text, {**names, "BYTES": quantized_types(core)})
+    types = {"BYTES": quantized_types(core), "WORDS": quantized_types(words)}
+    workload = eval(workload_text, {**names, **types})
+    if "WORDS" in workload_text:
+        if why_not_runnable(words.target_config(1)):
+            return
+        core = words
     for implementation in implementations(workload.kind):
         if implementation.applies(workload, core) or only not in ("", implementation.name):
             continue
@@ -104,7 +116,7 @@ def _run(workload_text: str, only: str) -> None:
         )
         chosen = [found[0], found[len(found) // 2], found[-1]]
         if only:
-            chosen += _cut_on_all_sides(found, core)
+            chosen += _cut_on_all_sides(found, core, workload.types)
         chosen += _anything(implementation.space(workload, core, 1), workload)
         for config in dict.fromkeys(chosen):
             library, operands, empty = _compiled(implementation, workload, config, core)
@@ -125,7 +137,7 @@ def _anything(space, workload):
     return [c for c in (walks.draw(rng) for _ in range(ANYTHING)) if c]
 
 
-def _cut_on_all_sides(found, core):
+def _cut_on_all_sides(found, core, types):
     """Blocks of 2 x 5 tiles: cut by mr, and at the right and below by the image; every form."""
     from tvm_blislike.microkernels import kernels_for
 
@@ -135,7 +147,7 @@ def _cut_on_all_sides(found, core):
         if config.implementation == "conv2d_im2col":
             yield config
             continue
-        heights = [k.mr for k in kernels_for(core) if k.nr == config.nr and 10 % k.mr]
+        heights = [k.mr for k in kernels_for(core, types) if k.nr == config.nr and 10 % k.mr]
         mr = max((mr for mr in heights if mr < 10), default=config.mr)
         cut = config.with_fields(mr=mr, mc=10, oh_block=2)
         yield cut
@@ -162,9 +174,9 @@ def _compiled(implementation, workload, config, core):
         data = np.ascontiguousarray(Layout(config.data_layout).packed(data))
     constant = implementation.pack(workload, config, operand)
     choice = Choice(workload, implementation, config, None, "")
-    func = primfunc(choice, note_of(workload, config), data.shape, constant.shape).with_attr(
-        "global_symbol", "main"
-    )
+    shapes = data.shape, constant.shape
+    func = primfunc(choice, note_of(workload, config), *shapes, str(constant.dtype))
+    func = func.with_attr("global_symbol", "main")
     mod = lowering.lower(tvm.IRModule({"main": schedule_chosen(func, Plan(core, 1))}))
     library = tvm.compile(mod, tvm.target.Target(core.target_config(1)))
     result = func.params[-1]

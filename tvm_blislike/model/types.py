@@ -88,6 +88,16 @@ class Types:
 FLOAT32 = Types()
 
 
+def data_range(types: Types) -> tuple[int, int]:
+    """Return the least and the largest value of A: in 16 bits lie values of uint8."""
+    return value_range("uint8" if types.a == "int16" else types.a)
+
+
+def weights_range(types: Types) -> tuple[int, int]:
+    """Return the least and the largest value of B: in 16 bits lie values of int8."""
+    return value_range("int8" if types.b == "int16" else types.b)
+
+
 def value_range(dtype: str) -> tuple[int, int]:
     """Return the least and the largest value of a factor: in 16 bits lie values of 8, any sign."""
     if dtype == "int16":

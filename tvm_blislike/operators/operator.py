@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tvm_blislike.model.types import Types, value_range
+from tvm_blislike.model.types import Types, data_range, weights_range
 from tvm_blislike.tvm_seams import dtype_name, op_name, static_shape
 
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ class Operator(ABC):
             zip(workload.operands.values(), workload.operand_types, strict=True)
         ):
             if np.dtype(dtype).kind in "iu":
-                made.append(rng.integers(*value_range(dtype), shape, dtype, endpoint=True))
+                limits = (weights_range if number else data_range)(workload.types)
+                made.append(rng.integers(*limits, shape, dtype, endpoint=True))
                 continue
             values = rng.standard_normal(shape, dtype=np.float32)
             if number:

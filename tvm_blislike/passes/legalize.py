@@ -91,7 +91,10 @@ def emit_call(
             operand,
             primfunc_name_hint=f"{config.implementation}_pack",
         )
-    func = made.get(note) or primfunc(choice, note, static_shape(data), static_shape(packed))
+    func = made.get(note)
+    if func is None:
+        shapes = static_shape(data), static_shape(packed)
+        func = primfunc(choice, note, *shapes, dtype_name(packed))
     made[note] = func
     gvar = builder.add_func(func, f"{config.implementation}_{op_name(layer).rpartition('.')[2]}")
     shape = [int(extent) for extent in func.params[-1].shape]
@@ -99,12 +102,16 @@ def emit_call(
 
 
 def primfunc(
-    choice: Choice, note: str, data_shape: tuple[int, ...], packed_shape: tuple[int, ...]
+    choice: Choice,
+    note: str,
+    data_shape: tuple[int, ...],
+    packed_shape: tuple[int, ...],
+    packed_dtype: str,
 ) -> tvm.tirx.PrimFunc:
     """Return the unscheduled PrimFunc (data, packed operand, result) , which notes its choice."""
     workload, config = choice.workload, choice.config
     data = te.placeholder(data_shape, workload.types.a, name="data")
-    packed = te.placeholder(packed_shape, workload.types.b, name="packed")
+    packed = te.placeholder(packed_shape, packed_dtype, name="packed")
     result = choice.implementation.compute(workload, config, data, packed)
     sch = s_tir.Schedule(te.create_prim_func([data, packed, result]))
     (output,) = sch.get_output_blocks(sch.get_sblock("root"))

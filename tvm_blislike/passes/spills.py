@@ -99,9 +99,11 @@ def _primfunc(nest: Nest, name: str) -> tvm.tirx.PrimFunc:
     if w.images:
         data = Layout(c.data_layout).shape(*w.images[0])
     operand = tvm.te.placeholder(weights, w.types.b, name="operand")
-    packed = tuple(int(extent) for extent in implementation.pack_te(w, c, operand).shape)
+    packed = implementation.pack_te(w, c, operand)
+    shape, dtype = tuple(int(extent) for extent in packed.shape), str(packed.dtype)
     choice = Choice(w, implementation, c, None, "")
-    return primfunc(choice, note_of(w, c), data, packed).with_attr("global_symbol", name)
+    func = primfunc(choice, note_of(w, c), data, shape, dtype)
+    return func.with_attr("global_symbol", name)
 
 
 def _accesses(nest: Nest, loops: Iterable[list[Instruction]]) -> float:

@@ -157,7 +157,8 @@ def functions(group: CandidateGroup, number: int, config: Config) -> dict[str, A
     packed = implementation.pack_te(workload, config, operand)
     choice = Choice(workload, implementation, config, None, "")
     shape = tuple(int(extent) for extent in packed.shape)
-    found = {f"candidate_{number}": primfunc(choice, note_of(workload, config), data, shape)}
+    func = primfunc(choice, note_of(workload, config), data, shape, str(packed.dtype))
+    found = {f"candidate_{number}": func}
     if group.packs:
         found[f"pack_{number}"] = te.create_prim_func([operand, packed])
     return {name: func.with_attr("global_symbol", name) for name, func in found.items()}
