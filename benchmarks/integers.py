@@ -35,6 +35,7 @@ from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.marks import CHOICE
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.operators import operator_of
 from tvm_blislike.passes import tir_pipeline
@@ -145,10 +146,16 @@ def prepared(
 
 
 def measure(
-    name: str, workload: Workload, core: Core, threads: int, rounds: int, top: Callable[[], float]
+    name: str,
+    workload: Workload,
+    core: Core,
+    threads: int,
+    rounds: int,
+    top: Callable[[], float],
+    types: Types | None = None,
 ) -> Row:
-    """Compile the strategy's choice and time it by turns with the peak."""
-    fields = {**vars(workload), "types": quantized_types(core)}
+    """Compile the strategy's choice and time it by turns with the peak; bytes without `types`."""
+    fields = {**vars(workload), "types": types or quantized_types(core)}
     choice = Strategy(core, threads).choose(type(workload)(**fields))
     if choice.config is None:
         raise SystemExit(f"{choice.workload}: {choice.reason}")

@@ -27,7 +27,7 @@ def missing(workload: Workload, core: Core, grouped: bool = False) -> str:
     grouped : bool
         The implementation packs for those that take several steps of k at once.
     """
-    if not grouped and any(k.ks > 1 for k in kernels_for(core, workload.types)):
+    if not grouped and any(k.takes_groups for k in kernels_for(core, workload.types)):
         return f"operands are not packed for the k groups of {workload.types} micro-kernels"
     return missing_types(workload.types, core)
 

@@ -25,6 +25,7 @@ ISA = Isa(
         Feature("vbmi", "avx512vbmi", "avx512vbmi"),
         Feature("vbmi2", "avx512vbmi2", "avx512vbmi2"),
         Feature("ifma", "avx512ifma", "avx512ifma"),
+        Feature("vpopcntdq", "avx512vpopcntdq", "avx512vpopcntdq"),
         AVXVNNI,
         Feature("amx_tile", "amx-tile", "amxtile"),
         Feature("amx_int8", "amx-int8", "amxint8"),

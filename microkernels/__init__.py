@@ -7,15 +7,18 @@ import functools
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import (
     amx_u8s8,
+    avx2_bits,
     avx2_f32,
     avx2_s16,
     avx2_u8s8,
     avx512_bf16,
+    avx512_bits,
     avx512_f16,
     avx512_f32,
     avx512_lookup,
     avx512_s16,
     avx512_u8s8,
+    neon_bits,
     neon_f16,
     neon_f32,
     neon_lookup,
@@ -40,7 +43,15 @@ GROUPED_KERNELS: tuple[Microkernel, ...] = (
     *neon_mmla.KERNELS,
 )
 
-_BY_NAME = {kernel.name: kernel for kernel in (*KERNELS, *HALF_KERNELS, *GROUPED_KERNELS)}
+# Products of signs, 32 of them in a word.
+BIT_KERNELS: tuple[Microkernel, ...] = (
+    *avx512_bits.KERNELS,
+    *avx2_bits.KERNELS,
+    *neon_bits.KERNELS,
+)
+
+_ALL = (*KERNELS, *HALF_KERNELS, *GROUPED_KERNELS, *BIT_KERNELS)
+_BY_NAME = {kernel.name: kernel for kernel in _ALL}
 _BY_BLOCK = {(k.isa.name, k.types.product, k.mr, k.nr, k.ks): k for k in _BY_NAME.values()}
 # Types of products that there are micro-kernels for.
 TYPES = tuple(dict.fromkeys(kernel.types for kernel in _BY_NAME.values()))
@@ -129,6 +140,7 @@ def register_named(intrin: str) -> None:
 
 
 __all__ = [
+    "BIT_KERNELS",
     "FUNCTIONS",
     "GROUPED_KERNELS",
     "HALF_KERNELS",

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from tvm import tirx
 from tvm.s_tir import TensorIntrin
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
@@ -16,6 +15,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_blislike.microkernels.kernel import Microkernel
 from tvm_blislike.microkernels.operands import Operand, Update
+from tvm_blislike.microkernels.products import multiplied
 from tvm_blislike.microkernels.tile_loops import fits
 from tvm_blislike.microkernels.update_shape import UpdateShape
 from tvm_blislike.microkernels.vector_code import vector_code
@@ -139,7 +139,5 @@ def _plain(update: Update) -> None:
             ih, iw, j, k, s = v
             at_c, at_a = c.at(ih, iw, j), a.at(*shape.a_index(ih, iw, k, s))
             left, right = a.buffer[at_a], b.buffer[b.at(k, j * kernel.ks + s)]
-            sums = kernel.types.acc
-            if kernel.types.product != (sums, sums, sums):
-                left, right = tirx.Cast(sums, left), tirx.Cast(sums, right)
-            T.buffer_store(c.buffer, c.buffer[at_c] + left * right, at_c)
+            product = multiplied(kernel.types, left, right)
+            T.buffer_store(c.buffer, c.buffer[at_c] + product, at_c)

@@ -78,6 +78,11 @@ class Microkernel:
         return self.isa.vector_bytes // self.types.a_bytes
 
     @property
+    def takes_groups(self) -> bool:
+        """Whether a step of k is several: elements side by side, or the signs of a word."""
+        return self.ks > 1 or self.types.is_bits
+
+    @property
     def group_type(self) -> str:
         """Data type of a group of A as the product takes it."""
         return self.product.group_type or self.types.a

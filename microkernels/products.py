@@ -17,6 +17,8 @@ import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from tvm_blislike.model.types import Types
+
 # Elements of a group, side by side in memory, and how many groups there are, to what `multiply_add`
 # takes: a scalar for one group of A, a vector for the groups of a vector of B.
 Load = Callable[[Any, int], Any]
@@ -68,7 +70,18 @@ def _fma(sums: Any, a: Any, b: Any, lanes: int) -> Any:
     return sums + T.broadcast(a, lanes) * b
 
 
-FMA = Product(1, lambda elements, _groups: elements, _fma)
+def multiplied(types: Types, a: Any, b: Any) -> Any:
+    """Return the plain product of two elements, in the type of sums."""
+    if types.is_bits:
+        return tirx.popcount(a ^ b).astype(types.acc)
+    return a * b if types.is_uniform else a.astype(types.acc) * b.astype(types.acc)
+
+
+def _as_they_are(elements: Any, _groups: int) -> Any:
+    return elements
+
+
+FMA = Product(1, _as_they_are, _fma)
 
 
 def words(elements: Any, groups: int) -> Any:
@@ -89,11 +102,14 @@ def dot_by_words(ks: int, symbol: str, sums: str, source: str) -> Product:
     sums : str
         Data type of the vector of sums.
     """
+    return Product(ks, words, _by_function(symbol, sums), ((symbol, source),), group_type="int32")
 
+
+def _by_function(symbol: str, sums: str) -> Callable[[Any, Any, Any, int], Any]:
     def multiply_add(c: Any, a: Any, b: Any, lanes: int) -> Any:
         return T.call_pure_extern(sums, symbol, c, T.broadcast(a, lanes), b)
 
-    return Product(ks, words, multiply_add, ((symbol, source),), group_type="int32")
+    return multiply_add
 
 
 def dot_of_bytes(intrinsic: str, lanes: int) -> Product:
@@ -141,6 +157,22 @@ define linkonce_odr {sums} @{name}({sums} %c, {sums} %a, {sums} %b) alwaysinline
 """
     product = dot_by_words(2, name, f"int32x{lanes}", source)
     return replace(product, instructions=2, folds_a=False)
+
+
+def differing_bits(name: str, lanes: int, source: str, instructions: int) -> Product:
+    """Return the product of words of signs (`model.types.BITS`) by a function of LLVM.
+
+    Parameters
+    ----------
+    name, source : str
+        The function (sums, words of A, words of B) on vectors.
+    lanes : int
+        Words of a vector.
+    instructions : int
+        Of which the function consists.
+    """
+    add = _by_function(name, f"int32x{lanes}")
+    return Product(1, _as_they_are, add, ((name, source),), instructions)
 
 
 # --- packing ---------------------------------------------------------------------------------

@@ -28,13 +28,13 @@ from tvm_blislike.model.workload import Conv2dWorkload
 MIN_BLOCKED_CHANNELS = 8
 
 
-def layouts(workload: Conv2dWorkload, lanes: int, ks: int = 1) -> tuple[str, str]:
+def layouts(workload: Conv2dWorkload, lanes: int, groups: bool = False) -> tuple[str, str]:
     """Return the layouts of the input and output images.
 
     Both are blocked or both NHWC when there are groups: a block may not straddle two groups. Groups
     of k are channels side by side.
     """
-    if ks > 1:
+    if groups:
         return "NHWC", "NHWC"
     w = workload
     out = Layout.preferred(w.co, w.groups, lanes)
@@ -63,9 +63,9 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Dire
     across = workload.groups == 1 and workload.dilation[1] == 1
     for kernel in kernels_for(core, workload.types):
         # Vectors of several groups of A are loads of their own: windows share none in registers.
-        shares = across and kernel.ks > 1 and not kernel.isa.lane_operand
+        shares = across and kernel.takes_groups and not kernel.isa.lane_operand
         step = workload.stride[1] * workload.ci if shares else 0
-        data_layout, out_layout = layouts(workload, kernel.lanes, kernel.ks)
+        data_layout, out_layout = layouts(workload, kernel.lanes, kernel.takes_groups)
         if not suits_channels(kernel, workload, out_layout):
             continue
         for tile_h, tile_w in _tiles(kernel.mr, workload):
@@ -80,7 +80,7 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Dire
                 out_layout=out_layout,
                 tile_h=tile_h,
                 tile_w=tile_w,
-                prefetch=int(kernel.ks == 1),
+                prefetch=int(not kernel.takes_groups),
             )
             if not _keeps_registers(kernel, workload, block, core):
                 continue

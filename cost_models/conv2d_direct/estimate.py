@@ -216,7 +216,7 @@ def _stride_loss(workload: Conv2dWorkload, config: DirectConfig, core: Core) -> 
     The lines of pixels at a large stride share sets. Golden Cove, 14x32 blocks: 0 to 5 % for the
     input, 0 to 15 % for the result.
     """
-    if config.ks > 1:
+    if config.ks > 1 or workload.types.is_bits:
         return 0.0
     lanes = core.lanes(workload.types.acc)
     reads = config.data_layout == "NHWC" and workload.ci % lanes == 0

@@ -47,7 +47,8 @@ class DirectGeometry(ConvGeometry):
     @property
     def by_row(self) -> bool:
         """Whether a run is a row of the kernel, whose pixels lie side by side in a copy in NHWC."""
-        w, grouped = self.workload, self.config.ks > 1
+        w = self.workload
+        grouped = self.config.ks > 1 or w.types.is_bits
         plain = self.config.data_layout == "NHWC" and w.groups == 1 and w.dilation[1] == 1
         return grouped and plain and self.copies
 

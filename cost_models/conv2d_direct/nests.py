@@ -49,7 +49,7 @@ def nests(core: Core, types: Types) -> Iterator[Nest]:
     """Yield the blocks in doubt in images in blocks of channels, NHWC, and of first layers."""
     offered = [k for k in kernels_for(core, types) if k.ks == 1 or may_copy(types)]
     for kernel in in_doubt(offered):
-        if kernel.ks > 1:
+        if kernel.takes_groups:
             # In place without a border, and rows of a copy.
             for size in (1, 3):
                 yield _nest(kernel, _depth(kernel), size, 1, "NHWC", core)
@@ -60,7 +60,7 @@ def nests(core: Core, types: Types) -> Iterator[Nest]:
             ways += [(3, 2, blocked), (3, 1, "NHWC")]
         for size, stride, layout in ways:
             yield _nest(kernel, 4 * kernel.lanes, size, stride, layout, core)
-    plain = [kernel for kernel in offered if kernel.ks == 1]
+    plain = [kernel for kernel in offered if not kernel.takes_groups]
     for kernel, (size, stride) in itertools.product(plain, _WINDOWS):
         nest = _nest(kernel, 3, size, stride, "NCHW", core)
         if not fits_window(kernel, nest.workload, 1, kernel.mr, core):
@@ -120,7 +120,7 @@ def _nest(
         tile_h=1,
         tile_w=kernel.mr,
         oh_block=2,
-        prefetch=int(kernel.ks == 1),
+        prefetch=int(not kernel.takes_groups),
     )
     name = nest_of(workload, config, core)
     return Nest(name, block_name(kernel), workload, config, kernel.mr * kernel.vectors)

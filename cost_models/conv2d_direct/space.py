@@ -24,12 +24,12 @@ from tvm_blislike.model.workload import Conv2dWorkload
 def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
     """Return the choices of layouts, block, loop order, slab, unrolling and prefetching."""
     w, lanes = workload, core.lanes(workload.types.acc)
-    grouped = any(k.ks > 1 for k in kernels_for(core, w.types))
+    grouped = any(k.takes_groups for k in kernels_for(core, w.types))
 
     def kernels(c: DirectConfig) -> list[Value]:
         offered = kernels_for(core, w.types)
         fitting = (k for k in offered if suits_channels(k, w, c.out_layout))
-        return [(k.mr, k.nr, k.ks) for k in fitting if (k.ks > 1) == grouped]
+        return [(k.mr, k.nr, k.ks) for k in fitting if k.takes_groups == grouped]
 
     def pixels(c: DirectConfig) -> list[Value]:
         kernel = kernel_of(core, c.mr, c.nr, w.types, c.ks)
@@ -56,7 +56,7 @@ def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
             single("loop_order", lambda _: ("channels", "rows")),
             single("oh_block", slabs),
             single("unroll", unrolled),
-            single("prefetch", lambda c: (0,) if c.ks > 1 else (0, 1)),
+            single("prefetch", lambda _: (0,) if grouped else (0, 1)),
         ),
     )
 

@@ -21,7 +21,7 @@ _CHANNELS = 128
 
 def nests(core: Core, types: Types) -> Iterator[Nest]:
     """Yield the blocks in doubt, in blocks of tiles whose last one they cut."""
-    for kernel in in_doubt(k for k in kernels_for(core, types) if k.ks == 1):
+    for kernel in in_doubt(k for k in kernels_for(core, types) if not k.takes_groups):
         layout = f"NCHW{kernel.lanes}c"
         tiles = 2 * kernel.mr - 1
         size = 2 * _TILE, 2 * tiles * _TILE

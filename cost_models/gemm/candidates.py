@@ -94,7 +94,7 @@ def _blocked(
                     kc=kc,
                     loop_order=order,
                     packing=packing,
-                    prefetch=int(kernel.ks == 1),
+                    prefetch=int(not kernel.takes_groups),
                 )
 
 

@@ -29,7 +29,7 @@ def nests(core: Core, types: Types) -> Iterator[Nest]:
             nc=2 * kernel.nr,
             kc=_DEPTH,
             loop_order=B_OUTSIDE,
-            prefetch=int(kernel.ks == 1),
+            prefetch=int(not kernel.takes_groups),
         )
         for packing in packings(workload, kernel.mr, _DEPTH, kernel.ks):
             read = config.with_fields(packing=packing)

@@ -44,7 +44,7 @@ from tvm_blislike.cost_models.conv2d_direct.nests import nests
 from tvm_blislike.cost_models.conv2d_direct.space import space
 from tvm_blislike.cost_models.data_types import sum_dtype
 from tvm_blislike.cost_models.roofline import peak_seconds
-from tvm_blislike.microkernels.products import panels_of_b, place_in_b
+from tvm_blislike.microkernels.products import multiplied, panels_of_b, place_in_b
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.marks import LEFT, RIGHT
 from tvm_blislike.model.registry import Template
@@ -143,8 +143,7 @@ def compute(
         x = sum((tap * dw for tap in rx), (xt * mw + iw) * sw)
         a = pixel(n, g, b, (yt * mh + ih) * sh + r * dh, x)
         panel = packed[(g, t, b, r, *rx, *ii, sum(group, j * ks))]
-        factors = (a, panel) if types.is_uniform else (a.astype(types.acc), panel.astype(types.acc))
-        return te.sum(factors[0] * factors[1], axis=[ib, ry, *rx, *ii, *group])
+        return te.sum(multiplied(types, a, panel), axis=[ib, ry, *rx, *ii, *group])
 
     # A whole number of slabs: a predicate on the slab's rows would reach the micro-kernel's block.
     rows = math.ceil(geo.tiles_h / config.oh_block) * config.oh_block

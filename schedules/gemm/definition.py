@@ -31,7 +31,7 @@ from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.geometry import GemmGeometry
 from tvm_blislike.cost_models.gemm.nests import nests
 from tvm_blislike.cost_models.gemm.space import space
-from tvm_blislike.microkernels.products import panels_of_b, place_in_b
+from tvm_blislike.microkernels.products import multiplied, panels_of_b, place_in_b
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.schedules.common import stage
@@ -119,13 +119,12 @@ def compute(
         """Tiles of each of several blocks of k: [pc, b, jt, it, i, j]."""
         p = te.reduce_axis((0, steps // ks), "p")
         group = [te.reduce_axis((0, ks), "s")] if ks > 1 else []
-        dtype = workload.types.acc
 
         def value(pc: Any, b: Any, jt: Any, it: Any, i: Any, j: Any) -> Any:
             place = (first + pc * steps) // ks + p, sum(group, j * ks)
             panel = packed[(0 if shared else b, jt, *place)]
-            factors = a_at(b, pc, it, i, sum(group, p * ks)).astype(dtype), panel.astype(dtype)
-            return te.sum(factors[0] * factors[1], axis=[p, *group])
+            element = a_at(b, pc, it, i, sum(group, p * ks))
+            return te.sum(multiplied(workload.types, element, panel), axis=[p, *group])
 
         shape = (blocks, workload.batch, *grid, mr, nr)
         return te.compute(shape, value, name=name, attrs=stage(name))

@@ -207,7 +207,7 @@ def _prefetch(
     sch: s_tir.Schedule, loops: dict[str, Any], geo: GemmGeometry, kernel: Microkernel, steps: int
 ) -> None:
     """Ask for operands before the micro-kernel needs them (see `prefetch`)."""
-    if not geo.config.prefetch or kernel.isa.lane_operand or kernel.ks > 1:
+    if not geo.config.prefetch or kernel.isa.lane_operand or kernel.takes_groups:
         return
     mr, nr, calls = geo.config.mr, geo.config.nr, geo.calls_per_panel()
     row_bytes = nr * geo.workload.types.b_bytes

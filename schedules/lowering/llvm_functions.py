@@ -31,6 +31,16 @@ from tvm_blislike.tvm_seams import attributes
 
 _APART = "apart"
 _FRESH = "blislike_fresh_registers_"
+# A word of which of 32 bytes are not 0. A comparison of bytes is bits already: LLVM finds what an
+# instruction set has for it (`vptestmb`, `vpmovmskb`, sums of powers of two on NEON).
+BITS_OF_BYTES = "blislike_bits_of_bytes"
+_BITS_OF_BYTES = f"""
+define linkonce_odr i32 @{BITS_OF_BYTES}(<32 x i8> %bytes) alwaysinline nounwind {{
+  %m = icmp ne <32 x i8> %bytes, zeroinitializer
+  %w = bitcast <32 x i1> %m to i32
+  ret i32 %w
+}}
+"""
 
 
 def with_sources(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -48,6 +58,8 @@ def _source(symbol: str) -> str:
     """Return the LLVM function of that name, "" when it is none of ours."""
     if symbol.startswith(_FRESH):
         return registers_source(symbol.removeprefix(_FRESH))
+    if symbol == BITS_OF_BYTES:
+        return _BITS_OF_BYTES
     if symbol in FUNCTIONS:
         return FUNCTIONS[symbol]
     if tiled := tile_loops.block_of(symbol):

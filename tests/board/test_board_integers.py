@@ -1,4 +1,4 @@
-"""Products of 8 bits on the emulated board: micro-kernels and implementations are exact."""
+"""Products of 8 bits and of signs on the emulated board: micro-kernels, implementations, exact."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernels_for
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import Implementation
-from tvm_blislike.model.types import Types
+from tvm_blislike.model.types import BITS, Types
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.operators import operator_of
 from tvm_blislike.schedules import get_implementation
@@ -37,6 +37,11 @@ CORES = {
 }
 # Signs of A and B that models on boards do not have, but instructions.
 SIGNS = (("uint8", "int8"), ("uint8", "uint8"))
+# Of bytes, and of signs.
+IMPLEMENTATIONS = [
+    *((name, False) for name in ("gemm", "conv2d_direct", "conv2d_dataflow")),
+    *((name, True) for name in ("gemm", "conv2d_direct")),
+]
 WORKLOADS = 12
 # Steps of k: fewer and more than a vector of A holds, and several iterations.
 STEPS = (3, 13, 4, 1, 8)
@@ -55,10 +60,13 @@ def _product(kernel: Microkernel, number: int) -> Product:
     return Product(kernel, shape, *rows, kernel.nr + 3)
 
 
+@pytest.mark.parametrize("bits", [False, True])
 @pytest.mark.parametrize("name", CORES)
-def test_micro_kernels_agree_with_numpy(name: str, board: Board, tmp_path: Path) -> None:
+def test_micro_kernels_agree_with_numpy(
+    name: str, bits: bool, board: Board, tmp_path: Path
+) -> None:
     core = Core.named(name)
-    offered = kernels_for(core, quantized_types(core), panels=True)
+    offered = kernels_for(core, BITS if bits else quantized_types(core), panels=True)
     products = [_product(kernel, number) for number, kernel in enumerate(offered)]
     # The board knows no instruction that the core lacks.
     like = replace(board, cpu=CORES[name])
@@ -77,26 +85,27 @@ def test_products_of_matrices_of_all_signs(a: str, b: str, board: Board, tmp_pat
 
 
 @pytest.mark.parametrize("repeat", range(EFFORT))
-@pytest.mark.parametrize("implementation", ["gemm", "conv2d_direct", "conv2d_dataflow"])
+@pytest.mark.parametrize("implementation, bits", IMPLEMENTATIONS)
 @pytest.mark.parametrize("name", CORES)
 def test_random_workloads_agree_with_numpy(
-    name: str, implementation: str, repeat: int, board: Board, tmp_path: Path
+    name: str, implementation: str, bits: bool, repeat: int, board: Board, tmp_path: Path
 ) -> None:
     core = Core.named(name)
-    drawn = _workloads(get_implementation(implementation), core, random.Random(repeat))
+    types = BITS if bits else quantized_types(core)
+    drawn = _workloads(get_implementation(implementation), core, types, random.Random(repeat))
     kernels = [_kernel(workload, config) for workload, config in drawn]
     found = errors(replace(board, cpu=CORES[name]), kernels, core, 1, tmp_path)
     assert {k.label: e for k, e in zip(kernels, found, strict=True) if e} == {}
 
 
 def _workloads(
-    implementation: Implementation, core: Core, rng: random.Random
+    implementation: Implementation, core: Core, types: Types, rng: random.Random
 ) -> Iterator[tuple[Workload, Config]]:
-    """Yield workloads of bytes, each with a configuration of those that are worth an estimate."""
+    """Yield workloads of integers, each with a configuration worth an estimate."""
     left = WORKLOADS
     while left:
         workload = random_workload(implementation, rng)
-        workload = workload and replace(workload, types=quantized_types(core))
+        workload = workload and replace(workload, types=types)
         if workload is None or implementation.applies(workload, core):
             continue
         if configs := list(implementation.configs(workload, core, 1)):
@@ -105,7 +114,7 @@ def _workloads(
 
 
 def _kernel(workload: Workload, config: Config) -> Kernel:
-    """Return a kernel of random bytes; any difference is an error."""
+    """Return a kernel of random integers; any difference is an error."""
     operator, implementation = operator_of(workload), get_implementation(config.implementation)
     a, b = operator.random(workload)
     wanted = operator.reference(workload, a, b)

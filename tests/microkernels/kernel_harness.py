@@ -19,6 +19,7 @@ import tvm
 from tvm import s_tir, te, tirx
 
 from tvm_blislike.microkernels import Microkernel, UpdateShape, update_intrin
+from tvm_blislike.microkernels.products import multiplied
 from tvm_blislike.model.directives import Edge, Vector
 from tvm_blislike.model.loop_names import Named
 from tvm_blislike.model.marks import REGISTER_BYTES
@@ -130,13 +131,21 @@ def error(product: Product, c: np.ndarray) -> float:
     groups = b.reshape(*b.shape[:-1], product.kernel.nr, shape.ks).astype(np.float64)
     columns = groups.transpose(0, 2, 4, 1, 3).reshape(depth, -1)[:, : product.n]
     rows = _plain_a(product, a)
-    errors = np.abs(c - rows @ columns)
+    expected = differing(rows, columns) if product.kernel.types.is_bits else rows @ columns
+    errors = np.abs(c - expected)
     if np.dtype(product.kernel.types.acc).kind == "i":
         return float("inf") if errors.any() else 0.0
     # After YNNPACK: the sum of k products of magnitude below max |a| max |b|.
     largest = np.abs(a).max().astype(np.float64) * np.abs(b).max()
     bound = np.finfo(product.kernel.types.acc).eps * (depth + 1) * largest
     return float(errors.max() / bound)
+
+
+def differing(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Bits that differ between the words of each row (.., k) and each column (k, n)."""
+    words = rows.astype(np.uint32)[..., None] ^ columns.astype(np.uint32)
+    bits = np.unpackbits(np.ascontiguousarray(words)[..., None].view(np.uint8), axis=-1)
+    return bits.sum(axis=(-3, -1), dtype=np.int64)
 
 
 def _plain_a(product: Product, a: np.ndarray) -> np.ndarray:
@@ -154,7 +163,6 @@ def _define(product: Product) -> list[te.Tensor]:
     types = product.kernel.types
     a = te.placeholder(product.a_shape, types.a, name="A")
     b = te.placeholder(product.b_shape, types.b, name="B")
-    wide = types.acc
     kb = te.reduce_axis((0, product.calls), "kb")
     k = te.reduce_axis((0, product.shape.steps), "k")
     ks = product.shape.ks
@@ -162,7 +170,7 @@ def _define(product: Product) -> list[te.Tensor]:
 
     def block(yt: Any, xt: Any, jt: Any, ih: Any, iw: Any, j: Any) -> Any:
         factors = a[product.a_at(kb, yt, xt, ih, iw, k, *s)], b[(kb, jt, k, sum(s, j * ks))]
-        return te.sum(factors[0].astype(wide) * factors[1].astype(wide), axis=[kb, k, *s])
+        return te.sum(multiplied(types, *factors), axis=[kb, k, *s])
 
     acc = te.compute((*product.tiles, mh, mw, nr), block, name="acc")
 

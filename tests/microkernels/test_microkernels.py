@@ -9,6 +9,7 @@ from kernel_harness import Product, compile_all, primfunc, run
 
 from tvm_blislike.hardware import Core, avx2, native_core
 from tvm_blislike.microkernels import (
+    BIT_KERNELS,
     GROUPED_KERNELS,
     HALF_KERNELS,
     KERNELS,
@@ -30,7 +31,7 @@ TARGETS = {"avx512": {"avx512": NATIVE.target_config(1), "avx2": AVX2}}.get(
 LLVM_FEATURES = {feature.name: feature.llvm for feature in avx2.ISA.features}
 RUNNABLE = [
     kernel
-    for kernel in (*KERNELS, *HALF_KERNELS, *GROUPED_KERNELS)
+    for kernel in (*KERNELS, *HALF_KERNELS, *GROUPED_KERNELS, *BIT_KERNELS)
     if kernel.isa.name in TARGETS
     and {*kernel.features} <= {*NATIVE.features}
     # Those in tile registers have uses and sizes of their own: `test_tiles`.

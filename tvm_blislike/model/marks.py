@@ -46,9 +46,13 @@ DEFAULT_RULE = "blislike.default_rule"
 OURS = "blislike.ours"
 # The axis of a concatenation: `passes.concat`, before fusion and after it.
 CONCAT = "blislike.concat"
-# Layers of quantized operands that stay in 32 bits, by their type, each with the reason:
-# `passes.quantized.to_integers` to `passes.plan`.
+# Layers of quantized operands, or of signs, that stay in 32 bits, by their type, with reasons:
+# `passes.quantized.to_integers` and `passes.binary.to_bits` to `passes.plan`.
 LEFT_WIDE = "blislike.left_wide"
+# Operators of Relax between numbers and words of signs: `passes.binary`, from its beginning to
+# `passes.legalize`. The first one is followed by what is compared.
+CODES_OF_SIGNS = "blislike.codes_"
+WORDS_OF_SIGNS = "blislike.words_of_signs"
 # Steps of k of a block of weights of few bits: `onnx.few_bits` to `passes.few_bits`.
 FEW_BITS = "blislike.few_bits"
 # JSON of candidates that are to be built: `tuning.kernels`, to itself in another process.

@@ -52,6 +52,11 @@ class Types:
         eight = {self.a, self.b} <= {"int8", "uint8"}
         return (eight or self.a == self.b == "int16") and {self.acc, self.out} == {"int32"}
 
+    @property
+    def is_bits(self) -> bool:
+        """Whether factors are words of 32 signs, whose product counts those that differ."""
+        return self.product == BITS.product
+
     @cached_property
     def a_bytes(self) -> int:
         """Size of an element of A in bytes."""
@@ -86,6 +91,9 @@ class Types:
 
 
 FLOAT32 = Types()
+# Words of 32 channels, a bit each: 0 stands for 1 and 1 for -1. A product counts the bits that
+# differ, `popcount(a ^ b)`: of c channels the sum of products of signs is c - 2 * their number.
+BITS = Types("uint32", "uint32", "int32", "int32")
 
 
 def data_range(types: Types) -> tuple[int, int]:

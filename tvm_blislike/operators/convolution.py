@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tvm_blislike.model.layouts import Layout
+from tvm_blislike.model.types import FLOAT32
 from tvm_blislike.model.workload import Conv2dWorkload
-from tvm_blislike.operators.operator import Graph, Operator, attributes, exact, types_of
+from tvm_blislike.operators.operator import (
+    WORD,
+    Graph,
+    Operator,
+    attributes,
+    exact,
+    types_of,
+    unpacked,
+)
 from tvm_blislike.tvm_seams import dtype_name, op_name, static_shape
 
 if TYPE_CHECKING:
@@ -69,6 +79,12 @@ class Convolution(Operator):
 
     def reference(self, workload: Conv2dWorkload, *operands: np.ndarray) -> np.ndarray:
         """One matrix product for each element of the kernel; NCHW, see `Operator.reference`."""
+        if workload.types.is_bits:
+            wide = replace(workload, ci=WORD * workload.ci, types=FLOAT32)
+            image, weights = (unpacked(words, 1) for words in operands)
+            # Of bits a and b differ a + b - 2 * a * b, and b where padding has no a.
+            differ = self.reference(wide, image, 1 - 2 * weights)
+            return differ + weights.sum((1, 2, 3)).reshape(1, -1, 1, 1)
         w, (image, weights) = workload, exact(*operands)
         top, left, bottom, right = w.padding
         image = np.pad(image, ((0, 0), (0, 0), (top, bottom), (left, right)))

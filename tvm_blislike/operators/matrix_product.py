@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tvm_blislike.model.workload import GemmWorkload
-from tvm_blislike.operators.operator import Graph, Operator, attributes, exact, types_of
+from tvm_blislike.operators.operator import Graph, Operator, attributes, exact, types_of, unpacked
 from tvm_blislike.tvm_seams import is_constant, static_shape
 
 if TYPE_CHECKING:
@@ -60,5 +60,8 @@ class MatrixProduct(Operator):
 
     def reference(self, workload: GemmWorkload, *operands: np.ndarray) -> np.ndarray:
         """See `Operator.reference`."""
+        if workload.types.is_bits:
+            a, b = unpacked(operands[0], -1), unpacked(operands[1], -2)
+            return a @ (1 - 2 * b) + b.sum(-2, keepdims=True)
         a, b = exact(*operands)
         return a @ b

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tvm_blislike.model.workload import Workload
 
 _SEED = 20
+# Signs of a word.
+WORD = 32
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Operator(ABC):
         if any(0 in shape for shape in shapes):
             return "an operand is empty"
         types = types_of(call)
-        if not (types.is_uniform or types.is_integer_dot):
+        if not (types.is_uniform or types.is_integer_dot or types.is_bits):
             return f"no kernel multiplies {types.a} by {types.b} and sums in {types.acc}"
         return self.refusal(call)
 
@@ -128,6 +130,13 @@ def exact(*operands: np.ndarray) -> list[np.ndarray]:
     """Return operands in the type that a reference computes in."""
     integers = all(operand.dtype.kind in "iu" for operand in operands)
     return [operand.astype(np.int64 if integers else np.float64) for operand in operands]
+
+
+def unpacked(words: np.ndarray, axis: int) -> np.ndarray:
+    """Return the bits of words of signs along an axis, float64, which sums them exactly."""
+    moved = np.ascontiguousarray(np.moveaxis(words, axis, -1)).astype("<u4")
+    bits = np.unpackbits(moved.view(np.uint8), axis=-1, bitorder="little")
+    return np.moveaxis(bits, -1, axis).astype(np.float64)
 
 
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:

@@ -6,7 +6,8 @@
 3. `Clip` of the ONNX importer arrives as calls of the PrimFuncs `topi.maximum` and
    `topi.minimum`, opaque to layout conversion: they become `relax.maximum` and `relax.minimum`.
 4. Normalization across channels becomes one kernel (`passes.local_response`).
-5. Quantized models become ones of integers (`passes.quantized`).
+5. Layers of signs become ones of words of bits (`passes.binary`), quantized models ones of integers
+   (`passes.quantized`).
 6. Sums in another data type than their operands' get operands in that type
    (`passes.data_types`).
 7. Signals, volumes and transposed convolutions become images (`passes.planar`).
@@ -28,6 +29,7 @@ from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_blislike.hardware import Core
+from tvm_blislike.passes.binary.to_bits import ToBits
 from tvm_blislike.passes.constants import TIDY, Folding
 from tvm_blislike.passes.data_types import ConvertOperands
 from tvm_blislike.passes.denormals import WithoutDenormals
@@ -68,7 +70,7 @@ class Canonicalize:
         present = operators(mod)
         if present & POOLS:
             mod = TIDY(local_response(mod))
-        mod = ConvertOperands(self.core)(ToIntegers(self.core)(mod))
+        mod = ConvertOperands(self.core)(ToIntegers(self.core)(ToBits(self.core)(mod)))
         if present & CONVOLUTIONS.keys():
             mod = TIDY(ToImages(self.core)(mod))
         mod = relax.transform.DeadCodeElimination()(_rewrite(mod, _Affine))

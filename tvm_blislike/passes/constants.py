@@ -54,6 +54,7 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "relax.multiply": _plain(np.multiply),
     "relax.divide": _plain(np.divide),
     "relax.negative": _plain(np.negative),
+    "relax.sign": _plain(np.sign),
     "relax.sqrt": _plain(np.sqrt),
     "relax.isnan": _plain(np.isnan),
     "relax.where": _plain(np.where),

@@ -20,6 +20,8 @@ import tvm_ffi
 from tvm import relax, te, tirx
 
 from tvm_blislike.model.layouts import NCHW, NHWC, Layout
+from tvm_blislike.model.marks import WORDS_OF_SIGNS
+from tvm_blislike.passes.binary.operators import CODES
 from tvm_blislike.passes.lookups import is_lookup
 from tvm_blislike.tvm_seams import constant_array, is_constant, op_name, static_shape
 
@@ -32,6 +34,7 @@ UNARY = {
     ).split()
 }
 BINARY = {f"relax.{name}" for name in "add subtract multiply divide maximum minimum power".split()}
+BINARY |= {*CODES}
 POOLS = {"relax.nn.max_pool2d", "relax.nn.avg_pool2d"}
 REDUCTIONS = {"relax.mean", "relax.sum", "relax.max", "relax.min"}
 _FLATTENINGS = {"relax.reshape", "relax.squeeze", "relax.flatten"}
@@ -58,7 +61,7 @@ def image_inputs(call: relax.Call) -> list[relax.Expr] | None:
         return [call.args[1]]
     if not call.args or not is_image(call.args[0]) or is_constant(call.args[0]):
         return None
-    if name in UNARY or name in POOLS:
+    if name in UNARY or name in POOLS or name == WORDS_OF_SIGNS:
         return [call.args[0]]
     if name in REDUCTIONS:
         axes = sorted(int(axis) % 4 for axis in call.attrs.axis) if call.attrs.axis else []

@@ -15,7 +15,13 @@ from tvm import relax, s_tir, te, tirx, topi
 
 from tvm_blislike.hardware import Core, dtype_bits
 from tvm_blislike.model.choice import Choice
-from tvm_blislike.model.marks import CHOICE, STAGE
+from tvm_blislike.model.marks import CHOICE, STAGE, WORDS_OF_SIGNS
+from tvm_blislike.passes.binary.operators import (
+    CODES,
+    lower_codes,
+    lower_product,
+    lower_words,
+)
 from tvm_blislike.passes.concat import lower_concat
 from tvm_blislike.passes.image_operators import lower_interleave
 from tvm_blislike.passes.lookups import is_lookup, lower_lookup
@@ -131,6 +137,9 @@ def legalize(core: Core) -> tvm.transform.Pass:
         "relax.layout_transform": _or_itself(lower_interleave),
         "relax.astype": _or_itself(_from_eight_bits),
         "relax.take": partial(_take, core),
+        **dict.fromkeys(CODES, lower_codes),
+        WORDS_OF_SIGNS: lower_words,
+        **dict.fromkeys(("relax.matmul", "relax.nn.conv2d"), _or_itself(lower_product)),
     }
     return tvm.transform.Sequential(
         [

@@ -18,7 +18,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.layouts import NCHW, Layout, with_rank
+from tvm_blislike.model.marks import WORDS_OF_SIGNS
 from tvm_blislike.operators import operator_of
+from tvm_blislike.passes.binary.operators import words_along
 from tvm_blislike.passes.constants import TIDY
 from tvm_blislike.passes.image_operators import (
     BINARY,
@@ -180,6 +182,8 @@ class _Lowering(PyExprMutator):
         if is_lookup(call):
             return relax.Call(call.op, [call.args[0], sources[call.args[1]]], call.attrs)
         source = sources[call.args[0]]
+        if name == WORDS_OF_SIGNS:
+            return words_along(call, source, layout.channel_axis)
         if name in POOLS:
             return _pool(call, source, layout)
         if name in REDUCTIONS:

@@ -26,6 +26,7 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import NCHW, NHWC, Layout
+from tvm_blislike.model.marks import WORDS_OF_SIGNS
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.operators import described, operator_in, workload_of
 from tvm_blislike.passes.image_operators import POOLS, image_inputs, is_flattening, is_image
@@ -210,7 +211,7 @@ class _Graph:
             return False
         options = tuple(
             Option(layout, layout, self._seconds(value, layout))
-            for layout in self._layouts([*images, value])
+            for layout in self._layouts([*images, value], blocks=op_name(value) != WORDS_OF_SIGNS)
         )
         self._node(var, tuple(i for i in images if isinstance(i, relax.Var)), options)
         return True
@@ -222,10 +223,10 @@ class _Graph:
         moving = self._moving(result) if _is_image_var(result) else 0.0
         self.nodes.append(Node(result, inputs, options, moving))
 
-    def _layouts(self, images: list[relax.Expr]) -> Iterator[Layout]:
+    def _layouts(self, images: list[relax.Expr], blocks: bool = True) -> Iterator[Layout]:
         """Yield the layouts that all of some images can have, the usual one first."""
         lanes = self.strategy.core.lanes(dtype_name(images[0]))
-        if all(static_shape(image)[1] % lanes == 0 for image in images):
+        if blocks and all(static_shape(image)[1] % lanes == 0 for image in images):
             yield Layout.blocked(lanes)
         yield NHWC
         yield NCHW

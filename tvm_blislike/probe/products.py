@@ -126,7 +126,8 @@ def _of_vectors(kernel: Microkernel) -> tuple[tirx.PrimFunc, _Shapes, int]:
         sums = [T.alloc_buffer((lanes,), types.acc) for _ in range(CHAINS)]
         for chain in sums:
             T.buffer_store(chain, T.broadcast(tirx.const(0, types.acc), lanes), [every])
-        of_a = [product.load(a[T.ramp(i * ks, 1, ks)], 1) for i in range(held)]
+        places = [T.ramp(i * ks, 1, ks) if ks > 1 else i for i in range(held)]
+        of_a = [product.load(a[place], 1) for place in places]
         with T.serial(0, repeats), T.serial(0, _STEPS // ROWS), T.serial(0, ROWS) as step:
             row = step if rows > 1 else 0
             for number, chain in enumerate(sums):

@@ -7,6 +7,7 @@
 | `importer` | its importer of ONNX graphs |
 | `llvm_text` | names and calls in the LLVM text and machine code it generates |
 | `measuring` | MetaSchedule's spaces, builders and runners, and its worker processes |
+| `own_operators` | operators of Relax that it lets others declare |
 | `pipelines` | its pipelines for Relax functions and PrimFuncs |
 | `relax_ir` | how it spells its Relax IR |
 | `runtime` | threads, workspaces and caches of its C runtime |

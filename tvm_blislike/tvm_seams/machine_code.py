@@ -19,7 +19,7 @@ _MACH_O = re.compile(r"^\s*\.section\s+__TEXT,", re.MULTILINE)
 _MACH_O_SYMBOL = re.compile(r"^_([\w.$]+):", re.MULTILINE)
 # Mnemonic and shape of Apple's vector instructions; conditions (`b.ls`) are no shapes.
 _APPLE = re.compile(r"(\w+)\.(\d*[bhsdq])$")
-_FMA = re.compile(r"v?f(n?m)(add|sub)|fml[as]|vp?dp|vpmaddwd|(us|[us])(dot|mmla)|[us]adalp")
+_FMA = re.compile(r"v?f(n?m)(add|sub)|fml[as]|vp?dp|vpmaddwd|vpopcnt|(us|[us])(dot|mmla)|[us]adalp")
 _BRANCH = re.compile(r"^(j\w+|b|b\.\w+|cbn?z|tbn?z)$")
 
 

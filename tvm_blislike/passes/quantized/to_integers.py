@@ -56,6 +56,8 @@ class ToIntegers:
         for gvar, func in functions(mod):
             rewriter = _ToIntegers(mod, func, quantized_types(self.core))
             rewritten = rewriter.visit_expr(func)
+            for dtype, earlier in left_wide(func).items():
+                rewriter.left[dtype] = earlier | rewriter.left.get(dtype, {})
             if rewriter.left:
                 rewritten = rewritten.with_attr(LEFT_WIDE, rewriter.left)
             result.update_func(gvar, rewritten)
