@@ -53,9 +53,10 @@ CORNERS = {
 
 
 def widest(core: Core, tiles: int, columns: int, width: int) -> Config:
-    """The highest kernel of at most so many tiles and two vectors, or one."""
+    """The highest kernel of at most so many tiles and two vectors, or one: no vector is empty."""
     types = quantized_types(core)
-    fitting = [k for k in offered(core, types) if k.mr <= tiles and k.vectors == width]
+    kernels = [k for k in offered(core, types) if k.mr <= tiles]
+    fitting = [k for k in kernels if k.vectors == min(width, -(-columns // k.lanes))]
     kernel = max(fitting, key=lambda k: k.mr)
     panels = -(-columns // kernel.nr)
     return WinogradConfig(

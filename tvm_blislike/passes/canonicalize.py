@@ -7,7 +7,7 @@
    `topi.minimum`, opaque to layout conversion: they become `relax.maximum` and `relax.minimum`.
 4. Normalization across channels becomes one kernel (`passes.local_response`).
 5. Layers of signs become ones of words of bits (`passes.binary`), quantized models ones of integers
-   (`passes.quantized`).
+   (`passes.quantized`); a model's own products of 16-bit integers first become ones of 32.
 6. Sums in another data type than their operands' get operands in that type
    (`passes.data_types`).
 7. Signals, volumes and transposed convolutions become images (`passes.planar`).
@@ -31,7 +31,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes.binary.to_bits import ToBits
 from tvm_blislike.passes.constants import TIDY, Folding
-from tvm_blislike.passes.data_types import ConvertOperands
+from tvm_blislike.passes.data_types import ConvertOperands, WidenWords
 from tvm_blislike.passes.denormals import WithoutDenormals
 from tvm_blislike.passes.few_bits.to_kernels import FewBits
 from tvm_blislike.passes.local_response import POOLS, local_response
@@ -70,7 +70,8 @@ class Canonicalize:
         present = operators(mod)
         if present & POOLS:
             mod = TIDY(local_response(mod))
-        mod = ConvertOperands(self.core)(ToIntegers(self.core)(ToBits(self.core)(mod)))
+        mod = ToIntegers(self.core)(ToBits(self.core)(WidenWords()(mod)))
+        mod = ConvertOperands(self.core)(mod)
         if present & CONVOLUTIONS.keys():
             mod = TIDY(ToImages(self.core)(mod))
         mod = relax.transform.DeadCodeElimination()(_rewrite(mod, _Affine))

@@ -3,6 +3,9 @@
 `relax.matmul(a, b, out_dtype=...)` and the convolutions multiply and add in `out_dtype`. Where the
 core has kernels for that type, its operands are converted first: what is summed stays the same,
 and the sum is one that every implementation computes. Elsewhere the call is left to TVM as it is.
+
+Integers of 16 bits are what `passes.quantized` keeps there, values of 8, and kernels count on it:
+those that a model itself multiplies become integers of 32 bits before.
 """
 
 from __future__ import annotations
@@ -39,6 +42,32 @@ class ConvertOperands:
         return result
 
 
+@tvm.transform.module_pass(opt_level=0, name="blislike.WidenWords")
+class WidenWords:
+    """Module pass that converts operands of 16-bit integers to their sums' type."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Return the rewritten module."""
+        result = mod.clone()
+        for gvar, func in functions(mod):
+            result.update_func(gvar, _WidenWords(mod).visit_expr(func))
+        return result
+
+
+def _with_operands(builder: relax.BlockBuilder, call: relax.Call, dtype: str) -> relax.Call:
+    """Return a call whose operands have another data type."""
+    args = [_converted(builder, arg, dtype) for arg in call.args]
+    return builder.normalize(relax.Call(call.op, args, call.attrs))
+
+
+def _converted(builder: relax.BlockBuilder, value: relax.Expr, dtype: str) -> relax.Expr:
+    if dtype_name(value) == dtype:
+        return value
+    if is_constant(value):
+        return constant(constant_array(value).astype(dtype), dtype)
+    return builder.emit(relax.op.astype(value, dtype))
+
+
 @mutator
 class _ConvertOperands(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, core: Core) -> None:
@@ -54,12 +83,13 @@ class _ConvertOperands(PyExprMutator):
             return call
         if missing_types(Types.of(dtype), self.core):
             return call
-        args = [self._converted(arg, dtype) for arg in call.args]
-        return self.builder_.normalize(relax.Call(call.op, args, call.attrs))
+        return _with_operands(self.builder_, call, dtype)
 
-    def _converted(self, value: relax.Expr, dtype: str) -> relax.Expr:
-        if dtype_name(value) == dtype:
-            return value
-        if is_constant(value):
-            return constant(constant_array(value).astype(dtype), dtype)
-        return self.builder_.emit(relax.op.astype(value, dtype))
+
+@mutator
+class _WidenWords(PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if operator_in(call) is None or "int16" not in map(dtype_name, call.args):
+            return call
+        return _with_operands(self.builder_, call, dtype_name(call))
