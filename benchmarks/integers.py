@@ -98,7 +98,7 @@ def requantized(value: te.Tensor, bias: te.Tensor, scale: te.Tensor) -> te.Tenso
     def at(*index: Any) -> Any:
         channel = index[-1]
         real = (value(*index) + bias[channel]).astype("float32") * scale[channel]
-        rounded = tirx.nearbyint(real + tirx.const(3.0, "float32"))
+        rounded = tirx.nearbyint(real) + tirx.const(3.0, "float32")
         low, high = tirx.const(0.0, "float32"), tirx.const(255.0, "float32")
         return te.max(te.min(rounded, high), low).astype("uint8")
 
@@ -124,8 +124,8 @@ def prepared(
         scale = rng.uniform(0.5, 1, channels).astype(np.float32) * np.float32(150)
         arrays += [rng.integers(-99, 99, channels, np.int32), scale / np.abs(expected).max()]
         arrays[-1] = arrays[-1].astype(np.float32)
-        real = (expected + arrays[-2]).astype(np.float32) * arrays[-1] + np.float32(3)
-        expected = np.clip(np.rint(real), 0, 255).astype(np.uint8)
+        real = (expected + arrays[-2]).astype(np.float32) * arrays[-1]
+        expected = np.clip(np.rint(real) + 3, 0, 255).astype(np.uint8)
     inputs = [te.placeholder(x.shape, str(x.dtype), name=f"p{i}") for i, x in enumerate(arrays)]
     result = implementation.compute(w, c, *inputs[:2])
     result = requantized(result, *inputs[2:]) if requantize else result
@@ -139,7 +139,7 @@ def prepared(
     out = np.zeros(expected.shape, "uint8" if requantize else "int32")
     tensors = [tvm.runtime.tensor(x) for x in (*arrays, out)]
     function(*tensors)
-    # The scale and what is added to it may become one rounding: half a unit apart at most.
+    # The scale and the rounding may become one: a step apart beside ties.
     if np.abs(tensors[-1].numpy().astype(np.int64) - expected).max() > requantize:
         raise SystemExit(f"{w} {c}: a wrong result")
     return lambda: function(*tensors)

@@ -103,6 +103,9 @@ class Core:
         element (broadcast), of a whole vector. 0 where loads and FMAs do not disturb each other.
     reorder_window : int or None
         Instructions in flight (reorder buffer); None on a core that issues in order.
+    loads_in_flight, memory_ns : int, float or None
+        Loads in flight (load queue), and nanoseconds until one is back from memory that prefetchers
+        have seen coming; None where nobody measured what waits for that.
     lines_in_flight : int
         Lines that may be missing in the first-level cache at a time.
     fork_join_us : float
@@ -159,6 +162,8 @@ class Core:
     notes: tuple[str, ...] = ()
     issue_per_cycle: int | None = None
     reorder_window: int | None = None
+    loads_in_flight: int | None = None
+    memory_ns: float | None = None
     in_order: bool = False
     features: tuple[str, ...] = ()
     recognized_by: tuple[str, ...] = ()

@@ -11,11 +11,16 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from tvm_blislike.cost_models.conv2d_direct.candidates import layouts, or_nhwc, suits_channels
+from tvm_blislike.cost_models.conv2d_direct.candidates import (
+    layouts,
+    may_prefetch,
+    or_nhwc,
+    suits_channels,
+)
 from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import kernel_of, kernels_for
+from tvm_blislike.microkernels import Microkernel, kernel_of, kernels_for
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.space import Axis, Space, Value, single, unrolls
 from tvm_blislike.model.workload import Conv2dWorkload
@@ -31,8 +36,11 @@ def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
         fitting = (k for k in offered if suits_channels(k, w, c.out_layout))
         return [(k.mr, k.nr, k.ks) for k in fitting if k.takes_groups == grouped]
 
+    def kernel_at(c: DirectConfig) -> Microkernel:
+        return kernel_of(core, c.mr, c.nr, w.types, c.ks)
+
     def pixels(c: DirectConfig) -> list[Value]:
-        kernel = kernel_of(core, c.mr, c.nr, w.types, c.ks)
+        kernel = kernel_at(c)
         return [tile for tile in _tiles(c.mr, w) if kernel.takes(tile[0])]
 
     def slabs(c: DirectConfig) -> Iterator[int]:
@@ -56,7 +64,7 @@ def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
             single("loop_order", lambda _: ("channels", "rows")),
             single("oh_block", slabs),
             single("unroll", unrolled),
-            single("prefetch", lambda _: (0,) if grouped else (0, 1)),
+            single("prefetch", lambda c: (0, 1) if may_prefetch(kernel_at(c)) else (0,)),
         ),
     )
 

@@ -32,6 +32,7 @@ from tvm_blislike.schedules.lowering import (
     tiles,
 )
 from tvm_blislike.schedules.lowering.accumulators import split_rows
+from tvm_blislike.schedules.lowering.bias_first import bias_first
 from tvm_blislike.schedules.lowering.gathers import shuffle_gathers
 from tvm_blislike.schedules.lowering.rewrite import at_directives
 from tvm_blislike.schedules.lowering.rounding import by_low_bits
@@ -101,7 +102,7 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
     for g, f in finished_mod.functions_items():
         joined = f.with_body(residues.by_functions(shuffle_gathers(f.body)))
         called = llvm_functions.with_sources(joined)
-        in_rows = split_rows(called, int(f.attrs[REGISTER_BYTES]))
+        in_rows = split_rows(bias_first(called), int(f.attrs[REGISTER_BYTES]))
         result.update_func(by_name[g.name_hint], in_rows.without_attr(REGISTER_BYTES))
     return result
 

@@ -199,15 +199,10 @@ def _line_of(load: Any, indices: list[Any]) -> tirx.Stmt:
 
 
 def _operand_of(body: tirx.Stmt, operand: int) -> Any:
-    """Return the load of A (0), a broadcast, or of B (1), the vector it is multiplied with."""
-    pairs = [(each.a, each.b) for each in collect(body, tirx.Mul)]
-    # Products of groups of k are calls: (.., group of A, groups of B).
-    pairs += [(c.args[-2], c.args[-1]) for c in collect(body, ir.Call) if len(c.args) > 2]
-    product = next(pair for pair in pairs if isinstance(pair[0], tirx.Broadcast))
-    load = product[1] if operand else product[0].value
-    while isinstance(load, ir.Call):  # Its bits as words.
-        load = load.args[0]
-    return load
+    """Return the load of A (0) or of B (1) in a product, which reads the sums before them."""
+    values = (store.value for store in collect(body, tirx.BufferStore))
+    loads = (collect(value, ir.TensorLoad) for value in values)
+    return next(read for read in loads if len(read) > 2)[1 + operand]
 
 
 def _at_start(load: Any, loop: tirx.For, keep: Any = None) -> list[Any]:

@@ -1,12 +1,19 @@
-"""Floats become integers of 8 or 16 bits in four instructions, not six: requantization's last step.
+"""Floats become integers of 8 or 16 bits by the low bits of a sum: requantization's last step.
 
     clip(round(x) + zero, low, high)
-    -> the low bits of clip(x, low - zero, high - zero) + 1.5 * 2^23 + zero
+    -> the low bits of clip(bits of x + 1.5 * 2^23 + zero)
 
 At 1.5 * 2^23 the last bit of a float32 counts ones, so the sum is rounded to the nearest integer,
-ties to even ones, and its low bits are that integer. Clipped before, no sum leaves that binade; the
-bounds are integers, so clipping before rounding is clipping after it. An even zero point joins the
-constant. An odd one would turn ties around: it is added to the integer.
+ties to even ones, and its low bits are that integer. An even zero point joins the constant. An odd
+one would turn ties around: the 1 is added to the low bits.
+
+The sum comes first: where x is a product, both are one instruction of one rounding. Positive floats
+are in the order of their bits as int32, and negative ones below them, so the bounds are those of
+bits: a sum that leaves the binade is beyond a bound, and becomes it. Integers are compared by more
+units than floats are (Zen 4: two vectors a cycle, and floats one, by the units that convert sums).
+
+An integer that is needed as a float, as the terms of a residual addition are, is the same sum
+without the constant.
 """
 
 from __future__ import annotations
@@ -14,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 
@@ -34,6 +42,11 @@ class _Rounded:
     low: float
     high: float
 
+    @property
+    def is_odd(self) -> int:
+        """1 for an odd zero point, else 0."""
+        return int(self.zero) % 2
+
 
 def by_low_bits(node: Any) -> Any:
     """Replace roundings of float32 to small integers within bounds, in scalar code.
@@ -48,23 +61,42 @@ def by_low_bits(node: Any) -> Any:
     tirx.PrimFunc
         Of equal results, but for what is no number.
     """
-    body = tvm_ffi.structural_map(node.body, [(tirx.Cast, _replaced)])
-    return node.with_body(body)
+    body = tvm_ffi.structural_map(node.body, [(tirx.Cast, _as_integer)])
+    return node.with_body(tvm_ffi.structural_map(body, [(tirx.Max, _as_float)]))
 
 
-def _replaced(cast: tirx.Cast) -> Any:
-    is_small = str(cast.ty) in _SMALL and str(cast.value.ty) == "float32"
-    found = _rounded(cast.value) if is_small else None
-    if found is None or max(map(abs, (found.zero, found.low, found.high))) > _MOST:
+def _as_integer(cast: tirx.Cast) -> Any:
+    found = _rounded(cast.value) if str(cast.ty) in _SMALL else None
+    if found is None:
         return cast
-    odd = int(found.zero) % 2
-    inside = tirx.max(tirx.min(found.x, f32(found.high - found.zero)), f32(found.low - found.zero))
-    bits = tirx.reinterpret("int32", inside + f32(_ONES + found.zero - odd))
-    return tirx.Cast(cast.ty, bits + i32(1) if odd else bits)
+    narrow = tirx.Cast(cast.ty, _inside(found))
+    return narrow + tirx.const(1, str(cast.ty)) if found.is_odd else narrow
+
+
+def _as_float(clipped: tirx.Max) -> Any:
+    """Return an integer that more floats are computed from as one, without the constant."""
+    found = _rounded(clipped)
+    if found is None:
+        return clipped
+    return tirx.reinterpret("float32", _inside(found)) - f32(_ONES - found.is_odd)
+
+
+def _inside(found: _Rounded) -> Any:
+    """Return the bits of 1.5 * 2^23 and the integer, without the 1 of an odd zero point."""
+    bits = tirx.reinterpret("int32", found.x + f32(_ONES + found.zero - found.is_odd))
+    low, high = (_bits(bound - found.is_odd) for bound in (found.low, found.high))
+    return tirx.max(tirx.min(bits, high), low)
+
+
+def _bits(whole: float) -> Any:
+    """Return the bits of 1.5 * 2^23 plus an integer."""
+    return i32(int(np.float32(_ONES + whole).view(np.int32)))
 
 
 def _rounded(value: Any) -> _Rounded | None:
-    """Return what a float is, None for anything else."""
+    """Return what a float is, None for anything else and where sums could leave the binade."""
+    if str(value.ty) != "float32":
+        return None
     low, high = float("-inf"), float("inf")
     while isinstance(value, (tirx.Max, tirx.Min)) and isinstance(value.b, tirx.FloatImm):
         bound = float(value.b.value)
@@ -78,5 +110,6 @@ def _rounded(value: Any) -> _Rounded | None:
         zero, value = float(value.b.value), value.a
     # What `relax.op.round` becomes; `tirx.round` need not turn ties to even numbers.
     is_round = isinstance(value, ir.Call) and getattr(value.op, "name", "") == "tirx.nearbyint"
-    whole = all(number.is_integer() for number in (zero, low, high) if abs(number) <= _MOST)
-    return _Rounded(value.args[0], zero, low, high) if is_round and whole else None
+    numbers = (zero, low, high)
+    whole = all(abs(number) <= _MOST and number.is_integer() for number in numbers)
+    return _Rounded(value.args[0], *numbers) if is_round and whole else None

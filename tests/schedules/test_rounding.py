@@ -64,6 +64,45 @@ def test_equals_the_plain_form(dtype: str, zero: int, cut: tuple[int, int]) -> N
     np.testing.assert_array_equal(y.numpy(), expected)
 
 
+@pytest.mark.parametrize("zero", [0, 1, 2, 127, -7])
+def test_an_integer_that_stays_a_float(zero: int) -> None:
+    x = te.placeholder((len(values()),), "float32", name="x")
+
+    def value(i: tirx.Var) -> tirx.Expr:
+        moved = te.nearbyint(x[i]) + tirx.const(float(zero), "float32")
+        inside = te.max(te.min(moved, tirx.const(200.0, "float32")), tirx.const(3.0, "float32"))
+        return inside * tirx.const(0.7, "float32")
+
+    func = by_low_bits(lowered(te.create_prim_func([x, te.compute(x.shape, value, name="y")])))
+    assert "nearbyint" not in str(func)
+    y = tvm.runtime.tensor(np.zeros(len(values()), "float32"))
+    function = tvm.compile(func.with_attr("global_symbol", "main"), "llvm")["main"]
+    function(tvm.runtime.tensor(values()), y)
+    expected = np.clip(np.rint(values()) + np.float32(zero), 3, 200) * np.float32(0.7)
+    np.testing.assert_array_equal(y.numpy(), expected)
+
+
+def test_a_product_is_rounded_once() -> None:
+    """The neighbours of a tie stay apart, although their products in float32 are that tie."""
+    x = np.array([8388607.0, 4194303.0], "float32")
+    scale = np.float32(2.5) / x
+    a, b = (te.placeholder((2,), "float32", name=name) for name in "ab")
+
+    def value(i: tirx.Var) -> tirx.Expr:
+        rounded = te.nearbyint(a[i] * b[i])
+        inside = te.min(rounded, tirx.const(255.0, "float32"))
+        return te.max(inside, tirx.const(0.0, "float32")).astype("uint8")
+
+    func = by_low_bits(lowered(te.create_prim_func([a, b, te.compute((2,), value, name="y")])))
+    y = tvm.runtime.tensor(np.zeros(2, "uint8"))
+    target = tvm.target.Target(NATIVE.target_config(1))
+    function = tvm.compile(func.with_attr("global_symbol", "main"), target)["main"]
+    function(tvm.runtime.tensor(x), tvm.runtime.tensor(scale), y)
+    exact = x.astype("float64") * scale.astype("float64")
+    np.testing.assert_array_equal(y.numpy(), np.rint(exact))
+    assert np.any(np.rint(exact) != np.rint(x * scale))
+
+
 @pytest.mark.parametrize("bounds", [(-np.inf, 255.0), (0.0, np.inf), (0.5, 255.0), (0.0, 2.0**22)])
 def test_other_bounds_stay(bounds: tuple[float, float]) -> None:
     func = lowered(rounding(8, "uint8", 3, *bounds))
