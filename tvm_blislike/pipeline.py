@@ -12,6 +12,7 @@ from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.offers import Predictor
 from tvm_blislike.choose.strategy import Override, Strategy
 from tvm_blislike.choose.targets import explain_target
+from tvm_blislike.choose.type_choice import may_gain, why_floats
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes import spills, tir_pipeline
@@ -35,6 +36,8 @@ from tvm_blislike.tvm_seams.pipelines import (
 
 if TYPE_CHECKING:
     from tvm_blislike.model.report import Report
+    from tvm_blislike.model.types import Types
+    from tvm_blislike.model.workload import Workload
 
 
 def blislike_pipeline(
@@ -123,7 +126,7 @@ def fused_kernels(
     mod: tvm.IRModule, strategy: Strategy, target: tvm.target.Target
 ) -> tuple[tvm.IRModule, Plan]:
     """Return a module of fused PrimFuncs, each with a note of its choice, and the plan of these."""
-    mod = prepare(target, strategy.core)(mod)
+    mod = prepare(target, strategy)(mod)
     plan = plan_of(mod, strategy)
     warn_of_weights(mod, plan)
     passes = [
@@ -147,10 +150,19 @@ def _tuned_by_meta_schedule() -> list[tvm.transform.Pass]:
     return [relax.transform.MetaScheduleApplyDatabase()] if tuned else []
 
 
-def prepare(target: tvm.target.Target, core: Core) -> tvm.transform.Pass:
+def prepare(target: tvm.target.Target, strategy: Strategy) -> tvm.transform.Pass:
     """Return the passes before any choice: what they leave are the workloads of a model."""
+    core = strategy.core
+
+    def in_floats(layer: Workload, types: Types) -> str:
+        if not may_gain(core, layer, types):
+            return ""
+        for each in (layer.types, types):
+            spills.ensure(core, each)
+        return why_floats(strategy, layer, types)
+
     return tvm.transform.Sequential(
-        [*dispatch_passes(target), Canonicalize(core), spills.known(core)]
+        [*dispatch_passes(target), Canonicalize(core, in_floats), spills.known(core)]
     )
 
 

@@ -36,7 +36,7 @@ from tvm_blislike.passes.denormals import WithoutDenormals
 from tvm_blislike.passes.few_bits.to_kernels import FewBits
 from tvm_blislike.passes.local_response import POOLS, local_response
 from tvm_blislike.passes.planar import CONVOLUTIONS, ToImages
-from tvm_blislike.passes.quantized.to_integers import ToIntegers
+from tvm_blislike.passes.quantized.to_integers import ToIntegers, WhyFloats
 from tvm_blislike.passes.reciprocals import reciprocals
 from tvm_blislike.passes.rows import as_rows
 from tvm_blislike.tvm_seams import (
@@ -59,10 +59,18 @@ _AFFINE = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
 
 @tvm.transform.module_pass(opt_level=0, name="blislike.Canonicalize")
 class Canonicalize:
-    """Module pass that applies these rewrites to every Relax function, for a core."""
+    """Module pass that applies these rewrites to every Relax function, for a core.
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    Parameters
+    ----------
+    core : Core
+        The target.
+    why_floats : callable, optional
+        See `ToIntegers`.
+    """
+
+    def __init__(self, core: Core, why_floats: WhyFloats | None = None) -> None:
+        self.core, self.why_floats = core, why_floats
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
@@ -70,7 +78,7 @@ class Canonicalize:
         present = operators(mod)
         if present & POOLS:
             mod = TIDY(local_response(mod))
-        mod = ToIntegers(self.core)(ToBits(self.core)(WidenWords()(mod)))
+        mod = ToIntegers(self.core, self.why_floats)(ToBits(self.core)(WidenWords()(mod)))
         mod = ConvertOperands(self.core)(mod)
         if present & CONVOLUTIONS.keys():
             mod = TIDY(ToImages(self.core)(mod))

@@ -10,6 +10,8 @@ products of integers whose zero point is (`products`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import tvm
 from tvm import relax
@@ -19,7 +21,8 @@ from tvm_blislike.cost_models.data_types import quantized_types
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.marks import LEFT_WIDE
 from tvm_blislike.model.types import Types
-from tvm_blislike.operators import described, operator_in
+from tvm_blislike.model.workload import Workload
+from tvm_blislike.operators import described, operator_in, workload_of
 from tvm_blislike.passes.constants import TIDY
 from tvm_blislike.passes.quantized import arithmetic, emission, layers, moves, products
 from tvm_blislike.passes.quantized.curves import Curves
@@ -38,15 +41,26 @@ from tvm_blislike.tvm_seams import (
 )
 
 _QUANTIZING = {"relax.quantize", "relax.dequantize"}
+WhyFloats = Callable[[Workload, Types], str]
 _Found = Real | Known | Stored | Widened
 
 
 @tvm.transform.module_pass(opt_level=0, name="blislike.ToIntegers")
 class ToIntegers:
-    """Module pass that rewrites every Relax function of a quantized model, for a core."""
+    """Module pass that rewrites every Relax function of a quantized model, for a core.
 
-    def __init__(self, core: Core) -> None:
+    Parameters
+    ----------
+    core : Core
+        The target.
+    why_floats : callable, optional
+        Why a layer, given in fp32 and with the types of integers, stays in floats although it could
+        be one of integers; "": it does not.
+    """
+
+    def __init__(self, core: Core, why_floats: WhyFloats | None = None) -> None:
         self.core = core
+        self.why_floats = why_floats or (lambda _layer, _types: "")
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
@@ -54,7 +68,7 @@ class ToIntegers:
             return mod
         result = mod.clone()
         for gvar, func in functions(mod):
-            rewriter = _ToIntegers(mod, func, quantized_types(self.core))
+            rewriter = _ToIntegers(mod, func, quantized_types(self.core), self.why_floats)
             rewritten = rewriter.visit_expr(func)
             for dtype, earlier in left_wide(func).items():
                 rewriter.left[dtype] = earlier | rewriter.left.get(dtype, {})
@@ -72,9 +86,12 @@ def left_wide(func: relax.Function) -> dict[str, dict[str, str]]:
 
 @mutator
 class _ToIntegers(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, func: relax.Function, types: Types) -> None:
+    def __init__(
+        self, mod: tvm.IRModule, func: relax.Function, types: Types, why_floats: WhyFloats
+    ) -> None:
         super().__init__(mod)
-        self.memory, self.weights = types.a, types.b
+        self.types, self.memory, self.weights = types, types.a, types.b
+        self.why_floats = why_floats
         self.uses = use_counts(func)
         self.wanted = moves.wanted(func, types.a)
         self.found: dict[relax.Var, _Found] = {}
@@ -213,10 +230,15 @@ class _ToIntegers(PyExprMutator):
         operands = [self._operand(arg) for arg in call.args]
         if not any(isinstance(operand, Known) or _is_steps(operand) for operand in operands):
             return None
-        if reason := layers.why_float(call, operands):
+        reason = layers.why_float(call, operands) or self._why_floats(call)
+        if reason:
             self.left.setdefault(dtype_name(call), {})[described(call)] = reason
             return None
         return layers.integer_layer(self._emit, call, *operands, self.weights)
+
+    def _why_floats(self, call: relax.Call) -> str:
+        layer = workload_of(call)
+        return "" if layer is None else self.why_floats(layer, self.types)
 
     def _shared(self, var: relax.Var, real: Real) -> Real:
         """Return a result for all of its readers: a sum that several read is computed once."""
