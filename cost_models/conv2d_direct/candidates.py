@@ -88,9 +88,7 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Dire
                 continue
             for order, oh_block in _slabs(workload, block, core, threads):
                 blocks = oh_block * math.ceil(workload.ow / tile_w)
-                ahead = may_prefetch(kernel) and (
-                    not kernel.takes_groups or blocks >= _MANY_BLOCKS
-                )
+                ahead = may_prefetch(kernel) and (not kernel.takes_groups or blocks >= _MANY_BLOCKS)
                 yield block.with_fields(loop_order=order, oh_block=oh_block, prefetch=int(ahead))
 
 

@@ -32,6 +32,7 @@ from tvm_blislike.cost_models.roofline import (
 )
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.estimate import Estimate
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.conv2d_direct.definition import IMPLEMENTATION
 
@@ -232,3 +233,41 @@ def test_a_panel_streams_from_l2_as_long_as_the_next_one_and_the_slab_fit_too() 
     fits = IMPLEMENTATION.estimate(narrow, config, AVX512, 1)
     too_large = IMPLEMENTATION.estimate(dataclasses.replace(narrow, h=28, w=28), config, AVX512, 1)
     assert too_large.cycles["L2"] > 2 * 16 * fits.cycles["L2"] > 0
+
+
+BYTES = Types("uint8", "int8", "int32", "int32")
+
+
+def bytes_of(size: int, channels: int) -> Conv2dWorkload:
+    """A layer of bytes."""
+    return Conv2dWorkload(1, channels, size, size, channels, 3, 3, padding=SAME, types=BYTES)
+
+
+def block_of(mr: int, nr: int, tile_h: int, **fields: int) -> DirectConfig:
+    """A block of bytes over whole rows of 7 pixels."""
+    return CONFIG.with_fields(
+        mr=mr, nr=nr, ks=4, tile_h=tile_h, tile_w=mr // tile_h, oh_block=4, prefetch=0
+    ).with_fields(data_layout="NHWC", out_layout="NHWC", **fields)
+
+
+def test_narrow_panels_from_memory_wait_for_their_lines() -> None:
+    """512 channels of 7x7 on Zen 4, of the peak: 14x32 0.98, 14x16 0.81, 21x16 0.69."""
+    layer, zen4 = bytes_of(7, 512), Core.named("zen4")
+    blocks = (block_of(14, 32, 2), block_of(14, 16, 2), block_of(21, 16, 3, oh_block=3))
+    wide, narrow, tall = (IMPLEMENTATION.estimate(layer, b, zen4, 1).seconds for b in blocks)
+    assert wide < narrow < tall
+    asked = IMPLEMENTATION.estimate(layer, blocks[2].with_fields(prefetch=1), zen4, 1)
+    unknown = dataclasses.replace(zen4, loads_in_flight=None)
+    assert asked.cycles["weights"] < 0.5 * wide * zen4.ghz * 1e9
+    assert IMPLEMENTATION.estimate(layer, blocks[2], unknown, 1).seconds == asked.seconds < tall
+
+
+def test_panels_of_bytes_are_asked_for_where_many_blocks_use_them() -> None:
+    zen4 = Core.named("zen4")
+    few = IMPLEMENTATION.configs(bytes_of(7, 512), zen4, 1)
+    many = IMPLEMENTATION.configs(bytes_of(56, 64), zen4, 1)
+    assert {c.prefetch for c in many if c.oh_block * 56 >= 8 * c.tile_w} == {1}
+    assert {c.prefetch for c in few if c.tile_h >= 2} == {0}
+    board = Core.named("cortex-a76")
+    signed = dataclasses.replace(bytes_of(56, 64), types=Types("int8", "int8", "int32", "int32"))
+    assert {c.prefetch for c in IMPLEMENTATION.configs(signed, board, 1)} == {0}

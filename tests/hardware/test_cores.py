@@ -63,6 +63,9 @@ def test_described_core_is_sane(name):
     assert 0 <= core.element_load_cycles <= core.vector_load_cycles <= 0.5
     assert 2 <= core.lines_in_flight <= 64 and 1 <= core.fork_join_us <= 50
     assert core.reorder_window is None or 32 <= core.reorder_window <= 1024
+    assert core.loads_in_flight is None or 16 <= core.loads_in_flight <= core.reorder_window
+    assert core.memory_ns is None or 20 <= core.memory_ns <= 300
+    assert (core.loads_in_flight is None) == (core.memory_ns is None)
     if core.isa.name == "neon":
         assert core.mtriple.startswith(("aarch64-", "arm64-"))
     else:

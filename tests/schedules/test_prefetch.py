@@ -16,6 +16,7 @@ from tvm import sym, tirx
 
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import LINE_BYTES, Core
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import schedule
@@ -24,8 +25,8 @@ from tvm_blislike.schedules.lowering.prefetch import parts
 from tvm_blislike.schedules.lowering.rewrite import substitute
 from tvm_blislike.tuning import kernels
 
-CORE = Core.named("skylake-avx512")
-LINE = LINE_BYTES // 4
+CORE, ZEN4 = Core.named("skylake-avx512"), Core.named("zen4")
+BYTES = Types("uint8", "int8", "int32", "int32")
 
 
 @given(st.integers(1, 600), st.integers(1, 600))
@@ -57,7 +58,7 @@ def lines_asked_for(stmt: Any, known: dict[Any, int]) -> Iterator[int]:
         place = 0
         for index, extent in zip(at, shape, strict=True):
             place = place * extent + index
-        yield place // LINE
+        yield place * np.dtype(str(load.source.dtype)).itemsize // LINE_BYTES
     elif hasattr(stmt, "body"):
         yield from lines_asked_for(stmt.body, known)
 
@@ -71,19 +72,23 @@ CASES = [
     ("conv2d_direct", Conv2dWorkload(1, 64, 9, 5, 96, 1, 1)),
     ("conv2d_winograd", Conv2dWorkload(1, 32, 12, 12, 96, 3, 3, padding=(1, 1, 1, 1))),
     ("conv2d_winograd_1d", Conv2dWorkload(1, 32, 7, 7, 96, 3, 3, padding=(1, 1, 1, 1))),
+    ("conv2d_direct", Conv2dWorkload(1, 64, 28, 28, 128, 3, 3, padding=(1,) * 4, types=BYTES)),
+    ("conv2d_direct", Conv2dWorkload(1, 64, 28, 28, 192, 1, 1, types=BYTES)),
 ]
 
 
 @pytest.mark.parametrize("name, workload", CASES)
 def test_every_panel_but_the_first_is_asked_for(name: str, workload: Conv2dWorkload) -> None:
-    offers = [o for o in Strategy(CORE, 1).offers(workload) if o[0].implementation == name]
+    core = ZEN4 if workload.types == BYTES else CORE
+    offers = [o for o in Strategy(core, 1).offers(workload) if o[0].implementation == name]
     config, _ = min(offers, key=lambda offer: offer[1])
-    group = kernels.CandidateGroup(workload, (config,), CORE, 1)
-    with tvm.target.Target(CORE.target_config(1)):
-        made = schedule(tvm.IRModule(kernels.functions(group, 0, config)), Plan(CORE, 1))
+    group = kernels.CandidateGroup(workload, (config,), core, 1)
+    with tvm.target.Target(core.target_config(1)):
+        made = schedule(tvm.IRModule(kernels.functions(group, 0, config)), Plan(core, 1))
     asked = set(lines_asked_for(made["candidate_0"].body, {}))
-    weights = np.zeros((workload.co, workload.ci, workload.kh, workload.kw), np.float32)
-    lines = get_implementation(name).pack(workload, config, weights).size // LINE
+    shape = (workload.co, workload.ci, workload.kh, workload.kw)
+    weights = np.zeros(shape, workload.types.b)
+    lines = get_implementation(name).pack(workload, config, weights).nbytes // LINE_BYTES
     panels = math.ceil(workload.co / config.nr)
     assert panels > 1 and 0 < min(asked) <= lines // panels
     assert set(range(min(asked), lines)) <= asked
