@@ -21,7 +21,8 @@ from tvm_blislike.model.workload import Conv2dWorkload
 # Products of pairs of 16 bits: hardly more a cycle than of fp32.
 AVX2, VNNI = Core.named("x86-64-v3"), Core.named("zen4")
 SAME = (1, 1, 1, 1)
-LAYER = Conv2dWorkload(1, 64, 56, 56, 64, 3, 3, padding=SAME)
+# Of so many channels that Winograd's algorithm computes them in floats only.
+LAYER = Conv2dWorkload(1, 2048, 14, 14, 256, 3, 3, padding=SAME)
 # What only the direct algorithm computes.
 STRIDED = dataclasses.replace(LAYER, co=128, stride=(2, 2))
 
@@ -34,6 +35,8 @@ def reason(core: Core, layer: Conv2dWorkload, constraints: Constraints | None = 
 def test_floats_are_chosen_where_they_are_faster() -> None:
     assert "predicted to be faster" in reason(AVX2, LAYER)
     assert reason(AVX2, STRIDED) == ""
+    few = dataclasses.replace(LAYER, ci=64)
+    assert reason(AVX2, few) == ""
 
 
 def test_bytes_that_four_are_multiplied_at_once_stay() -> None:
@@ -53,10 +56,10 @@ def conv_twice(x: np.ndarray) -> onnx.ModelProto:
     rng = np.random.default_rng(5)
     constants = {"s0": np.float32(0.02), "z": np.uint8(3), "sw": np.float32(0.01)}
     # Of the second result a step is worth several of the first: one more there is one here at most.
-    constants |= {"zw": np.int8(0), "s1": np.float32(0.5), "s2": np.float32(4)}
+    constants |= {"zw": np.int8(0), "s1": np.float32(3), "s2": np.float32(30)}
     nodes = [helper.make_node("QuantizeLinear", ["x", "s0", "z"], ["q0"])]
-    for n, stride in enumerate((1, 2)):
-        constants[f"w{n}"] = rng.integers(-99, 99, (64, 64, 3, 3)).astype("int8")
+    for n, (stride, co, ci) in enumerate(((1, 256, 2048), (2, 64, 256))):
+        constants[f"w{n}"] = rng.integers(-99, 99, (co, ci, 3, 3)).astype("int8")
         nodes += [
             helper.make_node("DequantizeLinear", [f"q{n}", f"s{n}", "z"], [f"d{n}"]),
             helper.make_node("DequantizeLinear", [f"w{n}", "sw", "zw"], [f"k{n}"]),
@@ -74,7 +77,7 @@ def conv_twice(x: np.ndarray) -> onnx.ModelProto:
 @pytest.mark.skipif(native_core().isa.name not in ("avx2", "avx512"), reason="runs code of AVX2")
 def test_a_model_of_both() -> None:
     """The layer in fp32 is named, the one of integers behind it is not."""
-    x = np.random.default_rng(6).normal(size=(1, 64, 56, 56)).astype("float32")
+    x = np.random.default_rng(6).normal(size=(1, 2048, 14, 14)).astype("float32")
     model = conv_twice(x)
     compiled = tvm_blislike.compile(model, AVX2, threads=1, records="none")
     (note,) = (n for n in compiled.explain().notes if n.startswith("in float32"))
