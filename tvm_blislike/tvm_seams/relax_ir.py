@@ -18,8 +18,8 @@ def op_name(expr: relax.Expr) -> str:
 
 
 def is_constant(expr: relax.Expr) -> bool:
-    """Whether the expression is a tensor known at compile time."""
-    return isinstance(expr, tvm.ir.GenericConst)
+    """Whether the expression is a tensor known at compile time; data types are constants, too."""
+    return isinstance(expr, tvm.ir.GenericConst) and isinstance(expr.value, tvm.runtime.Tensor)
 
 
 def constant_array(expr: relax.Expr) -> np.ndarray:
