@@ -17,8 +17,9 @@ def test_calls_and_constants_are_told_apart() -> None:
     call = relax.op.nn.relu(constant)
     assert (tvm_seams.op_name(call), tvm_seams.op_name(constant)) == ("relax.nn.relu", "")
     assert tvm_seams.is_constant(constant) and not tvm_seams.is_constant(call)
-    # A shape and a data type.
-    assert not any(map(tvm_seams.is_constant, relax.op.zeros((2, 3), "float32").args))
+    # A shape, a data type, a number and a name.
+    allocated = relax.op.builtin.alloc_tensor(relax.ShapeExpr([2, 3]), "float32", 0)
+    assert not any(map(tvm_seams.is_constant, allocated.args))
     np.testing.assert_array_equal(tvm_seams.constant_array(constant), value.T)
     assert tvm_seams.static_shape(constant) == (3, 2)
     assert tvm_seams.dtype_name(constant) == "float32"
