@@ -36,6 +36,7 @@ def on_this_machine(on_a_zen5: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def on_a_zen5(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(targets, "native_core", lambda: ZEN5)
+    monkeypatch.setattr(targets.codegen, "llvm_get_system_cpu", lambda: "znver5")
     errors.warn_once.cache_clear()
     yield
     errors.warn_once.cache_clear()
