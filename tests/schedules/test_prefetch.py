@@ -34,7 +34,7 @@ def test_parts_are_the_whole_panel(lines: int, steps: int) -> None:
     asked = [parts(lines, step, steps) for step in range(steps)]
     assert set(range(lines)) <= set(itertools.chain(*asked))
     # Every part goes on where it stopped, or waits there.
-    run = max(b[0] - a[0] for a, b in itertools.pairwise([*asked, [len(asked[0])]]))
+    run = max((b[0] - a[0] for a, b in itertools.pairwise(asked)), default=0) or 1
     for before, after in itertools.pairwise(asked):
         assert after in (before, [line + run for line in before])
         assert len(before) <= 4 * run
