@@ -32,7 +32,7 @@ import onnx
 from zoo_runs import add_model_option, in_turns, saved, timed
 
 from tvm_blislike.bench.engines import Engine, EngineUnavailableError, Job, load_engine
-from tvm_blislike.bench.rounds import wait_until_idle
+from tvm_blislike.bench.turns import wait_until_idle
 from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.onnx.graph_inputs import resolve_inputs
 from tvm_blislike.onnx.inputs import random_inputs

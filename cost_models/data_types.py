@@ -25,8 +25,11 @@ def missing(workload: Workload, core: Core, grouped: bool = False) -> str:
     Parameters
     ----------
     grouped : bool
-        The implementation packs for those that take several steps of k at once.
+        The implementation packs for those that take several steps of k at once, and weights in the
+        type in which they are stored.
     """
+    if not grouped and workload.types.is_stored:
+        return f"weights are not packed as {workload.types.b}"
     if not grouped and any(k.takes_groups for k in kernels_for(core, workload.types)):
         return f"operands are not packed for the k groups of {workload.types} micro-kernels"
     return missing_types(workload.types, core)

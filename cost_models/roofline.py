@@ -200,6 +200,7 @@ def step_cycles(
         fma = (product.rows * pairs * vectors + joined) / products_per_cycle(core, product)
     else:
         fma = rows * vectors / products_per_cycle(core, product)
+        fma = max(fma, _with_conversions(core, rows, vectors, product))
     if core.in_order:
         busy = _in_order_cycles(fma, rows, b_loads, a_loads)
         return max(busy / FMA_EFFICIENCY, latency)
@@ -214,6 +215,12 @@ def step_cycles(
         return max(max(fma, loads) / FMA_EFFICIENCY, latency)
     beside = core.element_load_cycles * a_loads + core.vector_load_cycles * vectors
     return max(fma / FMA_EFFICIENCY + beside, loads / LOAD_EFFICIENCY, latency)
+
+
+def _with_conversions(core: Core, rows: int, vectors: int, product: Product) -> float:
+    """Cycles of the multiply-adds of a step and of the conversions of its vectors of B."""
+    started = core.vectors_per_cycle or core.fma_per_cycle
+    return vectors * (rows * product.instructions + product.conversion) / started
 
 
 def l2_cycles(arrival: float, issue: float) -> float:

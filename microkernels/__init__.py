@@ -10,6 +10,7 @@ from tvm_blislike.microkernels import (
     avx2_bits,
     avx2_f32,
     avx2_s16,
+    avx2_stored,
     avx2_u8s8,
     avx512_bf16,
     avx512_bits,
@@ -17,6 +18,7 @@ from tvm_blislike.microkernels import (
     avx512_f32,
     avx512_lookup,
     avx512_s16,
+    avx512_stored,
     avx512_u8s8,
     neon_bits,
     neon_f16,
@@ -25,6 +27,7 @@ from tvm_blislike.microkernels import (
     neon_mmla,
     neon_s8,
     neon_s8_pairs,
+    neon_stored,
 )
 from tvm_blislike.microkernels.intrin import shape_named, standalone, update_intrin
 from tvm_blislike.microkernels.kernel import Microkernel
@@ -50,7 +53,14 @@ BIT_KERNELS: tuple[Microkernel, ...] = (
     *neon_bits.KERNELS,
 )
 
-_ALL = (*KERNELS, *HALF_KERNELS, *GROUPED_KERNELS, *BIT_KERNELS)
+# Products of fp32 whose B lies in memory in fewer bytes.
+STORED_KERNELS: tuple[Microkernel, ...] = (
+    *avx512_stored.KERNELS,
+    *avx2_stored.KERNELS,
+    *neon_stored.KERNELS,
+)
+
+_ALL = (*KERNELS, *HALF_KERNELS, *GROUPED_KERNELS, *BIT_KERNELS, *STORED_KERNELS)
 _BY_NAME = {kernel.name: kernel for kernel in _ALL}
 _BY_BLOCK = {(k.isa.name, k.types.product, k.mr, k.nr, k.ks): k for k in _BY_NAME.values()}
 # Types of products that there are micro-kernels for.
@@ -78,19 +88,21 @@ def kernels_for(
         So are those for which the core has better ones, of values that better ones do not take.
     """
     features = frozenset(core.features)
-    return _offered(core.isa.name, features, types.product, panels, superseded)
+    lacking = frozenset(name[1:] for name in core.mattr if name.startswith("-"))
+    return _offered(core.isa.name, features, lacking, types.product, panels, superseded)
 
 
 @functools.cache
 def _offered(
     isa: str,
     features: frozenset[str],
+    lacking: frozenset[str],
     product: tuple[str, str, str],
     panels: bool,
     superseded: bool,
 ) -> tuple[Microkernel, ...]:
     same = (k for k in _BY_NAME.values() if (k.isa.name, k.types.product) == (isa, product))
-    known = (k for k in same if features >= {*k.features})
+    known = (k for k in same if features >= {*k.features} and not lacking & {*k.needs})
     best = (k for k in known if superseded or not features & {*k.superseded_by})
     return tuple(k for k in best if panels or not k.panels_only)
 
@@ -147,6 +159,7 @@ __all__ = [
     "KERNELS",
     "LOOKUPS",
     "LOOPS",
+    "STORED_KERNELS",
     "TILE_LOOPS",
     "TYPES",
     "Lookup",

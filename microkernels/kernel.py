@@ -40,6 +40,9 @@ class Microkernel:
         The block is in tile registers, of a unit with k loops of its own.
     superseded_by : tuple of str
         Extensions with better micro-kernels of the same types: cores that have one need not look.
+    needs : tuple of str
+        LLVM's names of what all cores of the instruction set have, but virtual machines may lack
+        (`Isa.optional`).
     """
 
     isa: Isa
@@ -51,6 +54,7 @@ class Microkernel:
     loop: KLoop | None = None
     tiles: TileLoop | None = None
     superseded_by: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_blislike.microkernels.kernel import Microkernel
@@ -34,6 +35,14 @@ class Operand:
         operand.buffer = T.alloc_buffer(operand.kept, dtype)
         return operand
 
+    @classmethod
+    def part(cls, buffer: Any, shape: Sequence[int], *first: Any) -> Operand:
+        """Return a part of a buffer, of its last axes, from the element `first` on."""
+        operand = _Part.__new__(_Part)
+        operand.shape, operand.kept = tuple(shape), tuple(buffer.shape)
+        operand.buffer, operand.first = buffer, first
+        return operand
+
     def at(self, *index: Any) -> list[Any]:
         """Return the index of an element as the buffer counts its axes."""
         return list(index[-len(self.kept) :])
@@ -50,6 +59,27 @@ class Operand:
     def region(self) -> Any:
         """Return all of the buffer."""
         return self.buffer[tuple(slice(0, s) for s in self.kept)]
+
+
+class _Part(Operand):
+    """Elements from `first` on, an index of all axes of the buffer."""
+
+    first: tuple[Any, ...]
+
+    def at(self, *index: Any) -> list[Any]:
+        own = index[-len(self.shape) :]
+        outer = len(self.first) - len(own)
+        return [*self.first[:outer], *map(_moved, own, self.first[outer:])]
+
+
+def _moved(index: Any, by: Any) -> Any:
+    """Return an index, or neighbouring ones as a ramp, further on."""
+    if isinstance(index, tirx.Add) and isinstance(index.b, tirx.Ramp):
+        # A step of k and a vector of steps behind it.
+        return _moved(index.b, index.a.value + by)
+    if isinstance(index, tirx.Ramp):
+        return tirx.Ramp(index.base + by, index.stride, index.lanes)
+    return index + by
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,8 @@ class Product:
     rows : int
         Rows of A that it takes, and columns of B; of two, a register of sums is a tile of 2 x 2,
         and the k loop is a function of LLVM (`neon_row_pairs`).
+    conversion : float
+        Instructions that make what is multiplied of a vector of B; all rows share them.
     """
 
     ks: int
@@ -64,6 +66,7 @@ class Product:
     group_type: str = ""
     intrinsic: str = ""
     rows: int = 1
+    conversion: float = 0
 
 
 def _fma(sums: Any, a: Any, b: Any, lanes: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,6 +38,7 @@ def compile(
     constraints: Constraints | None = None,
     records: str | os.PathLike[str] | RecordBook | None = None,
     learned: str | os.PathLike[str] | Predictor | None = None,
+    weights: str | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model.
 
@@ -60,6 +62,10 @@ def compile(
         By default the user's own file, if there is one; "none" or `RecordBook()` stands for none.
     learned : path or Predictor, optional
         What `records train` wrote: it corrects the cost model.
+    weights : str, optional
+        "bf16", "fp16", "int8", "fp8" (e4m3) or "fp8_e5m2": weights of layers that memory bounds are
+        rounded to it at compile time, and become fp32 again as they are loaded. Takes the place of
+        `constraints.weights`.
 
     Returns
     -------
@@ -77,10 +83,14 @@ def compile(
     ChoiceError
         When an override or a pin cannot compute its workload.
     UsageError
-        When `learned` is of another core or number of threads.
+        When `learned` is of another core or number of threads, or weights cannot be stored so.
     ToolchainError
         When `learned` needs xgboost, which is not installed.
     """
+    if weights:
+        from tvm_blislike.choose.constraints import Constraints
+
+        constraints = replace(constraints or Constraints(), weights=weights)
     options = (override, constraints, records, learned)
     return compile_with(resolve_strategy(resolve_core(target), threads, *options), model, shapes)
 

@@ -24,6 +24,7 @@ from tvm_blislike.passes.parameters import warn_of_weights
 from tvm_blislike.passes.plan import Plan, plan_of
 from tvm_blislike.passes.reporting import report_of
 from tvm_blislike.passes.schedule import schedule
+from tvm_blislike.passes.stored_weights import StoreWeights
 from tvm_blislike.probe.native import core_of
 from tvm_blislike.records.book import RecordBook
 from tvm_blislike.tvm_seams.executables import calling
@@ -162,7 +163,12 @@ def prepare(target: tvm.target.Target, strategy: Strategy) -> tvm.transform.Pass
         return why_floats(strategy, layer, types)
 
     return tvm.transform.Sequential(
-        [*dispatch_passes(target), Canonicalize(core, in_floats), spills.known(core)]
+        [
+            *dispatch_passes(target),
+            Canonicalize(core, in_floats, strategy.threads),
+            spills.known(core),
+            StoreWeights(strategy),
+        ]
     )
 
 

@@ -60,7 +60,8 @@ def nests(core: Core, types: Types) -> Iterator[Nest]:
             ways += [(3, 2, blocked), (3, 1, "NHWC")]
         for size, stride, layout in ways:
             yield _nest(kernel, 4 * kernel.lanes, size, stride, layout, core)
-    plain = [kernel for kernel in offered if not kernel.takes_groups]
+    # Of weights in fewer bytes only blocks are offered that leave registers free everywhere.
+    plain = [k for k in offered if not (k.takes_groups or k.types.is_stored)]
     for kernel, (size, stride) in itertools.product(plain, _WINDOWS):
         nest = _nest(kernel, 3, size, stride, "NCHW", core)
         if not fits_window(kernel, nest.workload, 1, kernel.mr, core):

@@ -116,17 +116,16 @@ def schedule_products(
 
 def tensorize(sch: s_tir.Schedule, acc: Any, geo: WinogradGeometry, kernel: Microkernel) -> None:
     """Zero a block of products in registers and sum over all channels of a kernel row by a call."""
-    config, grouped = geo.config, geo.config.ks > 1
-    i, j, *rows, k = sch.get_loops(acc)[-3 - geo.sums_rows - grouped :]
-    step = [k] if grouped else []
-    if grouped:
-        *rows, k = rows
-    sch.reorder(*rows, k, i, j, *step)
+    config, count = geo.config, 3 + geo.sums_rows + (geo.config.ks > 1)
+    i, j, *sums = sch.get_loops(acc)[-count:]
+    # Kernel rows and groups of channels outside, elements of a group inside.
+    around, step = sums[: geo.sums_rows + 1], sums[geo.sums_rows + 1 :]
+    sch.reorder(*around, i, j, *step)
     sch.unannotate(acc, STAGE)
-    sch.vectorize(unroll_block(sch, sch.decompose_reduction(acc, [*rows, k][0]), kernel))
+    sch.vectorize(unroll_block(sch, sch.decompose_reduction(acc, around[0]), kernel))
     steps = geo.workload.ci // config.ks
     shape = UpdateShape(1, config.mr, steps=steps, unroll=config.unroll, ks=config.ks)
-    call_kernel(sch, acc, sch.get_loops(acc)[-3 - grouped :], kernel, shape)
+    call_kernel(sch, acc, [around[-1], i, j, *step], kernel, shape)
 
 
 def _schedule_input_transform(

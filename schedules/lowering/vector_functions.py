@@ -62,6 +62,8 @@ _ERFC = (
 _LN2_HIGH = 0.693145751953125
 _LN2_LOW = 1.42860682030941723212e-6
 _LOG2_E = 1.44269504088896341
+# Not far above the logarithm of the smallest normal number.
+_SMALLEST_EXP = -87.0
 # Adding this rounds to an integer and leaves that integer plus 127, the exponent bias, in
 # the low bits of the sum.
 _ROUND_AND_BIAS = 1.5 * 2**23 + 127
@@ -142,6 +144,33 @@ def _exp(x: Expr, factor: float = 1.0) -> Expr:
         return let(total, lambda t: let(t - magic, lambda n: reduced(v, n)))
 
     return let(x, rounded)
+
+
+def exp_below_one(x: Expr) -> Expr:
+    """Return e^x for a float32 `x` of at most 0, within 2 units in the last place; NaN stays NaN.
+
+    Results below the smallest normal number are 0: beside a largest one of 1 they do not count, and
+    denormal ones would be slow.
+    """
+
+    def value(v: Expr) -> Expr:
+        limited = tirx.Select(v < f32(_SMALLEST_EXP), f32(_SMALLEST_EXP), v)
+        power = let(limited, _normal_exp)
+        return tirx.Select(v < f32(_SMALLEST_EXP), f32(0.0), power)
+
+    return let(x, value)
+
+
+def _normal_exp(x: Expr) -> Expr:
+    """Return e^x where neither it nor 2^n of its factors is denormal or infinite."""
+    magic = f32(_ROUND_AND_BIAS)
+
+    def reduced(v: Expr, t: Expr, n: Expr) -> Expr:
+        rest = (v - n * f32(_LN2_HIGH)) - n * f32(_LN2_LOW)
+        scale = _power_of_two(t)
+        return let(rest, lambda r: (r * r * _polynomial(r, _EXP) + r + f32(1.0)) * scale)
+
+    return let(x * f32(_LOG2_E) + magic, lambda t: let(t - magic, lambda n: reduced(x, t, n)))
 
 
 def sigmoid(x: Expr) -> Expr:

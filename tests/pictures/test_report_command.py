@@ -12,7 +12,7 @@ from made_findings import write_records
 from small_models import small_network
 from typer.testing import CliRunner, Result
 
-from tvm_blislike.bench import rounds
+from tvm_blislike.bench import turns
 from tvm_blislike.cli.app import app
 from tvm_blislike.hardware import native_core
 from tvm_blislike.pictures import model_times
@@ -71,8 +71,8 @@ def _probed(speeds: dict[str, float]) -> ProbeResult:
 def test_everything_measured(
     model: Path, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "_MIN_ROUNDS", 1)
-    monkeypatch.setattr(rounds, "_MIN_SECONDS", 0.0)
+    monkeypatch.setattr(turns, "_MIN_ROUNDS", 1)
+    monkeypatch.setattr(turns, "_MIN_SECONDS", 0.0)
     speeds = {"L1": 300.0, "memory": 10.0}
     monkeypatch.setattr(model_times, "probe", lambda core: _probed(speeds))
     result = _report(model, records, tmp_path / "out", "--engines", "onnxruntime,blislike")

@@ -11,7 +11,7 @@ import pytest
 from quantized_layers import Layers
 from typer.testing import CliRunner
 
-from tvm_blislike.bench import ENGINES, bench, engines, rounds
+from tvm_blislike.bench import ENGINES, bench, engines, turns
 from tvm_blislike.bench.engines import Engine, EngineUnavailableError
 from tvm_blislike.bench.result import EngineResult, disagreeing
 from tvm_blislike.cli.app import app
@@ -38,6 +38,24 @@ def test_json_has_the_documented_keys_and_engines_agree(network_file: Path) -> N
         assert name in result.stdout
     assert data["layers"]
     assert data["layers"][0]["name"] in result.stdout
+
+
+def test_engines_run_on_what_is_given(
+    network_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def engine(job: engines.Job) -> Engine:
+        seen.append(job.inputs["image"])
+        return Engine(lambda: {"scores": np.ones((1, 5), "float32")}, "0")
+
+    monkeypatch.setitem(ENGINES, "onnxruntime", engine)
+    image = np.random.default_rng(1).standard_normal((1, 3, 8, 8), np.float32)
+    np.save(tmp_path / "image.npy", image)
+    arguments = ["bench", str(network_file), "--engines", "onnxruntime", "--repeat", "1"]
+    result = CliRunner().invoke(app, [*arguments, "--input", f"image={tmp_path / 'image.npy'}"])
+    assert result.exit_code == 0, result.stderr
+    np.testing.assert_array_equal(seen, [image])
 
 
 def test_layers_of_bytes_are_judged_by_the_peak_of_bytes(tmp_path: Path) -> None:
@@ -182,14 +200,14 @@ def test_waits_while_a_thread_is_busy() -> None:
 
     worker = threading.Thread(target=spin)
     worker.start()
-    rounds.wait_until_idle()
+    turns.wait_until_idle()
     assert time.perf_counter() >= end
     worker.join()
 
 
 def test_rounds_stop_at_the_count_or_after_enough_time() -> None:
-    assert not rounds._enough(1, 1e9, repeat=2)
-    assert rounds._enough(2, 0.0, repeat=2)
-    assert not rounds._enough(9, 60.0, repeat=None)
-    assert rounds._enough(10, 5.0, repeat=None)
-    assert rounds._enough(3, 121.0, repeat=None)
+    assert not turns._enough(1, 1e9, repeat=2)
+    assert turns._enough(2, 0.0, repeat=2)
+    assert not turns._enough(9, 60.0, repeat=None)
+    assert turns._enough(10, 5.0, repeat=None)
+    assert turns._enough(3, 121.0, repeat=None)

@@ -103,6 +103,7 @@ CASES = {
     "input name": ("run net.onnx --input img=good.npy", 5, ["'img'", "image"]),
     "input shape": ("run net.onnx --input image=small.npy", 5, ["1x3x7x7", "1x3x8x8"]),
     "input type": ("run net.onnx --input image=float64.npy", 5, ["float64", "float32"]),
+    "input of bench": ("bench net.onnx --input image=float64.npy", 5, ["float64", "float32"]),
     "input file": ("run net.onnx --input image=none.npy", 5, ["none.npy", "No such file"]),
     "input text": ("run net.onnx --input image=text.npy", 5, ["text.npy is no .npy file"]),
     "input several": ("run net.onnx --input image=several.npy.npz", 5, ["several arrays"]),

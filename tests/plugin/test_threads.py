@@ -9,7 +9,7 @@ import pytest
 import tvm
 from tvm import te
 
-from tvm_blislike.bench.rounds import wait_until_idle
+from tvm_blislike.bench.turns import wait_until_idle
 from tvm_blislike.hardware.cpus import Cpu, usable_cpus
 from tvm_blislike.runtime import threads as pools
 from tvm_blislike.runtime.threads import default_threads, use_threads

@@ -8,6 +8,7 @@ from .activations import clip, hard_sigmoid, hard_swish, relu, sigmoid, silu
 from .layouts import pack_nchwc, unpack_nchwc
 from .linear import conv2d, gemm
 from .pooling import average_pool, global_average_pool, max_pool
+from .recurrent import recurrent
 
 __all__ = [
     "average_pool",
@@ -19,6 +20,7 @@ __all__ = [
     "hard_swish",
     "max_pool",
     "pack_nchwc",
+    "recurrent",
     "relu",
     "sigmoid",
     "silu",

@@ -10,6 +10,8 @@ import pytest
 import tvm
 from small_kernels import TARGET, doubled, graph
 from tvm import relax, s_tir, te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
 
 from tvm_blislike.tvm_seams import attributes
 from tvm_blislike.tvm_seams.executables import code_of
@@ -41,6 +43,21 @@ def test_what_does_not_alias_is_told_to_llvm() -> None:
         text = code_of(tvm.compile(doubled().with_attr(name, noted), TARGET))
         heads = re.findall(r"^define .*@doubled_compute_.*", text, re.M)
         assert any("noalias" in head for head in heads) == noted, "TVM reads another attribute"
+
+
+def test_parallel_loops_share_a_launch_and_threads_wait_for_each_other() -> None:
+    with IRBuilder() as builder:
+        with T.prim_func(s_tir=True):
+            T.func_name("main")
+            T.func_attr({"global_symbol": "main"})
+            x = T.arg("x", T.buffer((64,), "float32"))
+            with T.attr(T.int32(0), *attributes.ONE_LAUNCH), T.serial(0, 50) as step:
+                with T.attr(T.int32(0), *attributes.BARRIER_BEHIND), T.parallel(0, 64) as i:
+                    T.buffer_store(x, x[63 - i] + T.Cast("float32", step), [i])
+    compiled = tvm.compile(tvm.IRModule({"main": builder.get()}), TARGET)
+    text = code_of(compiled)
+    assert "TVMBackendParallelLaunch" in text, "TVM launches no threads at such an attribute"
+    assert "TVMBackendParallelBarrier" in text, "threads do not wait for each other"
 
 
 def test_default_rules_leave_what_is_scheduled() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tvm_blislike.errors import UsageError, suggest
 from tvm_blislike.model.registry import Implementation
+from tvm_blislike.model.types import STORED
 from tvm_blislike.schedules import all_implementations, get_implementation
 
 if TYPE_CHECKING:
@@ -63,11 +64,14 @@ class Constraints:
         Implementations never to use.
     pins : tuple of Pin
         Choices for single workloads; the first that matches counts.
+    weights : str
+        Type in which constant weights may be stored where memory bounds a layer, a key of
+        `model.types.STORED`; "": fp32, and fewer bits only where no weight is rounded.
 
     Raises
     ------
     UsageError
-        When an implementation is not known.
+        When an implementation or a type of weights is not known.
     """
 
     max_error: float | None = None
@@ -75,10 +79,14 @@ class Constraints:
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     pins: tuple[Pin, ...] = ()
+    weights: str = ""
 
     def __post_init__(self) -> None:
         for name in (*self.only, *self.without, *(pin.implementation for pin in self.pins)):
             _require_known(name)
+        if self.weights and self.weights not in STORED:
+            known = f"types are {', '.join(STORED)}"
+            raise UsageError(f"weights cannot be stored as {self.weights!r}", known)
 
     def allowed_error(self, dtype: str) -> float:
         """Return the largest estimated error that a candidate of a data type may have."""

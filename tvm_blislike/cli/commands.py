@@ -44,6 +44,7 @@ def run(
     only: options.Only = None,
     without: options.Without = None,
     pin: options.Pins = None,
+    weights: options.Weights = None,
     records: options.Records = None,
     learned: options.Learned = None,
     no_verify: options.NoVerify = False,
@@ -58,7 +59,7 @@ def run(
     if output is not None:
         require_folder(output)
     require_runnable(resolve_core(target).target_config())
-    limits = options.constraints(max_error, max_workspace, only, without, pin)
+    limits = options.constraints(max_error, max_workspace, only, without, pin, weights)
     compiled = _open(model, target, shape, threads, limits, records, learned, no_verify)
     arrays = arrays or random_inputs(compiled.inputs)
     compiled.check(arrays)
@@ -92,6 +93,7 @@ def explain(
     only: options.Only = None,
     without: options.Without = None,
     pin: options.Pins = None,
+    weights: options.Weights = None,
     records: options.Records = None,
     learned: options.Learned = None,
     no_verify: options.NoVerify = False,
@@ -113,7 +115,7 @@ def explain(
     as_json: options.Json = False,
 ) -> None:
     """Show what was chosen for each layer, what it should cost, and why."""
-    limits = options.constraints(max_error, max_workspace, only, without, pin)
+    limits = options.constraints(max_error, max_workspace, only, without, pin, weights)
     compiled = _open(model, target, shape, threads, limits, records, learned, no_verify)
     report = compiled.explain()
     if layer is not None:

@@ -39,6 +39,7 @@ def compile(
     only: options.Only = None,
     without: options.Without = None,
     pin: options.Pins = None,
+    weights: options.Weights = None,
     records: options.Records = None,
     learned: options.Learned = None,
     as_json: options.Json = False,
@@ -50,7 +51,7 @@ def compile(
     outputs = _outputs(Path(model).stem, core, output, bundle, standalone)
     _require_possible(core, outputs, cc, threads)
     started = time.perf_counter()
-    limits = options.constraints(max_error, max_workspace, only, without, pin)
+    limits = options.constraints(max_error, max_workspace, only, without, pin, weights)
     book = options.record_book(records)
     if standalone:
         _, path = next(iter(outputs.items()))

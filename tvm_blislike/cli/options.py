@@ -117,6 +117,15 @@ Pins = Annotated[
         "'conv 1x64x56x56 3x3*=conv2d_direct,nr=32'; repeatable.",
     ),
 ]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        metavar="bf16|fp16|int8|fp8",
+        rich_help_panel=_CHOICE,
+        help="Store the weights of layers that memory bounds in fewer bytes; arithmetic stays "
+        "fp32. `explain` shows the error. fp8 is e4m3, fp8_e5m2 the other one.",
+    ),
+]
 Records = Annotated[
     Path | None,
     typer.Option(
@@ -143,13 +152,14 @@ def constraints(
     only: Sequence[str] | None,
     without: Sequence[str] | None,
     pins: Sequence[str] | None,
+    weights: str | None = None,
 ) -> Constraints:
     """Return the limits that the options set.
 
     Raises
     ------
     UsageError
-        When an implementation or a field of a pin is not known.
+        When an implementation, a field of a pin or a type of weights is not known.
     typer.BadParameter
         When `max_workspace` is no size.
     """
@@ -161,6 +171,7 @@ def constraints(
         tuple(only or ()),
         tuple(without or ()),
         tuple(parse_pin(pin) for pin in pins or ()),
+        weights or "",
     )
 
 

@@ -27,6 +27,7 @@ def bench(
     engines: Annotated[
         str, typer.Option(metavar="NAME,NAME,...", help="Engines to compare.")
     ] = "blislike,onnxruntime,openvino,tvm",
+    input: options.Inputs = None,
     target: options.Target = "native",
     shape: options.Shapes = None,
     threads: options.Threads = None,
@@ -46,6 +47,7 @@ def bench(
     only: options.Only = None,
     without: options.Without = None,
     pin: options.Pins = None,
+    weights: options.Weights = None,
     records: options.Records = None,
     learned: options.Learned = None,
 ) -> None:
@@ -57,12 +59,23 @@ def bench(
     if json_file and not to_stdout:
         require_writable(json_file)
     names = [name.strip() for name in engines.split(",") if name.strip()]
-    shapes = options.parse_shapes(shape)
-    limits = options.constraints(max_error, max_workspace, only, without, pin)
+    shapes, arrays = options.parse_shapes(shape), options.load_inputs(input) or None
+    limits = options.constraints(max_error, max_workspace, only, without, pin, weights)
     book = options.record_book(records)
     with progress() as show:
         result = measure(
-            model, names, threads, repeat, target, shapes, profile, limits, show, book, learned
+            model,
+            names,
+            threads,
+            repeat,
+            target,
+            shapes,
+            profile,
+            limits,
+            show,
+            book,
+            learned,
+            arrays,
         )
     if to_stdout:
         print(result.to_json())

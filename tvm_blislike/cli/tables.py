@@ -102,6 +102,8 @@ def print_layers(console: Console, report: Report) -> None:
         console.print(f"{layer.name}: {layer.workload}", markup=False)
         fields = ", ".join(f"{key} {value}" for key, value in layer.config.items())
         lines = [fields, *layer.derivation, _breakdown(layer), f"because: {layer.reason}"]
+        if layer.weights_error is not None:
+            lines.append(_stored(layer))
         if layer.predicted_ms is not None:
             lines.append(f"predicted: {layer.predicted_ms:.3f} ms; {_candidates(layer)}")
         for line in filter(None, lines):
@@ -291,8 +293,20 @@ def _print_reasons(console: Console, report: Report) -> None:
         kind = "why" if chosen else "default rule"
         listed = ", ".join(dict.fromkeys(names))
         console.print(f"{kind}: {escape(reason)}: {escape(listed)}", soft_wrap=True)
+    _print_stored(console, report)
     for note in report.notes:
         console.print(f"note: {escape(note)}", soft_wrap=True)
+
+
+def _print_stored(console: Console, report: Report) -> None:
+    """Print the error of each layer's weights that are stored in fewer bytes."""
+    for layer in report.layers:
+        if layer.weights_error is not None:
+            console.print(f"stored: {escape(layer.name)}: {_stored(layer)}", soft_wrap=True)
+
+
+def _stored(layer: LayerReport) -> str:
+    return f"weights as {layer.types[1]}, relative rms error {layer.weights_error:.1e}"
 
 
 def _implementation(layer: LayerReport) -> str:

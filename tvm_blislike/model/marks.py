@@ -49,10 +49,16 @@ CONCAT = "blislike.concat"
 # Layers of quantized operands, or of signs, that stay in 32 bits, by their type, with reasons:
 # `passes.quantized.to_integers` and `passes.binary.to_bits` to `passes.plan`.
 LEFT_WIDE = "blislike.left_wide"
+# Errors of stored weights by workload, in order of execution, and why weights of others are whole:
+# `passes.stored_weights` to `passes.plan`.
+STORED_ERRORS = "blislike.stored_errors"
+WHOLE_WEIGHTS = "blislike.whole_weights"
 # Operators of Relax between numbers and words of signs: `passes.binary`, from its beginning to
 # `passes.legalize`. The first one is followed by what is compared.
 CODES_OF_SIGNS = "blislike.codes_"
 WORDS_OF_SIGNS = "blislike.words_of_signs"
+# The operator of Relax of recurrent layers: `operators.recurrent` to `passes.recurrent`.
+RECURRENT = "blislike.recurrent"
 # Steps of k of a block of weights of few bits: `onnx.few_bits` to `passes.few_bits`.
 FEW_BITS = "blislike.few_bits"
 # JSON of candidates that are to be built: `tuning.kernels`, to itself in another process.

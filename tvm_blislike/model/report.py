@@ -88,6 +88,8 @@ class LayerReport:
         What bounds its blocks, a line each.
     types : tuple of str
         Data types of factors, sums and result (`Types`); () where there is no product.
+    weights_error : float or None
+        Of weights stored in fewer bytes: root of the squared differences over the squared weights.
     """
 
     name: str
@@ -106,6 +108,7 @@ class LayerReport:
     measured_ms: float | None = None
     derivation: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
+    weights_error: float | None = None
 
     @property
     def is_chosen(self) -> bool:

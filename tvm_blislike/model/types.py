@@ -9,7 +9,17 @@ from tvm_blislike.hardware import dtype_bits
 
 # Data types of factors of products of integers, whose sums have 32 bits.
 INTEGER_FACTORS = ("uint8", "int8", "int16")
+# Data types in which weights of fp32 products may lie in memory, by the names that users give them.
+STORED = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "int8": "int8",
+    "fp8": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+}
 _SHORT = {"bfloat": "bf", "float": "f", "uint": "u", "int": "s"}
+# Those whose names do not end with their bits.
+_EIGHT_BITS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,11 @@ class Types:
         """Return the types of a product in which all are the same."""
         return Types(dtype, dtype, dtype, dtype)
 
+    @staticmethod
+    def stored(dtype: str) -> Types:
+        """Return the types of an fp32 product whose B lies in memory in another type."""
+        return Types(b=dtype)
+
     @cached_property
     def product(self) -> tuple[str, str, str]:
         """What a micro-kernel computes: the factors and the sum."""
@@ -51,6 +66,11 @@ class Types:
         """Whether factors are integers of 8 bits, signed or not, or such in 16, and sums of 32."""
         eight = {self.a, self.b} <= {"int8", "uint8"}
         return (eight or self.a == self.b == "int16") and {self.acc, self.out} == {"int32"}
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether B becomes fp32 when it is loaded, and all else is fp32."""
+        return self.b in STORED.values() and self == Types.stored(self.b)
 
     @property
     def is_bits(self) -> bool:
@@ -115,6 +135,8 @@ def value_range(dtype: str) -> tuple[int, int]:
 
 
 def _short(dtype: str) -> str:
+    if dtype in _EIGHT_BITS:
+        return _EIGHT_BITS[dtype]
     kind = dtype.rstrip("0123456789")
     return _SHORT.get(kind, kind) + dtype.removeprefix(kind)
 

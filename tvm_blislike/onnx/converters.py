@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tvm_blislike.onnx import few_bits
+from tvm_blislike.onnx import few_bits, recurrent
 from tvm_blislike.onnx.dynamic_steps import dynamic_quantize
 from tvm_blislike.tvm_seams.importer import Convert
 
 CONVERTERS: Mapping[str, Convert] = {
     "DynamicQuantizeLinear": dynamic_quantize,
     "MatMulNBits": few_bits.matmul,
+    **recurrent.CONVERTERS,
 }

@@ -23,6 +23,8 @@ _OF_MICROSOFT = frozenset(
 )
 # It does not know these; `rewrites` writes them as others that it knows.
 _REWRITTEN = frozenset(["ConvInteger", "QLinearConv", "QLinearMatMul"])
+# It does not know these either; they are converted to an operator of ours.
+_CONVERTED = frozenset(["GRU", "LSTM", "RNN"])
 _REWRITTEN_OF_MICROSOFT = frozenset(
     """
     DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits QGemm QLinearAdd QLinearAveragePool
@@ -46,7 +48,7 @@ def check_operators(proto: onnx.ModelProto) -> None:
     from tvm_blislike.tvm_seams import importer
 
     converters = importer.operators()
-    standard = converters - _NOT_OF_ONNX | _REWRITTEN
+    standard = converters - _NOT_OF_ONNX | _REWRITTEN | _CONVERTED
     microsoft = converters & _OF_MICROSOFT | _REWRITTEN_OF_MICROSOFT
     known = {**dict.fromkeys(STANDARD, standard), MICROSOFT: microsoft}
     nodes = all_nodes(proto.graph)

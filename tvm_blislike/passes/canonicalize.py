@@ -1,6 +1,8 @@
 """Bring convolutions and their neighbours into one form before anything is decided.
 
-1. Products with weights of 4 bits become calls of a kernel (`passes.few_bits`).
+1. Products with weights of 4 bits become calls of a kernel (`passes.few_bits`), and behind step 3
+   recurrent layers products and calls of theirs (`passes.recurrent`). Values of 16-bit floats
+   become fp32 where the core lacks their arithmetic (`passes.half_precision`).
 2. What depends on constants alone is computed with NumPy (TVM's FoldConstant compiles a kernel
    for each: 17 s for a MobileNet-v2, where this takes a fraction of one).
 3. `Clip` of the ONNX importer arrives as calls of the PrimFuncs `topi.maximum` and
@@ -14,8 +16,9 @@
 8. Batch normalization becomes a scale and a shift; these, a bias and any other scale or shift per
    channel behind a convolution with constant weights become its weights and one addition.
 9. Weights that are lost in every sum become zero (`passes.denormals`).
-10. Divisions by constants become products where no last bit counts (`passes.reciprocals`).
-11. Rows of several matrices become those of one (`passes.rows`).
+10. Products with a softmax between them become one kernel (`passes.attention`).
+11. Divisions by constants become products where no last bit counts (`passes.reciprocals`).
+12. Rows of several matrices become those of one (`passes.rows`).
 """
 
 from __future__ import annotations
@@ -24,20 +27,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import tvm
-import tvm_ffi
-from tvm import relax, topi
+from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_blislike.hardware import Core
+from tvm_blislike.passes.attention.to_kernels import Attentions
 from tvm_blislike.passes.binary.to_bits import ToBits
 from tvm_blislike.passes.constants import TIDY, Folding
 from tvm_blislike.passes.data_types import ConvertOperands, WidenWords
 from tvm_blislike.passes.denormals import WithoutDenormals
 from tvm_blislike.passes.few_bits.to_kernels import FewBits
+from tvm_blislike.passes.half_precision import HalvesAsFloats
+from tvm_blislike.passes.imported import operator_of
 from tvm_blislike.passes.local_response import POOLS, local_response
 from tvm_blislike.passes.planar import CONVOLUTIONS, ToImages
 from tvm_blislike.passes.quantized.to_integers import ToIntegers, WhyFloats
 from tvm_blislike.passes.reciprocals import reciprocals
+from tvm_blislike.passes.recurrent.to_kernels import Recurrent
 from tvm_blislike.passes.rows import as_rows
 from tvm_blislike.tvm_seams import (
     bindings,
@@ -48,7 +54,6 @@ from tvm_blislike.tvm_seams import (
     is_constant,
     op_name,
     operators,
-    static_shape,
     use_counts,
 )
 
@@ -67,14 +72,18 @@ class Canonicalize:
         The target.
     why_floats : callable, optional
         See `ToIntegers`.
+    threads : int
+        Threads of one inference.
     """
 
-    def __init__(self, core: Core, why_floats: WhyFloats | None = None) -> None:
-        self.core, self.why_floats = core, why_floats
+    def __init__(self, core: Core, why_floats: WhyFloats | None = None, threads: int = 1) -> None:
+        self.core, self.why_floats, self.threads = core, why_floats, threads
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
-        mod = TIDY(_rewrite(FewBits(self.core)(mod), _Operators))
+        mod = HalvesAsFloats(self.core)(FewBits(self.core)(mod))
+        mod = TIDY(_rewrite(mod, _Operators))
+        mod = Recurrent(self.core, self.threads)(mod)
         present = operators(mod)
         if present & POOLS:
             mod = TIDY(local_response(mod))
@@ -83,7 +92,8 @@ class Canonicalize:
         if present & CONVOLUTIONS.keys():
             mod = TIDY(ToImages(self.core)(mod))
         mod = relax.transform.DeadCodeElimination()(_rewrite(mod, _Affine))
-        return as_rows(reciprocals(_rewrite(mod, WithoutDenormals)))
+        mod = Attentions(self.core, self.threads)(_rewrite(mod, WithoutDenormals))
+        return as_rows(reciprocals(mod))
 
 
 def _rewrite(mod: tvm.IRModule, rewriter: type) -> tvm.IRModule:
@@ -105,7 +115,11 @@ class _Operators(Folding):
         result = super().visit_call_(call)
         if op_name(result) in _OF_STACKS:
             return self._one_by_one(result)
-        return self._operator_of(result) if op_name(result) == "relax.call_tir" else result
+        if op_name(result) != "relax.call_tir" or not isinstance(result.args[1], relax.Tuple):
+            return result
+        fields = [self.known(field) for field in result.args[1].fields]
+        found = operator_of(self.mod, result, fields)
+        return result if found is None else found
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
         found = super().visit_tuple_getitem_(item)
@@ -150,33 +164,6 @@ class _Operators(Folding):
     def _value(self, expr: relax.Expr) -> relax.Expr:
         bound = self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
         return expr if bound is None else bound
-
-    def _operator_of(self, call: relax.Call) -> relax.Expr:
-        fields = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else []
-        args = [self.known(field) for field in fields]
-        if len(args) != 2 or not is_constant(args[1]):
-            return call
-        func = self.mod[call.args[0]]
-        for te_function, operator in (
-            (topi.maximum, relax.op.maximum),
-            (topi.minimum, relax.op.minimum),
-        ):
-            if _computes(func, te_function, args):
-                return operator(*args)
-        return call
-
-
-def _computes(func: tvm.tirx.PrimFunc, te_function: object, args: list[relax.Expr]) -> bool:
-    """Whether `func` is what `te_function` gives for arguments like these."""
-    builder = relax.BlockBuilder()
-    with builder.function("probe", params=[]):
-        builder.emit_func_output(builder.emit_te(te_function, *_placeholders(args)))
-    (ours,) = (f for f in builder.get().functions.values() if isinstance(f, tvm.tirx.PrimFunc))
-    return tvm_ffi.structural_equal(func.without_attr("global_symbol"), ours)
-
-
-def _placeholders(args: list[relax.Expr]) -> list[relax.Expr]:
-    return [relax.const(np.zeros(static_shape(arg), dtype_name(arg))) for arg in args]
 
 
 @dataclass(frozen=True)

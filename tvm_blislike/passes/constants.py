@@ -42,6 +42,17 @@ def _converted(call: relax.Call, x: np.ndarray) -> np.ndarray | None:
     return x.astype(dtype) if is_integer else None
 
 
+def _taken(call: relax.Call, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """Elements by their numbers, as `passes.legalize` has it."""
+    axis = call.attrs.axis
+    return x.take(indices, None if axis is None else int(axis), mode="clip")
+
+
+def _joined(call: relax.Call, *parts: np.ndarray) -> np.ndarray:
+    axis = call.attrs.axis
+    return np.concatenate(parts, 0 if axis is None else int(axis))
+
+
 def _plain(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     return lambda _call, *args: function(*args)
 
@@ -50,6 +61,7 @@ def _plain(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
 _NUMPY: dict[str, Callable[..., Any]] = {
     "relax.add": _plain(np.add),
     "relax.astype": _converted,
+    "relax.concat": _joined,
     "relax.subtract": _plain(np.subtract),
     "relax.multiply": _plain(np.multiply),
     "relax.divide": _plain(np.divide),
@@ -64,6 +76,7 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "relax.reshape": _to_result_shape,
     "relax.expand_dims": _to_result_shape,
     "relax.squeeze": _to_result_shape,
+    "relax.take": _taken,
 }
 
 

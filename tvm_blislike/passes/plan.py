@@ -26,7 +26,7 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import NCHW, NHWC, Layout
-from tvm_blislike.model.marks import WORDS_OF_SIGNS
+from tvm_blislike.model.marks import STORED_ERRORS, WHOLE_WEIGHTS, WORDS_OF_SIGNS
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.operators import described, operator_in, workload_of
 from tvm_blislike.passes.image_operators import POOLS, image_inputs, is_flattening, is_image
@@ -55,6 +55,10 @@ class Plan:
         Result of every other operator on images to the layout in which it is computed.
     left : dict
         Each layer that is left to the default rule, with the reason.
+    stored : dict
+        Errors of weights stored in fewer bytes by workload, in order of execution.
+    whole : dict
+        Each layer whose weights should have been stored so and are not, with the reason.
     wide : dict
         Each layer of quantized operands that is computed in 32 bits, by type, with the reason.
     """
@@ -65,6 +69,8 @@ class Plan:
     layouts: dict[relax.Var, Layout] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
     wide: dict[str, dict[str, str]] = field(default_factory=dict)
+    stored: dict[str, list[float]] = field(default_factory=dict)
+    whole: dict[str, str] = field(default_factory=dict)
     _noted: dict[str, Choice] = field(default_factory=dict)
 
     def note(self, choice: Choice) -> str:
@@ -72,6 +78,14 @@ class Plan:
         text = note_of(choice.workload, choice.config)
         self._noted.setdefault(text, choice)
         return text
+
+    def add_weights(self, func: relax.Function) -> None:
+        """Take over what `passes.stored_weights` found out about a function."""
+        attributes = func.attrs or {}
+        for layer, errors in dict(attributes.get(STORED_ERRORS, {})).items():
+            self.stored.setdefault(str(layer), []).extend(float(error) for error in errors)
+        for layer, reason in dict(attributes.get(WHOLE_WEIGHTS, {})).items():
+            self.whole[str(layer)] = str(reason)
 
     def noted(self, text: str) -> Choice:
         """Return the choice of a note; that of another plan, as in a database, is read."""
@@ -112,6 +126,7 @@ def plan_of(mod: tvm.IRModule, strategy: Strategy) -> Plan:
     for _, func in functions(mod):
         for dtype, layers in left_wide(func).items():
             plan.wide.setdefault(dtype, {}).update(layers)
+        plan.add_weights(func)
         graph = _Graph(strategy, plan)
         for block in func.body.blocks if isinstance(func.body, relax.SeqExpr) else []:
             if isinstance(block, relax.DataflowBlock):

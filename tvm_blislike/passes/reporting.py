@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tvm
@@ -21,12 +21,24 @@ from tvm_blislike.tvm_seams import bindings, functions
 
 def report_of(mod: tvm.IRModule, plan: Plan) -> Report:
     """Return the report of a module behind `CallTIRRewrite` and of its plan."""
-    layers = tuple(_layer(gvar, mod, plan) for gvar in _calls(mod))
-    left_out = _left_out("default rule for", plan.left)
+    layers = _with_errors((_layer(gvar, mod, plan) for gvar in _calls(mod)), plan.stored)
+    left_out = _left_out("weights in float32 of", plan.whole)
+    left_out += _left_out("default rule for", plan.left)
     for dtype, layers_left in plan.wide.items():
         left_out += _left_out(f"in {dtype}:", layers_left)
     notes = (*plan.core.notes, *spills.notes(plan.core), *left_out)
     return Report(layers, plan.core.name, plan.threads, notes)
+
+
+def _with_errors(
+    layers: Iterable[LayerReport], errors: Mapping[str, list[float]]
+) -> tuple[LayerReport, ...]:
+    """Return layers, in order of execution, with the errors of their weights."""
+    rest = {workload: iter(of_layers) for workload, of_layers in errors.items()}
+    return tuple(
+        dataclasses.replace(layer, weights_error=next(rest.get(layer.workload, iter(())), None))
+        for layer in layers
+    )
 
 
 def _left_out(what: str, reasons: Mapping[str, str]) -> list[str]:

@@ -16,6 +16,10 @@ BEGINS_A_KERNEL: Mapping[str, Any] = {"op_pattern": 1}
 NEVER_FUSED: Mapping[str, Any] = {"op_pattern": 8}
 # No two parameters lie in the same memory: LLVM may then reorder loads and stores.
 NO_ALIAS: Mapping[str, Any] = {"tirx.noalias": True}
+# Keys and values of attributes of statements. Parallel loops inside one share a launch of the
+# threads, each of which goes through the loops around them; behind the other they wait for all.
+ONE_LAUNCH = ("pragma_parallel_launch_point", 1)
+BARRIER_BEHIND = ("pragma_parallel_barrier_when_finish", 1)
 # Rules for default schedules leave the function alone.
 IS_SCHEDULED: Mapping[str, Any] = {"tirx.is_scheduled": True}
 

@@ -102,6 +102,11 @@ class Layer:
         size = np.abs(self.weights).max(axis=_inner(self.call))
         return size * np.float32(self.size)
 
+    @property
+    def is_scaled(self) -> bool:
+        """Whether a sum of signs is not yet the result."""
+        return bool(np.any(self.scale != 1))
+
     def counted(self, words: relax.Expr) -> relax.Call:
         """Return the call that counts, given words of its data."""
         parts = [packed(s, self.depth_axis) for s in self._differ]
@@ -130,9 +135,8 @@ class Layer:
         start = np.full(channels, depth).reshape(along)
         if len(self.planes) == 1 and self.is_convolution:
             start = start + self._beyond()
-        scale = self.scale.astype(np.float32)
         chain = Chain(counts, start, 3 - len(self.planes), depth, channels, axis)
-        return chain if np.all(scale == 1) else chain.then(lambda sums: sums * scale)
+        return chain.then(lambda sums: sums * self.scale) if self.is_scaled else chain
 
     @property
     def _differ(self) -> list[np.ndarray]:
@@ -162,9 +166,8 @@ def floats(emit: Callable[[relax.Expr], relax.Var], layer: Layer, chain: Chain) 
         counts = emit(op.multiply(counts, relax.const(chain.step, "int32")))
     sums = emit(op.subtract(constant(chain.start.astype(np.int32), "int32"), counts))
     value = emit(op.astype(sums, "float32"))
-    scale = layer.scale.astype(np.float32)
-    if np.all(scale == 1):
+    if not layer.is_scaled:
         return value
     along = [1] * len(static_shape(layer.call))
     along[chain.axis] = -1
-    return emit(op.multiply(value, constant(scale.reshape(along), "float32")))
+    return emit(op.multiply(value, constant(layer.scale.reshape(along), "float32")))

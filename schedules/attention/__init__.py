@@ -1,0 +1,1 @@
+"""Attention in one function: both products, and the softmax between them."""

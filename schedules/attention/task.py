@@ -1,0 +1,152 @@
+"""What a thread works on while the code of attention is being built: its buffers, and where it is.
+
+Numbers are expressions of TIR where they depend on loops.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.script.ir_builder import tirx as T
+
+from tvm_blislike.cost_models.attention.blocks import Blocks
+from tvm_blislike.model.attention import Attention
+
+_FLOAT = "float32"
+
+
+@dataclass(frozen=True)
+class Task:
+    """Some rows of queries of one head.
+
+    Parameters
+    ----------
+    operands : tuple
+        Flat buffers of Q, K, V and of the result.
+    masks : tuple
+        Flat buffers of the masks that have views, in their order.
+    head, first : expression
+        Which of the batch, and the first of its rows.
+    queries, sums : buffer
+        (rows, depth) of Q, scaled, and (rows, whole panels of V) of O.
+    most, total : buffer
+        (rows,): the largest score so far, and the sum of the weights.
+    keys, values : buffer
+        Panels of a block of K and V: (panels, depth, nr), (panels, steps, nr).
+    scores, rescale : buffer
+        Of a strip: (rows, whole panels of K), and (rows,) factors of what was summed before.
+    """
+
+    attention: Attention
+    blocks: Blocks
+    operands: tuple[Any, Any, Any, Any]
+    masks: tuple[Any, ...]
+    head: Any
+    first: Any
+    queries: Any
+    sums: Any
+    most: Any
+    total: Any
+    keys: Any
+    values: Any
+    scores: Any
+    rescale: Any
+
+    @classmethod
+    def of(
+        cls,
+        attention: Attention,
+        blocks: Blocks,
+        operands: tuple[Any, Any, Any, Any],
+        masks: tuple[Any, ...],
+        head: Any,
+        group: Any,
+    ) -> Task:
+        """Return a task with buffers of its own, the `group`th block of queries of a head."""
+        nr, depth = blocks.kernel.nr, attention.depth
+        panels, steps = math.ceil(attention.width / nr), max(2, blocks.keys)
+        shapes = (
+            (blocks.queries, depth),
+            (blocks.queries, panels * nr),
+            (blocks.queries,),
+            (blocks.queries,),
+            (math.ceil(blocks.keys / nr), depth, nr),
+            (panels, steps, nr),
+            (blocks.strip, math.ceil(steps / nr) * nr),
+            (blocks.strip,),
+        )
+        made = [T.alloc_buffer(shape, _FLOAT) for shape in shapes]
+        first = group * blocks.queries
+        return cls(attention, blocks, operands, masks, head, first, *made)
+
+    @property
+    def count(self) -> Any:
+        """Rows that there are, no more than `blocks.queries`."""
+        rows, queries = self.attention.rows, self.blocks.queries
+        return queries if rows % queries == 0 else T.min(queries, rows - self.first)
+
+    @property
+    def tiles(self) -> Any:
+        """Tiles of rows, the last of which may be cut."""
+        mr = self.blocks.kernel.mr
+        return (self.count + (mr - 1)) // mr
+
+    @property
+    def panels(self) -> int:
+        """Panels of V."""
+        return math.ceil(self.attention.width / self.blocks.kernel.nr)
+
+    @property
+    def lanes(self) -> int:
+        """Elements of a vector."""
+        return self.blocks.kernel.lanes
+
+    def last_column(self, row: Any) -> Any:
+        """Return the last column that rows in front of one, of this task, may not leave out."""
+        return self.first + row + (self.attention.diagonal - 1)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some keys and values: `count` columns of scores from `first` on."""
+
+    task: Task
+    first: Any
+    count: int
+
+    @property
+    def panels(self) -> int:
+        """Panels of K."""
+        return math.ceil(self.count / self.task.blocks.kernel.nr)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the product with V: two at least, as micro-kernels take them."""
+        return max(2, self.count)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Some rows of a task before a block of keys."""
+
+    block: Block
+    number: Any
+
+    @property
+    def first(self) -> Any:
+        """The first row of the task."""
+        return self.number * self.block.task.blocks.strip
+
+    @property
+    def tiles(self) -> Any:
+        """Tiles of rows."""
+        task = self.block.task
+        return T.min(task.blocks.tiles, task.tiles - self.number * task.blocks.tiles)
+
+    @property
+    def rows(self) -> Any:
+        """Rows that there are."""
+        task = self.block.task
+        return T.min(task.blocks.strip, task.count - self.first)

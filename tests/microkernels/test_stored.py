@@ -1,0 +1,121 @@
+"""Micro-kernels whose B lies in memory in fewer bytes: conversions, products, machine code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import ml_dtypes  # noqa: F401  names bfloat16 for NumPy
+import numpy as np
+import pytest
+import tvm
+from kernel_harness import Product, compile_all, primfunc, run
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from tvm_blislike.hardware import Core, native_core
+from tvm_blislike.inspect.kernel_code import UNROLL, k_loops
+from tvm_blislike.microkernels import STORED_KERNELS, UpdateShape, get_kernel, kernels_for
+from tvm_blislike.microkernels.spills import in_doubt
+from tvm_blislike.microkernels.stored import converted
+from tvm_blislike.model.types import STORED, Types
+from tvm_blislike.tvm_seams.machine_code import count
+
+NATIVE = native_core()
+DTYPES = tuple(STORED.values())
+# e4m3 has no infinities; its NaN is not stored.
+WITHOUT_NAN = "float8_e4m3fn"
+# Conversions of single elements, and of half precision by functions.
+SCALAR = re.compile(
+    r"\b(vcvtsi2ss|vcvtss\w*|vcvtsh\w*|vmovd|vpinsr\w|vpextr\w|callq?|bl)\b"
+    r"|\b([su]cvtf|fcvt) [swh]\d"
+)
+
+
+def conversion(dtype: str, count: int, lanes: int) -> tvm.tirx.PrimFunc:
+    """Return the function (stored, floats) over all numbers of a type."""
+    with IRBuilder() as builder:
+        with T.prim_func():
+            T.func_name("main")
+            x = T.match_buffer(T.arg("x", T.handle()), (count,), dtype)
+            y = T.match_buffer(T.arg("y", T.handle()), (count,), "float32")
+            with T.serial(0, count // lanes) as i:
+                at = [T.ramp(i * lanes, 1, lanes)]
+                T.buffer_store(y, converted(dtype, x[at[0]], lanes), at)
+    return builder.get()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_conversions_are_exact_for_every_number(dtype: str) -> None:
+    bits = 8 * np.dtype(dtype).itemsize
+    numbers = np.arange(2**bits, dtype=f"uint{bits}").view(dtype)
+    function = conversion(dtype, numbers.size, NATIVE.lanes())
+    library = tvm.compile(function, tvm.target.Target(NATIVE.target_config(1)))
+    found = tvm.runtime.tensor(np.zeros(numbers.size, np.float32))
+    library["main"](tvm.runtime.tensor(numbers), found)
+    expected, found = numbers.astype(np.float32), found.numpy()
+    if dtype == WITHOUT_NAN:
+        assert np.isnan(expected).sum() == 2
+        found = np.where(np.isnan(expected), np.float32(np.nan), found)
+    same = (expected == found) & (np.signbit(expected) == np.signbit(found))
+    assert (same | (np.isnan(expected) & np.isnan(found))).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_kernel_against_numpy(dtype: str) -> None:
+    cases = {}
+    for number, kernel in enumerate(kernels_for(NATIVE, Types.stored(dtype))):
+        # Whole and cut rows and columns, steps with and without a tail.
+        m, n = kernel.mr + number % 2 * (kernel.mr + 1), 2 * kernel.nr - number % 3
+        rows = UpdateShape(1, kernel.mr, 9 + number % 4, UNROLL)
+        window = UpdateShape(1, kernel.mr, 5, 1, view="window")
+        cases[f"{kernel.name}_rows"] = Product(kernel, rows, 1, m, n)
+        if number % 4 == 0:
+            cases[f"{kernel.name}_window"] = Product(kernel, window, 1, m, n)
+    assert cases
+    functions = {name: primfunc(product) for name, product in cases.items()}
+    library = compile_all(functions, NATIVE.target_config(1))
+    errors = {name: run(library[name], product) for name, product in cases.items()}
+    assert {name: error for name, error in errors.items() if not error <= 1} == {}
+
+
+@pytest.mark.parametrize("name", ["zen3", "zen4", "neoverse-n1", "cortex-a53"])
+def test_k_loops_convert_whole_registers_and_spill_nothing(name: str) -> None:
+    core = Core.named(name)
+    # The largest blocks of each type have least registers to spare.
+    offered = [
+        kernel
+        for dtype in DTYPES
+        for kernel in sorted(kernels_for(core, Types.stored(dtype)), key=lambda k: k.registers)[-4:]
+    ]
+    assert len(offered) == 4 * len(DTYPES)
+    for kernel_name, loop in k_loops(offered, core).items():
+        kernel, counts = get_kernel(kernel_name), count(loop)
+        assert (counts.spills, counts.fmas % (kernel.mr * kernel.vectors)) == (0, 0), kernel_name
+        assert not [str(i) for i in loop if SCALAR.search(str(i))], kernel_name
+
+
+def test_blocks_leave_registers_for_conversions() -> None:
+    assert {kernel.types.b for kernel in STORED_KERNELS} == {*DTYPES}
+    assert in_doubt(STORED_KERNELS) == []
+    for kernel in STORED_KERNELS:
+        assert kernel.types.is_stored
+        assert get_kernel(kernel.name) is kernel
+
+
+def test_machines_without_the_conversion_of_half_precision_have_no_such_kernels() -> None:
+    core = Core.named("haswell")
+    lacking = replace(core, mattr=(*core.mattr, "-f16c"))
+    for dtype in DTYPES:
+        types = Types.stored(dtype)
+        assert kernels_for(core, types)
+        missing = dtype in ("float16", "float8_e5m2")
+        assert (kernels_for(lacking, types) == ()) is missing
+
+
+def test_types_tell_storage_from_arithmetic() -> None:
+    assert not Types.of("float16").is_stored
+    assert not Types.of("float32").is_stored
+    assert not Types("uint8", "int8", "int32", "int32").is_stored
+    names = {Types.stored(dtype).short for dtype in DTYPES}
+    assert names == {"f32bf16f32", "f32f16f32", "f32s8f32", "f32e4m3f32", "f32e5m2f32"}

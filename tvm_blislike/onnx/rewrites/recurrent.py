@@ -1,0 +1,102 @@
+"""LSTM, GRU and RNN: what their converter does not take is refused, halves become floats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tvm_blislike.model.recurrent import GATES
+from tvm_blislike.onnx.recurrent import DIRECTIONS, NUMBERS, USUAL, activations, text
+from tvm_blislike.onnx.rewrites.site import Site
+
+# The place of `sequence_lens`, integers.
+_LENGTHS = 4
+_HALVES = ("float16", "bfloat16")
+
+
+def recurrent(site: Site) -> Sequence[str] | None:
+    """Leave a node of floats, compute one of halves in fp32, refuse all others."""
+    _check_settings(site)
+    _check_shapes(site)
+    name = site.dtype().name
+    if name == "float32":
+        return None
+    if name not in _HALVES:
+        site.refuse(f"its data is {name}", "export the model in float32")
+    return _in_floats(site)
+
+
+def _check_settings(site: Site) -> None:
+    kind, direction = site.node.op_type, site.attribute("direction", "forward")
+    if direction not in DIRECTIONS:
+        site.refuse(f"its direction is {direction!r}; ONNX knows {', '.join(DIRECTIONS)}")
+    names = [text(name) for name in site.attribute("activations", [])]
+    unknown = [name for name in names if name.lower() not in NUMBERS]
+    if unknown:
+        site.refuse(f"its activation {unknown[0]!r} is none of ONNX")
+    wanted = len(USUAL[kind]) * len(DIRECTIONS[direction])
+    if names and len(names) != wanted:
+        site.refuse(f"it has {len(names)} activations, not {wanted}")
+    _check_numbers(site)
+
+
+def _check_numbers(site: Site) -> None:
+    names = ("activations", "activation_alpha", "activation_beta")
+    settings = {name: site.attribute(name, ()) for name in names}
+    for direction in activations(site.node.op_type, settings):
+        for each in direction:
+            if math.isnan(each.alpha) or math.isnan(each.beta):
+                site.refuse(
+                    f"its activation {each.name!r} has no numbers of its own",
+                    "give activation_alpha and activation_beta",
+                )
+
+
+def _check_shapes(site: Site) -> None:
+    """Refuse operands whose shapes do not belong together: the kernel would read beyond them."""
+    data, weights, recurrents = (site.shape(index) for index in range(3))
+    if not len(data) == len(weights) == len(recurrents) == 3:
+        site.refuse("its data, W and R have not three axes")
+    if 0 in (*data, *weights, *recurrents):
+        site.refuse("an operand is empty")
+    directions, hidden = len(DIRECTIONS[site.attribute("direction", "forward")]), recurrents[2]
+    rows = len(GATES[site.node.op_type]) * hidden
+    batch = data[0 if site.attribute("layout", 0) else 1]
+    states = (directions, batch, hidden)
+    if site.attribute("layout", 0):
+        states = (batch, directions, hidden)
+    wanted = {
+        1: (directions, rows, data[2]),
+        2: (directions, rows, hidden),
+        3: (directions, 2 * rows),
+        _LENGTHS: (batch,),
+        5: states,
+        6: states,
+        7: (directions, 3 * hidden),
+    }
+    for index, shape in wanted.items():
+        if site.has_operand(index) and site.shape(index) != shape:
+            site.refuse(f"its operand {site.node.input[index]!r} should have the shape {shape}")
+    if site.attribute("hidden_size", hidden) != hidden:
+        site.refuse(f"its hidden_size is not the {hidden} of its recurrent weights")
+
+
+def _in_floats(site: Site) -> Sequence[str]:
+    dtype = site.dtype()
+    operands = [
+        name if index == _LENGTHS or not name else _as_floats(site, index)
+        for index, name in enumerate(site.node.input)
+    ]
+    site.add_all(site.node.op_type, operands, len(site.node.output))
+    made = site.nodes[-1]
+    made.attribute.extend(site.node.attribute)
+    return [site.cast(name, dtype) for name in list(made.output)]
+
+
+def _as_floats(site: Site, index: int) -> str:
+    value = site.known(index)
+    if value is None:
+        return site.cast(site.node.input[index], np.float32)
+    return site.constant(value.astype(np.float32))

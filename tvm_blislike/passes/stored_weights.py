@@ -1,0 +1,138 @@
+"""Constant weights of layers that memory bounds become ones of fewer bytes, converted on load.
+
+Asked for (`Constraints.weights`) they are rounded, and the report says how much. Weights that are
+numbers of 16 bits as they are, as those of models in half precision, are stored so without being
+asked: nothing is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_blislike.choose.storage_choice import why_whole
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.model.marks import STORED_ERRORS, WHOLE_WEIGHTS
+from tvm_blislike.model.types import FLOAT32, STORED, Types
+from tvm_blislike.model.workload import Workload
+from tvm_blislike.operators import workload_of
+from tvm_blislike.passes import spills
+from tvm_blislike.passes.constants import TIDY
+from tvm_blislike.passes.storage import StoredWeights, is_exact, stored
+from tvm_blislike.tvm_seams import constant, constant_array, functions, is_constant
+
+# Types that are taken unasked for weights that they hold exactly.
+_UNASKED = (STORED["fp16"], STORED["bf16"])
+# Fewer bytes of weights are in a cache beside others, or read in no time.
+_FEWEST_BYTES = 1 << 16
+
+
+@tvm.transform.module_pass(opt_level=0, name="blislike.StoreWeights")
+class StoreWeights:
+    """Module pass that rewrites every Relax function as a strategy finds worth it."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy = strategy
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Return the rewritten module."""
+        result, changed = mod.clone(), False
+        for gvar, func in functions(mod):
+            rewriter = _StoreWeights(mod, self.strategy)
+            rewritten = rewriter.visit_expr(func)
+            if rewriter.whole:
+                func = func.with_attr(WHOLE_WEIGHTS, rewriter.whole)
+                result.update_func(gvar, func)
+            if rewriter.errors:
+                changed = True
+                attributes = {STORED_ERRORS: rewriter.errors, WHOLE_WEIGHTS: rewriter.whole}
+                result.update_func(gvar, rewritten.with_attr(attributes))
+        return TIDY(result) if changed else result
+
+
+@mutator
+class _StoreWeights(PyExprMutator):
+    """Rewrites layers; knows the errors of those that it changed, and why others stay."""
+
+    def __init__(self, mod: tvm.IRModule, strategy: Strategy) -> None:
+        super().__init__(mod)
+        self.strategy = strategy
+        self.errors: dict[str, list[float]] = {}
+        self.whole: dict[str, str] = {}
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        layer = _layer(call)
+        if layer is None:
+            return call
+        weights = constant_array(call.args[1])
+        dtype = self._dtype(layer, weights)
+        if not dtype:
+            return call
+        axis = 0 if layer.images else 1
+        found = stored(weights, dtype, axis)
+        if found is None:
+            self.whole[str(layer)] = f"a weight is not finite in {dtype}"
+            return call
+        named = str(_stored_layer(layer, dtype))
+        self.errors.setdefault(named, []).append(found.error)
+        return self._by_stored(call, found, axis)
+
+    def _dtype(self, layer: Workload, weights: np.ndarray) -> str:
+        """Return the type in which the weights of a layer are to be stored, "" for fp32."""
+        asked = self.strategy.constraints.weights
+        dtypes = (STORED[asked],) if asked else _UNASKED
+        for dtype in dtypes:
+            if not asked and not is_exact(weights, dtype):
+                continue
+            spills.ensure(self.strategy.core, Types.stored(dtype))
+            reason = why_whole(self.strategy, layer, dtype)
+            if not reason:
+                return dtype
+            if asked:
+                self.whole[str(layer)] = reason
+        return ""
+
+    def _by_stored(self, call: relax.Call, found: StoredWeights, axis: int) -> relax.Expr:
+        values = constant(found.values, str(found.values.dtype))
+        data, attrs = call.args[0], call.attrs
+        if axis:
+            result = relax.op.matmul(data, values, out_dtype="float32")
+        else:
+            result = relax.op.nn.conv2d(
+                data,
+                values,
+                strides=attrs.strides,
+                padding=attrs.padding,
+                dilation=attrs.dilation,
+                groups=attrs.groups,
+                out_dtype="float32",
+            )
+        if found.scales is None:
+            return result
+        # A factor of each channel, along the channels of an image or the columns of a matrix.
+        shape = (-1,) if axis else (1, -1, 1, 1)
+        scales = constant(found.scales.reshape(shape), "float32")
+        return relax.op.multiply(self.builder_.emit(result), scales)
+
+
+def _layer(call: relax.Call) -> Workload | None:
+    """Return the workload of an fp32 layer with many constant weights, None for other calls."""
+    layer = workload_of(call)
+    if layer is None or layer.types != FLOAT32 or not is_constant(call.args[1]):
+        return None
+    if layer.bytes_moved[1] < _FEWEST_BYTES:
+        return None
+    if not layer.images:
+        return layer
+    attrs = call.attrs
+    usual = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == ("NCHW", "OIHW", "NCHW")
+    return layer if usual and not layer.is_depthwise else None
+
+
+def _stored_layer(layer: Workload, dtype: str) -> Workload:
+    return replace(layer, types=Types.stored(dtype))
