@@ -22,6 +22,7 @@ WITH_PARAMETERS = frozenset(
     Clip CumSum Dropout Expand GridSample NonMaxSuppression OneHot Pad Range Reshape Resize Slice
     Split Squeeze Tile TopK Trilu Unsqueeze
     DequantizeLinear QuantizeLinear
+    CenterCropPad Col2Im CumProd DFT ReverseSequence STFT
     ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
     ReduceSum ReduceSumSquare
     """.split()

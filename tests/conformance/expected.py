@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -81,11 +81,12 @@ class Table:
         """Whether TVM's importer would take a case for something else."""
         return any(_is_any(name, group.misread) for group in self.groups)
 
-    def tolerance(self, name: str) -> float | None:
-        """Return the relative tolerance of a case that needs a wider one than its own."""
-        found = [w["rtol"] for w in self.wider if _is_any(name, w["cases"])]
-        assert len(found) < 2, f"two tolerances of {name}"
-        return found[0] if found else None
+    def widened(self, case: Case) -> Case:
+        """Return a case that needs wider tolerances than its own with those; any other itself."""
+        found = [w for w in self.wider if _is_any(case.name, w["cases"])]
+        assert len(found) < 2, f"two tolerances of {case.name}"
+        given = {key: w[key] for w in found for key in ("rtol", "atol") if key in w}
+        return replace(case, **given) if given else case
 
 
 def _is_any(name: str, patterns: Iterable[str]) -> bool:

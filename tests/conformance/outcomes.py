@@ -23,8 +23,8 @@ class Outcome:
     detail: str = ""
 
 
-def outcome(case: Case, rtol: float | None = None) -> Outcome:
-    """Compile and run a case in this process, and compare; `rtol` takes the place of its own."""
+def outcome(case: Case) -> Outcome:
+    """Compile and run a case in this process, and compare."""
     try:
         compiled = tvm_blislike.compile(case.model, target="native")
         results = [compiled.run(inputs) for inputs, _ in case.data_sets]
@@ -35,14 +35,14 @@ def outcome(case: Case, rtol: float | None = None) -> Outcome:
     if not results:
         return Outcome(WRONG, "compiled, though its inputs or outputs are no tensors of numbers")
     try:
-        compare(case, results, case.rtol if rtol is None else rtol)
+        compare(case, results)
     except AssertionError as error:
         return Outcome(WRONG, str(error))
     left = _left_to_tvm(compiled) if _has_convolutions_in_single(case) else []
     return Outcome(WRONG, f"no template for {left}") if left else Outcome(PASSES)
 
 
-def compare(case: Case, results: list[dict[str, np.ndarray]], rtol: float) -> None:
+def compare(case: Case, results: list[dict[str, np.ndarray]]) -> None:
     """Assert that names, data types, shapes and values are those of the case."""
     for result, (_, expected) in zip(results, case.data_sets, strict=True):
         assert list(result) == list(expected), f"outputs {list(result)}, not {list(expected)}"
@@ -50,7 +50,7 @@ def compare(case: Case, results: list[dict[str, np.ndarray]], rtol: float) -> No
             given = result[name]
             assert given.dtype == array.dtype, f"{name} is {given.dtype}, not {array.dtype}"
             assert given.shape == array.shape, f"{name} is {given.shape}, not {array.shape}"
-            np.testing.assert_allclose(_wide(given), _wide(array), rtol=rtol, atol=case.atol)
+            np.testing.assert_allclose(_wide(given), _wide(array), rtol=case.rtol, atol=case.atol)
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

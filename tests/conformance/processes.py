@@ -23,11 +23,11 @@ class Runner:
         self._process: multiprocessing.Process | None = None
         self._pipe: Connection | None = None
 
-    def outcome(self, case: Case, rtol: float | None = None) -> Outcome:
+    def outcome(self, case: Case) -> Outcome:
         """Return how a case ended, "crashes" and "hangs" included."""
         if self._process is None:
             self._start()
-        self._pipe.send((case, rtol))
+        self._pipe.send(case)
         if not self._pipe.poll(self._seconds):
             self.close()
             return Outcome(HANGS, f"no result after {self._seconds} s")
@@ -60,7 +60,7 @@ def _serve(pipe: Connection) -> None:
     os.dup2(silence, 2)  # what a crash writes
     while True:
         try:
-            case, rtol = pipe.recv()
+            case = pipe.recv()
         except EOFError:
             return
-        pipe.send(outcome(case, rtol))
+        pipe.send(outcome(case))

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 from tvm_blislike.onnx import few_bits, recurrent
 from tvm_blislike.onnx.dynamic_steps import dynamic_quantize
+from tvm_blislike.onnx.products import cum_prod
 from tvm_blislike.tvm_seams.importer import Convert
 
 CONVERTERS: Mapping[str, Convert] = {
+    "CumProd": cum_prod,
     "DynamicQuantizeLinear": dynamic_quantize,
     "MatMulNBits": few_bits.matmul,
     **recurrent.CONVERTERS,

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.errors import ModelError, UnsupportedOperatorError
 from tvm_blislike.model.tensor_spec import TensorSpec
+from tvm_blislike.onnx.converted import check_operators
 from tvm_blislike.onnx.converters import CONVERTERS
 from tvm_blislike.onnx.folding import replace_by_constants, settled
 from tvm_blislike.onnx.four_bits import in_eight_bits
 from tvm_blislike.onnx.graph_inputs import resolve_inputs
 from tvm_blislike.onnx.operator_sets import check_versions, opset, without_functions
 from tvm_blislike.onnx.rewrites.rewriting import rewritten
+from tvm_blislike.onnx.schema_functions import without_schema_functions
 from tvm_blislike.onnx.sizes import check_sizes
 from tvm_blislike.onnx.unsupported import (
-    check_operators,
     check_readings,
     check_types,
     describe,
@@ -88,6 +89,7 @@ def prepared(
     proto = in_eight_bits(proto, owned=proto is not model)
     inputs = resolve_inputs(proto, shapes or {})
     shapes_of_inputs = {spec.name: spec.shape for spec in inputs}
+    proto = without_schema_functions(proto, shapes_of_inputs, owned=proto is not model)
     values, types = settled(proto, shapes_of_inputs)
     if values:
         proto = copy.deepcopy(proto) if proto is model else proto

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tvm_blislike.errors import UnsupportedOperatorError
-from tvm_blislike.onnx.operator_sets import MICROSOFT, STANDARD, opset
+from tvm_blislike.onnx.operator_sets import opset
 from tvm_blislike.onnx.settings import setting_of_run_time
 from tvm_blislike.onnx.shapes import constants_in
 
@@ -14,25 +15,6 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-# It takes a node by its name alone; these of ONNX Runtime's own it reads as they are meant.
-_OF_MICROSOFT = frozenset(
-    """
-    Attention BiasGelu DequantizeLinear EmbedLayerNormalization FastGelu Gelu MatMulInteger16
-    QuantizeLinear SkipLayerNormalization
-    """.split()
-)
-# It does not know these; `rewrites` writes them as others that it knows.
-_REWRITTEN = frozenset(["ConvInteger", "QLinearConv", "QLinearMatMul"])
-# It does not know these either; they are converted to an operator of ours.
-_CONVERTED = frozenset(["GRU", "LSTM", "RNN"])
-_REWRITTEN_OF_MICROSOFT = frozenset(
-    """
-    DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits QGemm QLinearAdd QLinearAveragePool
-    QLinearConcat QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearSigmoid
-    """.split()
-)
-# It reads this one as Microsoft's, whose operands are others.
-_NOT_OF_ONNX = frozenset(["Attention"])
 # TVM drops casts to the types of 8 bits and less, or cannot store what they give.
 _COMPUTED = frozenset(
     """
@@ -41,27 +23,6 @@ _COMPUTED = frozenset(
 )
 # Attributes that name the type of a result.
 _TYPES = frozenset(["to", "dtype", "output_dtype"])
-
-
-def check_operators(proto: onnx.ModelProto) -> None:
-    """Raise UnsupportedOperatorError naming every node that TVM's importer cannot take."""
-    from tvm_blislike.tvm_seams import importer
-
-    converters = importer.operators()
-    standard = converters - _NOT_OF_ONNX | _REWRITTEN | _CONVERTED
-    microsoft = converters & _OF_MICROSOFT | _REWRITTEN_OF_MICROSOFT
-    known = {**dict.fromkeys(STANDARD, standard), MICROSOFT: microsoft}
-    nodes = all_nodes(proto.graph)
-    unknown = [node for node in nodes if node.op_type not in known.get(node.domain, ())]
-    if not unknown:
-        return
-    listed = [describe(node) for node in unknown[:5]]
-    more = f" and {len(unknown) - 5} more nodes" if len(unknown) > 5 else ""
-    functions = {(function.domain, function.name) for function in proto.functions}
-    hint = "TVM's ONNX importer has no converter for it; replace it or export the model without it"
-    if (unknown[0].domain, unknown[0].op_type) in functions:
-        hint = "this function is written in another opset than the model; export both in one"
-    raise UnsupportedOperatorError(f"unsupported operator: {', '.join(listed)}{more}", hint)
 
 
 def check_readings(proto: onnx.ModelProto) -> None:
@@ -148,6 +109,15 @@ def read_in(graph: onnx.GraphProto) -> set[str]:
     """Return the tensors that nodes read, or that are results of the graph or of a branch."""
     read = {name for node in all_nodes(graph) for name in node.input if name}
     return read | {value.name for inner in all_graphs(graph) for value in inner.output}
+
+
+def unused_names(graph: onnx.GraphProto, stem: str) -> Iterator[str]:
+    """Yield names, numbered, that no tensor of the graph or of the branches inside it has."""
+    used = {name for node in all_nodes(graph) for name in (*node.input, *node.output)}
+    for inner in all_graphs(graph):
+        used |= {item.name for item in (*inner.input, *inner.initializer)}
+    numbered = (f"{stem}_{count}" for count in itertools.count())
+    return (name for name in numbered if name not in used)
 
 
 def branches(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

@@ -1,8 +1,11 @@
-"""`ConvTranspose` with pads in numbers."""
+"""`ConvTranspose` with pads in numbers, and `Col2Im`, which is one."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+import numpy as np
 
 from tvm_blislike.onnx.rewrites.site import Site
 
@@ -49,3 +52,37 @@ def conv_transpose(site: Site) -> Sequence[str] | None:
 
 def _times(sizes: Sequence[int], strides: Sequence[int]) -> list[int]:
     return [size * stride for size, stride in zip(sizes, strides, strict=True)]
+
+
+def col2im(site: Site) -> Sequence[str]:
+    """Write `Col2Im` as a transposed convolution whose filters put each element at its place.
+
+    ONNX, Col2Im-18: what overlaps is added.
+    """
+    image, block = ([int(size) for size in site.value(index)] for index in (1, 2))
+    batch, columns, blocks = site.shape()
+    rank, taps = len(image), math.prod(block)
+    if rank != len(block) or columns % taps:
+        site.refuse(f"its {columns} columns are no blocks of {'x'.join(map(str, block))}")
+    channels = columns // taps
+    strides = site.attribute("strides", [1] * rank)
+    dilations = site.attribute("dilations", [1] * rank)
+    pads = site.attribute("pads", [0] * 2 * rank)
+    axes = list(zip(image, block, strides, dilations, pads[:rank], pads[rank:], strict=True))
+    free = [i + b + e - d * (k - 1) - 1 for i, k, _, d, b, e in axes]
+    steps = [room // s + 1 for room, s in zip(free, strides, strict=True)]
+    if min(free) < 0 or math.prod(steps) != blocks:
+        site.refuse(f"its image has room for {'x'.join(map(str, steps))} blocks, not {blocks}")
+    filters = np.eye(taps, dtype=site.dtype()).reshape(taps, 1, *block)
+    data = site.reshaped(site.node.input[0], [batch * channels, taps, *steps])
+    result = site.add(
+        "ConvTranspose",
+        data,
+        site.constant(filters),
+        kernel_shape=block,
+        strides=list(strides),
+        dilations=list(dilations),
+        pads=list(pads),
+        output_padding=[room % s for room, s in zip(free, strides, strict=True)],
+    )
+    return [site.reshaped(result, [batch, channels, *image])]

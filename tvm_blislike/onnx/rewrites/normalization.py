@@ -36,6 +36,18 @@ def rms_norm(site: Site) -> Sequence[str] | None:
     return [site.add("Mul", scaled, site.node.input[1])]
 
 
+def lp_norm(site: Site) -> Sequence[str]:
+    """Write `LpNormalization` as a quotient; where all elements are 0 they stay so."""
+    power, axis = site.attribute("p", 2), site.attribute("axis", -1)
+    if power not in (1, 2):
+        site.refuse(f"its p is {power}; ONNX knows 1 and 2")
+    data = site.node.input[0]
+    norm = site.reduced(f"ReduceL{power}", data, [axis % len(site.shape())], keepdims=1)
+    zero, one = (site.constant(np.array(value, site.dtype())) for value in (0, 1))
+    divisor = site.add("Where", site.add("Equal", norm, zero), one, norm)
+    return [site.add("Div", data, divisor)]
+
+
 def _axes(site: Site) -> list[int]:
     rank = len(site.shape())
     return list(range(site.attribute("axis", -1) % rank, rank))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from tvm_blislike.onnx.operator_sets import opset
 from tvm_blislike.onnx.rewrites import REWRITES
 from tvm_blislike.onnx.rewrites.site import Site, Tensor
 from tvm_blislike.onnx.shapes import constants_in, constants_of, inferred
-from tvm_blislike.onnx.unsupported import all_graphs, all_nodes, branches, read_in
+from tvm_blislike.onnx.unsupported import all_nodes, branches, read_in, unused_names
 
 if TYPE_CHECKING:
     import onnx
@@ -44,7 +43,7 @@ def rewritten(
     """
     if not any(node.op_type in REWRITES for node in all_nodes(proto.graph)):
         return proto
-    walk = _Walk(opset(proto), _unused_names(proto.graph), read_in(proto.graph))
+    walk = _Walk(opset(proto), unused_names(proto.graph, "rewritten"), read_in(proto.graph))
     found = walk.through(proto.graph, _Scope({}, {}), types or _types(proto, shapes))
     if found is None:
         return proto
@@ -161,11 +160,3 @@ def _tensors(types: onnx.GraphProto) -> dict[str, Tensor]:
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
         found[tensor.name] = Tensor(tuple(tensor.dims), dtype)
     return found
-
-
-def _unused_names(graph: onnx.GraphProto) -> Iterator[str]:
-    used = {name for node in all_nodes(graph) for name in (*node.input, *node.output)}
-    for inner in all_graphs(graph):
-        used |= {item.name for item in (*inner.input, *inner.initializer)}
-    numbered = (f"rewritten_{count}" for count in itertools.count())
-    return (name for name in numbered if name not in used)
