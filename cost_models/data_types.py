@@ -44,11 +44,6 @@ def missing_types(types: Types, core: Core) -> str:
     return f"no {types} micro-kernels for {core.isa.name}"
 
 
-def may_copy(types: Types) -> bool:
-    """Whether A can be copied: in memory of its own TVM keeps bfloat16 as fp32."""
-    return types.a != "bfloat16"
-
-
 def quantized_types(core: Core) -> Types:
     """Return the types of a product of quantized operands: one type of activations for a core.
 

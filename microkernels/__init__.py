@@ -6,6 +6,7 @@ import functools
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import (
+    amx_bf16,
     amx_u8s8,
     avx2_bits,
     avx2_f32,
@@ -40,7 +41,8 @@ KERNELS: tuple[Microkernel, ...] = avx512_f32.KERNELS + avx2_f32.KERNELS + neon_
 HALF_KERNELS: tuple[Microkernel, ...] = avx512_f16.KERNELS + neon_f16.KERNELS
 # Products of other operands, several steps of k at once.
 GROUPED_KERNELS: tuple[Microkernel, ...] = (
-    *(*avx512_bf16.KERNELS, *avx512_u8s8.KERNELS, *amx_u8s8.KERNELS, *avx512_s16.KERNELS),
+    *(*avx512_bf16.KERNELS, *avx512_u8s8.KERNELS, *avx512_s16.KERNELS),
+    *(*amx_u8s8.KERNELS, *amx_bf16.KERNELS),
     *(*avx2_u8s8.KERNELS, *avx2_s16.KERNELS),
     *(*neon_s8.KERNELS, *neon_s8_pairs.KERNELS),
     *neon_mmla.KERNELS,

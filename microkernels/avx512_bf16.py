@@ -13,7 +13,7 @@ from __future__ import annotations
 from tvm_blislike.hardware.avx512 import ISA
 from tvm_blislike.microkernels.kernel import Microkernel, within_budget
 from tvm_blislike.microkernels.products import dot_by_words
-from tvm_blislike.model.types import Types
+from tvm_blislike.model.types import BFLOAT_DOT
 
 _NAME = "blislike_dpbf16ps"
 _DOT = "@llvm.x86.avx512bf16.dpbf16ps.512"
@@ -29,7 +29,6 @@ define linkonce_odr <16 x float> @{_NAME}(<16 x float> %c, <16 x i32> %a, <16 x 
 }}
 """
 PRODUCT = dot_by_words(2, _NAME, "float32x16", _SOURCE)
-TYPES = Types("bfloat16", "bfloat16", "float32", "float32")
 
 SHAPES = (
     *((mr, 16) for mr in range(1, 25)),
@@ -39,4 +38,6 @@ SHAPES = (
     *((mr, 96) for mr in range(1, 5)),
 )
 
-KERNELS = within_budget([Microkernel(ISA, mr, nr, TYPES, ("bf16",), PRODUCT) for mr, nr in SHAPES])
+KERNELS = within_budget(
+    [Microkernel(ISA, mr, nr, BFLOAT_DOT, ("bf16",), PRODUCT) for mr, nr in SHAPES]
+)

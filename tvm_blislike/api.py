@@ -39,6 +39,7 @@ def compile(
     records: str | os.PathLike[str] | RecordBook | None = None,
     learned: str | os.PathLike[str] | Predictor | None = None,
     weights: str | None = None,
+    precision: str | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model.
 
@@ -66,6 +67,9 @@ def compile(
         "bf16", "fp16", "int8", "fp8" (e4m3) or "fp8_e5m2": weights of layers that memory bounds are
         rounded to it at compile time, and become fp32 again as they are loaded. Takes the place of
         `constraints.weights`.
+    precision : str, optional
+        "fp32", "bf16", "fp16" or "fast": what layers of fp32 may be computed in, see
+        `Constraints.precision`, whose place it takes.
 
     Returns
     -------
@@ -87,10 +91,12 @@ def compile(
     ToolchainError
         When `learned` needs xgboost, which is not installed.
     """
-    if weights:
+    asked = {"weights": weights, "precision": precision}
+    if any(asked.values()):
         from tvm_blislike.choose.constraints import Constraints
 
-        constraints = replace(constraints or Constraints(), weights=weights)
+        given = {name: value for name, value in asked.items() if value}
+        constraints = replace(constraints or Constraints(), **given)
     options = (override, constraints, records, learned)
     return compile_with(resolve_strategy(resolve_core(target), threads, *options), model, shapes)
 

@@ -20,6 +20,7 @@ from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.concat import concat_in_place
 from tvm_blislike.passes.legalize import NarrowIndices, legalize
 from tvm_blislike.passes.lower import lower
+from tvm_blislike.passes.lower_precision import LowerPrecision
 from tvm_blislike.passes.parameters import warn_of_weights
 from tvm_blislike.passes.plan import Plan, plan_of
 from tvm_blislike.passes.reporting import report_of
@@ -167,6 +168,7 @@ def prepare(target: tvm.target.Target, strategy: Strategy) -> tvm.transform.Pass
             *dispatch_passes(target),
             Canonicalize(core, in_floats, strategy.threads),
             spills.known(core),
+            LowerPrecision(strategy),
             StoreWeights(strategy),
         ]
     )

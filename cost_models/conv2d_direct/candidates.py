@@ -15,7 +15,7 @@ from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.cost_models.conv2d_direct.nests import fits_window, nest_of, unroll
 from tvm_blislike.cost_models.conv2d_direct.operands import slab_bytes
-from tvm_blislike.cost_models.data_types import may_copy, missing
+from tvm_blislike.cost_models.data_types import missing
 from tvm_blislike.cost_models.roofline import share_bytes
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
@@ -52,7 +52,7 @@ def layouts(workload: Conv2dWorkload, lanes: int, groups: bool = False) -> tuple
 
 def applies(workload: Conv2dWorkload, core: Core) -> str:
     """Return "" for what micro-kernels can compute, else the reason why not."""
-    if lacking := missing(workload, core, grouped=may_copy(workload.types)):
+    if lacking := missing(workload, core, grouped=True):
         return lacking
     if workload.is_depthwise:
         return "one input channel per group: a micro-kernel would use one lane"

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 
 from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
-from tvm_blislike.cost_models.data_types import may_copy
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
 from tvm_blislike.microkernels.spills import block_name, in_doubt
@@ -47,7 +46,7 @@ def nest_of(workload: Conv2dWorkload, config: DirectConfig, core: Core) -> str:
 
 def nests(core: Core, types: Types) -> Iterator[Nest]:
     """Yield the blocks in doubt in images in blocks of channels, NHWC, and of first layers."""
-    offered = [k for k in kernels_for(core, types) if k.ks == 1 or may_copy(types)]
+    offered = kernels_for(core, types)
     for kernel in in_doubt(offered):
         if kernel.takes_groups:
             # In place without a border, and rows of a copy.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from tvm_blislike.cost_models.cache_blocking import CacheBlocking, cache_blocking
-from tvm_blislike.cost_models.data_types import may_copy, missing, most_steps
+from tvm_blislike.cost_models.data_types import missing, most_steps
 from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.geometry import B_OUTSIDE, LOOP_ORDERS, packings
 from tvm_blislike.cost_models.gemm.nests import NEST
@@ -32,9 +32,6 @@ AHEAD_BYTES = 2048
 
 def applies(workload: GemmWorkload, core: Core) -> str:
     """Return "" for data types that micro-kernels have, else why not."""
-    kernels = kernels_for(core, workload.types)
-    if not may_copy(workload.types) and any(workload.k % kernel.ks for kernel in kernels):
-        return f"k = {workload.k} is no multiple of the k group of {workload.types} micro-kernels"
     return missing(workload, core, grouped=True)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tvm_blislike.cost_models.data_types import may_copy
 from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.parallel import Divisible
 from tvm_blislike.microkernels.products import groups
@@ -128,7 +127,7 @@ def packings(workload: GemmWorkload, mr: int, kc: int, ks: int) -> tuple[str, ..
     if workload.k % ks:
         return (PACKED,)
     once = workload.m <= mr or kc == 1
-    return (IN_PLACE,) if once or not may_copy(workload.types) else (IN_PLACE, PACKED)
+    return (IN_PLACE,) if once else (IN_PLACE, PACKED)
 
 
 def _tiles_in(block: int, tile: int, tiles: int) -> int:

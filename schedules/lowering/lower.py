@@ -30,6 +30,7 @@ from tvm_blislike.schedules.lowering import (
     register_transposes,
     residues,
     tiles,
+    words,
 )
 from tvm_blislike.schedules.lowering.accumulators import split_rows
 from tvm_blislike.schedules.lowering.bias_first import bias_first
@@ -100,7 +101,7 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
     result = mod.clone()
     by_name = {g.name_hint: g for g in ours}
     for g, f in finished_mod.functions_items():
-        joined = f.with_body(residues.by_functions(shuffle_gathers(f.body)))
+        joined = words.of_bfloat16(f.with_body(residues.by_functions(shuffle_gathers(f.body))))
         called = llvm_functions.with_sources(joined)
         in_rows = split_rows(bias_first(called), int(f.attrs[REGISTER_BYTES]))
         result.update_func(by_name[g.name_hint], in_rows.without_attr(REGISTER_BYTES))

@@ -25,7 +25,6 @@ from tvm_blislike.model.directives import TileCall
 from tvm_blislike.schedules.lowering.llvm_functions import extents, of_whole_buffer
 from tvm_blislike.schedules.lowering.rewrite import (
     collect,
-    constant,
     is_named,
     remade,
     sequence,
@@ -68,7 +67,8 @@ def zeroes(stmt: tirx.Stmt, address: Any) -> bool:
 
 
 def _is_zero(value: Any) -> bool:
-    return constant(value.value if isinstance(value, tirx.Broadcast) else value) == 0
+    value = value.value if isinstance(value, tirx.Broadcast) else value
+    return isinstance(value, tirx.IntImm | tirx.FloatImm) and value.value == 0
 
 
 def _in_registers(loops: tirx.Stmt, first: tirx.For) -> list[tirx.Stmt]:

@@ -70,10 +70,10 @@ def test_they_are_for_cores_with_their_features():
     assert {*kernels_for(a76, HALF), *kernels_for(rapids, HALF)} == {*HALF_KERNELS}
     assert kernels_for(a72, HALF) == kernels_for(zen4, HALF) == ()
     pairs, of_bytes = kernels_for(zen4, PAIRS), kernels_for(zen4, BYTES)
-    assert kernels_for(rapids, PAIRS) == pairs
-    tiled = tuple(k for k in kernels_for(rapids, BYTES) if k.tiles is not None)
-    assert tiled
-    assert kernels_for(rapids, BYTES) == (*of_bytes, *tiled)
+    for types, of_vectors in ((PAIRS, pairs), (BYTES, of_bytes)):
+        tiled = tuple(k for k in kernels_for(rapids, types) if k.tiles is not None)
+        assert tiled
+        assert kernels_for(rapids, types) == (*of_vectors, *tiled)
     assert kernels_for(Core.named("skylake-avx512"), BYTES) == ()
     assert {*pairs, *of_bytes} <= {*GROUPED_KERNELS}
     assert not {*HALF_KERNELS, *GROUPED_KERNELS} & {*KERNELS}

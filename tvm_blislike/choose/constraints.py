@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tvm_blislike.errors import UsageError, suggest
 from tvm_blislike.model.registry import Implementation
-from tvm_blislike.model.types import STORED
+from tvm_blislike.model.types import PRECISIONS, STORED
 from tvm_blislike.schedules import all_implementations, get_implementation
 
 if TYPE_CHECKING:
@@ -67,11 +67,14 @@ class Constraints:
     weights : str
         Type in which constant weights may be stored where memory bounds a layer, a key of
         `model.types.STORED`; "": fp32, and fewer bits only where no weight is rounded.
+    precision : str
+        What layers of fp32 may be computed in, a key of `model.types.PRECISIONS`: "fast" takes for
+        each what is predicted to be fastest; types whose errors exceed `max_error` are left out.
 
     Raises
     ------
     UsageError
-        When an implementation or a type of weights is not known.
+        When an implementation, a type of weights or a precision is not known.
     """
 
     max_error: float | None = None
@@ -80,6 +83,7 @@ class Constraints:
     without: tuple[str, ...] = ()
     pins: tuple[Pin, ...] = ()
     weights: str = ""
+    precision: str = "fp32"
 
     def __post_init__(self) -> None:
         for name in (*self.only, *self.without, *(pin.implementation for pin in self.pins)):
@@ -87,6 +91,9 @@ class Constraints:
         if self.weights and self.weights not in STORED:
             known = f"types are {', '.join(STORED)}"
             raise UsageError(f"weights cannot be stored as {self.weights!r}", known)
+        if self.precision not in PRECISIONS:
+            known = f"precisions are {', '.join(PRECISIONS)}"
+            raise UsageError(f"nothing is computed in {self.precision!r}", known)
 
     def allowed_error(self, dtype: str) -> float:
         """Return the largest estimated error that a candidate of a data type may have."""

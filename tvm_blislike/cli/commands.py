@@ -45,6 +45,7 @@ def run(
     without: options.Without = None,
     pin: options.Pins = None,
     weights: options.Weights = None,
+    precision: options.Precision = "fp32",
     records: options.Records = None,
     learned: options.Learned = None,
     no_verify: options.NoVerify = False,
@@ -59,7 +60,7 @@ def run(
     if output is not None:
         require_folder(output)
     require_runnable(resolve_core(target).target_config())
-    limits = options.constraints(max_error, max_workspace, only, without, pin, weights)
+    limits = options.constraints(max_error, max_workspace, only, without, pin, weights, precision)
     compiled = _open(model, target, shape, threads, limits, records, learned, no_verify)
     arrays = arrays or random_inputs(compiled.inputs)
     compiled.check(arrays)
@@ -94,6 +95,7 @@ def explain(
     without: options.Without = None,
     pin: options.Pins = None,
     weights: options.Weights = None,
+    precision: options.Precision = "fp32",
     records: options.Records = None,
     learned: options.Learned = None,
     no_verify: options.NoVerify = False,
@@ -115,7 +117,7 @@ def explain(
     as_json: options.Json = False,
 ) -> None:
     """Show what was chosen for each layer, what it should cost, and why."""
-    limits = options.constraints(max_error, max_workspace, only, without, pin, weights)
+    limits = options.constraints(max_error, max_workspace, only, without, pin, weights, precision)
     compiled = _open(model, target, shape, threads, limits, records, learned, no_verify)
     report = compiled.explain()
     if layer is not None:

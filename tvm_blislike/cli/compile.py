@@ -40,6 +40,7 @@ def compile(
     without: options.Without = None,
     pin: options.Pins = None,
     weights: options.Weights = None,
+    precision: options.Precision = "fp32",
     records: options.Records = None,
     learned: options.Learned = None,
     as_json: options.Json = False,
@@ -51,7 +52,7 @@ def compile(
     outputs = _outputs(Path(model).stem, core, output, bundle, standalone)
     _require_possible(core, outputs, cc, threads)
     started = time.perf_counter()
-    limits = options.constraints(max_error, max_workspace, only, without, pin, weights)
+    limits = options.constraints(max_error, max_workspace, only, without, pin, weights, precision)
     book = options.record_book(records)
     if standalone:
         _, path = next(iter(outputs.items()))

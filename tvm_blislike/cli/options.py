@@ -126,6 +126,16 @@ Weights = Annotated[
         "fp32. `explain` shows the error. fp8 is e4m3, fp8_e5m2 the other one.",
     ),
 ]
+Precision = Annotated[
+    str,
+    typer.Option(
+        metavar="fp32|bf16|fp16|fast",
+        rich_help_panel=_CHOICE,
+        help="What layers of fp32 may be computed in: products of 16 bits where the core has them, "
+        "summed in fp32; `fast` takes for each layer what is predicted to be fastest, within "
+        "--max-error. `explain` shows the errors.",
+    ),
+]
 Records = Annotated[
     Path | None,
     typer.Option(
@@ -153,13 +163,14 @@ def constraints(
     without: Sequence[str] | None,
     pins: Sequence[str] | None,
     weights: str | None = None,
+    precision: str = "fp32",
 ) -> Constraints:
     """Return the limits that the options set.
 
     Raises
     ------
     UsageError
-        When an implementation, a field of a pin or a type of weights is not known.
+        When an implementation, a field of a pin, a type of weights or a precision is not known.
     typer.BadParameter
         When `max_workspace` is no size.
     """
@@ -172,6 +183,7 @@ def constraints(
         tuple(without or ()),
         tuple(parse_pin(pin) for pin in pins or ()),
         weights or "",
+        precision,
     )
 
 

@@ -48,6 +48,7 @@ def bench(
     without: options.Without = None,
     pin: options.Pins = None,
     weights: options.Weights = None,
+    precision: options.Precision = "fp32",
     records: options.Records = None,
     learned: options.Learned = None,
 ) -> None:
@@ -60,7 +61,7 @@ def bench(
         require_writable(json_file)
     names = [name.strip() for name in engines.split(",") if name.strip()]
     shapes, arrays = options.parse_shapes(shape), options.load_inputs(input) or None
-    limits = options.constraints(max_error, max_workspace, only, without, pin, weights)
+    limits = options.constraints(max_error, max_workspace, only, without, pin, weights, precision)
     book = options.record_book(records)
     with progress() as show:
         result = measure(

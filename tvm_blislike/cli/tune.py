@@ -85,6 +85,7 @@ def tune(
     only: options.Only = None,
     without: options.Without = None,
     weights: options.Weights = None,
+    precision: options.Precision = "fp32",
     learned: Annotated[
         Path | None,
         typer.Option(
@@ -107,7 +108,7 @@ def tune(
     if search in IN_WHOLE_SPACE and budget is None and trials is None:
         bound = f"at most {PER_TASK_IN_SPACE} measurements of each distinct layer"
         stderr().print(f"{bound}: --budget and --trials set other bounds", soft_wrap=True)
-    limits = options.constraints(max_error, max_workspace, only, without, None, weights)
+    limits = options.constraints(max_error, max_workspace, only, without, None, weights, precision)
     shapes = options.parse_shapes(shape)
     progress = Progress(stderr())
     result = sweep(

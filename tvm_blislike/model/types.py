@@ -68,6 +68,11 @@ class Types:
         return (eight or self.a == self.b == "int16") and {self.acc, self.out} == {"int32"}
 
     @property
+    def is_bfloat_dot(self) -> bool:
+        """Whether factors are bfloat16, and sums and the result fp32."""
+        return self == BFLOAT_DOT
+
+    @property
     def is_stored(self) -> bool:
         """Whether B becomes fp32 when it is loaded, and all else is fp32."""
         return self.b in STORED.values() and self == Types.stored(self.b)
@@ -111,6 +116,14 @@ class Types:
 
 
 FLOAT32 = Types()
+BFLOAT_DOT = Types("bfloat16", "bfloat16", "float32", "float32")
+# Types of products that a user may allow in place of fp32, by the names of precisions.
+PRECISIONS = {
+    "fp32": (),
+    "bf16": (BFLOAT_DOT,),
+    "fp16": (Types.of("float16"),),
+    "fast": (BFLOAT_DOT, Types.of("float16")),
+}
 # Words of 32 channels, a bit each: 0 stands for 1 and 1 for -1. A product counts the bits that
 # differ, `popcount(a ^ b)`: of c channels the sum of products of signs is c - 2 * their number.
 BITS = Types("uint32", "uint32", "int32", "int32")

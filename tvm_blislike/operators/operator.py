@@ -73,8 +73,8 @@ class Operator(ABC):
         if any(0 in shape for shape in shapes):
             return "an operand is empty"
         types = types_of(call)
-        known = types.is_uniform or types.is_integer_dot or types.is_bits or types.is_stored
-        if not known:
+        known = types.is_integer_dot, types.is_bits, types.is_stored, types.is_bfloat_dot
+        if not (types.is_uniform or any(known)):
             return f"no kernel multiplies {types.a} by {types.b} and sums in {types.acc}"
         return self.refusal(call)
 

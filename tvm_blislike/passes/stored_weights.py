@@ -43,11 +43,14 @@ class StoreWeights:
         result, changed = mod.clone(), False
         for gvar, func in functions(mod):
             rewriter = _StoreWeights(mod, self.strategy)
+            # Those of layers whose weights are narrow already (`passes.lower_precision`).
+            known = (func.attrs or {}).get(STORED_ERRORS, {})
+            rewriter.errors = {str(layer): list(errors) for layer, errors in known.items()}
             rewritten = rewriter.visit_expr(func)
             if rewriter.whole:
                 func = func.with_attr(WHOLE_WEIGHTS, rewriter.whole)
                 result.update_func(gvar, func)
-            if rewriter.errors:
+            if len(rewriter.errors) > len(known):
                 changed = True
                 attributes = {STORED_ERRORS: rewriter.errors, WHOLE_WEIGHTS: rewriter.whole}
                 result.update_func(gvar, rewritten.with_attr(attributes))

@@ -1,0 +1,221 @@
+"""Layers of fp32 with constant weights are computed in products of 16 bits, where the user allows.
+
+Weights are rounded here. What such a layer reads is rounded once, behind what makes it, so that it
+is a part of that kernel; elementwise readers, such as residual additions, take the rounded values
+as well, and only those go through memory. Results are sums in fp32, those of fp16 products are
+widened. Everything else, and what a model shows, stays in fp32.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import ml_dtypes  # noqa: F401  names bfloat16 for NumPy
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_blislike.choose.precision_choice import offered, types_of
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.model.marks import LEFT_WIDE, STORED_ERRORS
+from tvm_blislike.model.types import FLOAT32, Types
+from tvm_blislike.model.workload import Workload
+from tvm_blislike.operators import workload_of
+from tvm_blislike.passes import spills
+from tvm_blislike.passes.constants import TIDY
+from tvm_blislike.passes.image_operators import BINARY, UNARY
+from tvm_blislike.passes.quantized.to_integers import left_wide
+from tvm_blislike.passes.storage import stored
+from tvm_blislike.tvm_seams import (
+    bindings,
+    constant,
+    constant_array,
+    functions,
+    is_constant,
+    op_name,
+)
+
+_WIDE = "float32"
+_PLAIN = ("NCHW", "OIHW", "NCHW")
+# Root mean square of the relative errors of rounded numbers whose logarithms are equally likely.
+_ROUNDING = {"bfloat16": 1.7e-3, "float16": 2.1e-4}
+
+
+@tvm.transform.module_pass(opt_level=0, name="blislike.LowerPrecision")
+class LowerPrecision:
+    """Module pass that rewrites every Relax function as a strategy's constraints allow."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy = strategy
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Return the rewritten module."""
+        precision, core = self.strategy.constraints.precision, self.strategy.core
+        if precision == "fp32":
+            return mod
+        for types in offered(core, precision):
+            spills.ensure(core, types)
+        result = mod.clone()
+        for gvar, func in functions(mod):
+            layers = _layers(func, self.strategy)
+            rewritten = _LowerPrecision(mod, func, layers).visit_expr(func)
+            result.update_func(gvar, rewritten.with_attr(layers.attributes(func)))
+        return TIDY(result)
+
+
+@dataclass
+class _Layers:
+    """The layers of a function that change, and why others do not.
+
+    Parameters
+    ----------
+    narrow : dict
+        Result of a layer to its types and its rounded weights.
+    errors : dict
+        Estimated relative errors by workload, in order of execution.
+    whole : dict
+        Layers that stay in fp32, with the reason.
+    """
+
+    narrow: dict[relax.Var, tuple[Types, np.ndarray]] = field(default_factory=dict)
+    errors: dict[str, list[float]] = field(default_factory=dict)
+    whole: dict[str, str] = field(default_factory=dict)
+
+    def attributes(self, func: relax.Function) -> dict[str, object]:
+        """Return what the report is to say, with what a function says already."""
+        wide = left_wide(func)
+        if self.whole:
+            wide[_WIDE] = {**wide.get(_WIDE, {}), **self.whole}
+        return {STORED_ERRORS: self.errors, LEFT_WIDE: wide}
+
+
+def _layers(func: relax.Function, strategy: Strategy) -> _Layers:
+    found = _Layers()
+    for binding in bindings(func):
+        layer = _layer(binding.value)
+        if layer is None:
+            continue
+        types, reason = types_of(strategy, layer)
+        if types == layer.types:
+            found.whole[str(layer)] = reason
+            continue
+        weights = constant_array(binding.value.args[1])
+        rounded = stored(weights, types.b, 0 if layer.images else 1)
+        if rounded is None:
+            found.whole[str(layer)] = f"a weight is not finite in {types.b}"
+            continue
+        found.narrow[binding.var] = types, rounded.values
+        error = math.hypot(rounded.error, _ROUNDING[types.a])
+        found.errors.setdefault(str(replace(layer, types=types)), []).append(error)
+    return found
+
+
+def _layer(call: relax.Expr) -> Workload | None:
+    """Return the workload of an fp32 layer with constant weights, None for anything else."""
+    layer = workload_of(call) if isinstance(call, relax.Call) else None
+    if layer is None or layer.types != FLOAT32 or not is_constant(call.args[1]):
+        return None
+    if not isinstance(call.args[0], relax.Var):
+        return None
+    attrs = call.attrs
+    is_plain = not layer.images or _PLAIN == (
+        attrs.data_layout,
+        attrs.kernel_layout,
+        attrs.out_layout,
+    )
+    return layer if is_plain else None
+
+
+@mutator
+class _LowerPrecision(PyExprMutator):
+    """Rounds what layers read behind what makes it, and rewrites these layers."""
+
+    def __init__(self, mod: tvm.IRModule, func: relax.Function, layers: _Layers) -> None:
+        super().__init__(mod)
+        self.layers = layers
+        # What is rounded where it is made, and to which type.
+        self.rounded = _rounded(func, layers)
+        # Values in fewer bits by variable and type, of the present block.
+        self.made: dict[tuple[relax.Var, str], relax.Var] = {}
+
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
+        # What is emitted in one block cannot be read in another.
+        self.made = {}
+        return super().visit_dataflow_block_(block)
+
+    def visit_binding_block_(self, block: relax.BindingBlock) -> relax.BindingBlock:
+        self.made = {}
+        return super().visit_binding_block_(block)
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        var = binding.var
+        if var in self.layers.narrow:
+            value = self._layer(binding.value, *self.layers.narrow[var])
+            dataflow = isinstance(var, relax.DataflowVar)
+            shown = self.builder_.current_block_is_dataflow() and not dataflow
+            emit = self.builder_.emit_output if shown else self.builder_.emit
+            self.set_var_remap(var, emit(value))
+        else:
+            super().visit_var_binding_(binding)
+        if var in self.rounded:
+            self._narrow(var, self.rounded[var])
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        if not _is_elementwise(call):
+            return super().visit_call_(call)
+        args = [self._widened(arg) for arg in call.args]
+        return relax.Call(call.op, args, call.attrs, call.ty_args)
+
+    def _layer(self, call: relax.Call, types: Types, weights: np.ndarray) -> relax.Expr:
+        data = self._narrow(call.args[0], types.a)
+        operands, attrs = (data, constant(weights, types.b)), call.attrs
+        if op_name(call) == "relax.matmul":
+            result = relax.op.matmul(*operands, out_dtype=types.out)
+        else:
+            result = relax.op.nn.conv2d(
+                *operands,
+                strides=attrs.strides,
+                padding=attrs.padding,
+                dilation=attrs.dilation,
+                groups=attrs.groups,
+                out_dtype=types.out,
+            )
+        if types.out == _WIDE:
+            return result
+        return relax.op.astype(self.builder_.emit(result), _WIDE)
+
+    def _narrow(self, var: relax.Var, dtype: str) -> relax.Var:
+        """Return a variable rounded to a type, which all its readers share."""
+        if (var, dtype) not in self.made:
+            whole = self.visit_expr(var)
+            self.made[var, dtype] = self.builder_.emit(relax.op.astype(whole, dtype))
+        return self.made[var, dtype]
+
+    def _widened(self, arg: relax.Expr) -> relax.Expr:
+        """Return an operand of an elementwise operator, rounded where layers read it so."""
+        dtype = self.rounded.get(arg) if isinstance(arg, relax.Var) else None
+        if dtype is None or (arg, dtype) not in self.made:
+            return self.visit_expr(arg)
+        # One for each reader: it becomes a part of the reader's kernel.
+        return self.builder_.emit(relax.op.astype(self.made[arg, dtype], _WIDE))
+
+
+def _rounded(func: relax.Function, layers: _Layers) -> dict[relax.Var, str]:
+    """Return what is read by changed layers and else elementwise only, with their type."""
+    found: dict[relax.Var, str] = {}
+    others: set[relax.Var] = set()
+    for binding in bindings(func):
+        if binding.var in layers.narrow:
+            found.setdefault(binding.value.args[0], layers.narrow[binding.var][0].a)
+        elif not _is_elementwise(binding.value):
+            relax.analysis.post_order_visit(
+                binding.value, lambda e: others.add(e) if isinstance(e, relax.Var) else None
+            )
+    inner = {var: dtype for var, dtype in found.items() if isinstance(var, relax.DataflowVar)}
+    return {var: dtype for var, dtype in inner.items() if var not in others}
+
+
+def _is_elementwise(value: relax.Expr) -> bool:
+    return op_name(value) in BINARY or op_name(value) in UNARY
