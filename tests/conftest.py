@@ -1,4 +1,4 @@
-"""No test reads or writes the records of the user who runs it."""
+"""No test reads or writes the records and the kept models of the user who runs it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ if importlib.util.find_spec("tvm_blislike.schedules") is None:
 # What is tested does not depend on how fast this machine is at the moment. Test modules ask for the
 # core while they are collected, so no fixture would come in time.
 os.environ["TVM_BLISLIKE_PROBE"] = "0"
+# Nor on what was compiled before.
+os.environ["TVM_BLISLIKE_CACHE"] = "0"
 
 
 @pytest.fixture(autouse=True, scope="session")

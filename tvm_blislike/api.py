@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tvm_blislike.errors import BlislikeError, TargetError, UnsupportedOperatorError, suggest
 from tvm_blislike.export.link import is_foreign
-from tvm_blislike.hardware.cpus import usable_cpus
-from tvm_blislike.onnx import frontend
-from tvm_blislike.onnx.unsupported import describe, why_unknown
 from tvm_blislike.runtime.compiled import CompiledModel
 from tvm_blislike.runtime.threads import default_threads, use_threads
 
@@ -24,6 +21,7 @@ if TYPE_CHECKING:
     from tvm_blislike.choose.offers import Predictor
     from tvm_blislike.choose.strategy import Override, Strategy
     from tvm_blislike.hardware import Core
+    from tvm_blislike.onnx import frontend
     from tvm_blislike.records.book import RecordBook
 
 Result = TypeVar("Result")
@@ -40,8 +38,9 @@ def compile(
     learned: str | os.PathLike[str] | Predictor | None = None,
     weights: str | None = None,
     precision: str | None = None,
+    cache: bool = True,
 ) -> CompiledModel:
-    """Compile an ONNX model.
+    """Compile an ONNX model, or open what was kept of compiling the same before.
 
     Parameters
     ----------
@@ -70,6 +69,11 @@ def compile(
     precision : str, optional
         "fp32", "bf16", "fp16" or "fast": what layers of fp32 may be computed in, see
         `Constraints.precision`, whose place it takes.
+    cache : bool
+        Whether a model in a file may come from the user's folder of compiled models, and is kept
+        there; see `tvm_blislike.cache`. A kept model runs and explains itself as any; before what
+        needs its code, such as `export`, it is compiled again. One with an override, or that is
+        given as an object, is never kept.
 
     Returns
     -------
@@ -97,8 +101,44 @@ def compile(
 
         given = {name: value for name, value in asked.items() if value}
         constraints = replace(constraints or Constraints(), **given)
-    options = (override, constraints, records, learned)
-    return compile_with(resolve_strategy(resolve_core(target), threads, *options), model, shapes)
+    core = resolve_core(target)
+    threads = resolve_threads(core, threads)
+
+    def compile_anew() -> CompiledModel:
+        strategy = resolve_strategy(core, threads, override, constraints, records, learned)
+        return compile_with(strategy, model, shapes)
+
+    key = None
+    if cache and override is None and isinstance(model, str | os.PathLike):
+        key = _key(model, core, threads, shapes, constraints, records, learned)
+    if key is None:
+        return compile_anew()
+    from tvm_blislike.cache.models import kept_or_compiled
+
+    return kept_or_compiled(key, model, compile_anew)
+
+
+def _key(
+    model: str | os.PathLike[str],
+    core: Core,
+    threads: int,
+    shapes: Mapping[str, Sequence[int]] | None,
+    constraints: Constraints | None,
+    records: str | os.PathLike[str] | RecordBook | None,
+    learned: str | os.PathLike[str] | Predictor | None,
+) -> str | None:
+    """Return the name under which a compiled model is kept; None for one that is not."""
+    from tvm_blislike.cache.key import has_own_ways, key_of
+    from tvm_blislike.cache.store import folder
+
+    if not isinstance(learned, str | os.PathLike | None) or folder() is None:
+        return None
+    if is_foreign(core.target_config()) or has_own_ways():
+        return None
+    try:
+        return key_of(model, core, threads, shapes, constraints, records, learned)
+    except OSError:  # the compiler says which file is missing, and how
+        return None
 
 
 def resolve_strategy(
@@ -114,11 +154,17 @@ def resolve_strategy(
     from tvm_blislike.choose.strategy import Strategy
     from tvm_blislike.records.book import RecordBook
 
-    if threads is None:
-        threads = core.cores if is_foreign(core.target_config()) else default_threads()
+    threads = resolve_threads(core, threads)
     book = records if isinstance(records, RecordBook) else RecordBook.open(records)
     predictor = resolve_predictor(learned, core, threads)
     return Strategy(core, threads, override, constraints or Constraints(), book, predictor)
+
+
+def resolve_threads(core: Core, threads: int | None) -> int:
+    """Return the threads that are asked for, by default one per core."""
+    if threads is not None:
+        return threads
+    return core.cores if is_foreign(core.target_config()) else default_threads()
 
 
 def compile_with(
@@ -141,6 +187,9 @@ def built(
     build: Callable[[tvm.IRModule, Strategy], Result],
 ) -> tuple[frontend.LoadedModel, Result]:
     """Return an ONNX model and what a compiler makes of its module; errors as of `compile`."""
+    from tvm_blislike.hardware.cpus import usable_cpus
+    from tvm_blislike.onnx import frontend
+
     target, threads = strategy.core.target_config(strategy.threads), strategy.threads
     # Constants are folded by running kernels: start TVM's pool with all CPUs before that does.
     use_threads(min(threads, len(usable_cpus())) if is_foreign(target) else threads)
@@ -166,7 +215,9 @@ def _why_not(
     """Return what TVM cannot compile in a model, None when the fault is not known to be TVM's."""
     import tvm
 
+    from tvm_blislike.onnx import frontend
     from tvm_blislike.onnx.blame import find_fault
+    from tvm_blislike.onnx.unsupported import describe, why_unknown
 
     proto, name, inputs = frontend.prepared(model, shapes)
     sizes = {spec.name: spec.shape for spec in inputs}

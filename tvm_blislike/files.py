@@ -153,6 +153,14 @@ def write_array(path: str | os.PathLike[str], array: np.ndarray) -> None:
         np.save(SimpleNamespace(write=file.write), array, allow_pickle=False)
 
 
+def parse_size(text: str) -> int | None:
+    """Return the bytes that a number with an optional K, M or G (powers of 1024) means, or None."""
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    if not number.isdigit() or unit not in ("", "K", "M", "G"):
+        return None
+    return int(number) << 10 * " KMG".index(unit or " ")
+
+
 def space_hint(folder: Path) -> str:
     """Return the hint for a full disk, on which `folder` or the temporary files lie."""
     scratch = [part for part in (folder, *folder.parents) if part.name.startswith(_SCRATCH)]

@@ -25,6 +25,7 @@ ORDER = (
     "passes",
     "export",
     "runtime",
+    "cache",
     "probe",
     "plugin",
     "pipeline",

@@ -51,6 +51,8 @@ class Job:
         What blislike's choice follows.
     learned : path or Predictor, optional
         What corrects blislike's predictions.
+    cache : bool
+        Whether blislike may open a kept model.
     """
 
     path: str
@@ -61,6 +63,7 @@ class Job:
     constraints: Constraints | None = None
     records: str | os.PathLike[str] | RecordBook | None = None
     learned: str | os.PathLike[str] | Predictor | None = None
+    cache: bool = True
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,7 @@ def _blislike(job: Job) -> Engine:
         constraints=job.constraints,
         records=job.records,
         learned=job.learned,
+        cache=job.cache,
     )
     return Engine(lambda: compiled.run(job.inputs), tvm_blislike.__version__, compiled)
 

@@ -62,6 +62,7 @@ def bench(
     records: str | os.PathLike[str] | RecordBook | None = None,
     learned: str | os.PathLike[str] | Predictor | None = None,
     inputs: Inputs | None = None,
+    cache: bool = True,
 ) -> BenchResult:
     """Measure several engines on one model in one interleaved run.
 
@@ -92,6 +93,8 @@ def bench(
     inputs : mapping of str to array or sequence of array, optional
         What the model runs on; by default seeded random values, see `random_inputs`. Sizes that
         the model leaves open are those of the arrays.
+    cache : bool
+        Whether blislike may open what is kept of it, as for `tvm_blislike.compile`.
 
     Raises
     ------
@@ -111,7 +114,7 @@ def bench(
     proto, title = frontend.read_model(model)
     values = _values(proto, shapes or {}, inputs)
     outputs = [value.name for value in proto.graph.output]
-    job = Job(str(model), values, outputs, threads, core, constraints, records, learned)
+    job = Job(str(model), values, outputs, threads, core, constraints, records, learned, cache)
     # TVM's pool starts now, for all CPUs, so that later work in this process can use them too.
     use_threads(threads)
     with pinned(cpus_by_use()[:threads]):

@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from tvm_blislike.cli import commands, compile, pictures, quantize, records, speed, tune
+from tvm_blislike.cli import cache, commands, compile, pictures, quantize, records, speed, tune
 from tvm_blislike.cli.terminal import stderr
 from tvm_blislike.errors import BlislikeError, all_errors
 
@@ -84,3 +84,4 @@ for _command in (
 ):
     app.command(epilog=_exit_codes())(_command)
 app.add_typer(records.app, name="records")
+app.add_typer(cache.app, name="cache")

@@ -49,6 +49,7 @@ def run(
     records: options.Records = None,
     learned: options.Learned = None,
     no_verify: options.NoVerify = False,
+    no_cache: options.NoCache = False,
     as_json: options.Json = False,
 ) -> None:
     """Run a model once, or several times to time it."""
@@ -61,7 +62,8 @@ def run(
         require_folder(output)
     require_runnable(resolve_core(target).target_config())
     limits = options.constraints(max_error, max_workspace, only, without, pin, weights, precision)
-    compiled = _open(model, target, shape, threads, limits, records, learned, no_verify)
+    cache = not no_cache
+    compiled = _open(model, target, shape, threads, limits, records, learned, no_verify, cache)
     arrays = arrays or random_inputs(compiled.inputs)
     compiled.check(arrays)
     results, times = _timed_runs(compiled, arrays, repeat)
@@ -99,6 +101,7 @@ def explain(
     records: options.Records = None,
     learned: options.Learned = None,
     no_verify: options.NoVerify = False,
+    no_cache: options.NoCache = False,
     asm: Annotated[
         bool,
         typer.Option(
@@ -118,7 +121,9 @@ def explain(
 ) -> None:
     """Show what was chosen for each layer, what it should cost, and why."""
     limits = options.constraints(max_error, max_workspace, only, without, pin, weights, precision)
-    compiled = _open(model, target, shape, threads, limits, records, learned, no_verify)
+    # Nothing that is kept tells the text of its machine code.
+    cache = not no_cache and not asm
+    compiled = _open(model, target, shape, threads, limits, records, learned, no_verify, cache)
     report = compiled.explain()
     if layer is not None:
         report = report.matching(layer)
@@ -161,16 +166,17 @@ def compiled_model(
     target: str | Core,
     shape: list[str] | None,
     threads: int | None,
-    limits: Constraints,
-    book: RecordBook,
+    limits: Constraints | None,
+    records: Path | RecordBook | None,
     learned: Path | None,
+    cache: bool = False,
 ) -> CompiledModel:
-    """Compile an ONNX model, and show that this goes on."""
+    """Compile an ONNX model or open what is kept of it, and show that this goes on."""
+    from tvm_blislike.api import compile
+
     shapes = options.parse_shapes(shape)
     with working(f"compiling {Path(model).name}"):
-        import tvm_blislike
-
-        return tvm_blislike.compile(model, target, shapes, threads, None, limits, book, learned)
+        return compile(model, target, shapes, threads, None, limits, records, learned, cache=cache)
 
 
 def _open(
@@ -178,24 +184,23 @@ def _open(
     target: str,
     shape: list[str] | None,
     threads: int | None,
-    limits: Constraints,
+    limits: Constraints | None,
     records: Path | None,
     learned: Path | None,
     no_verify: bool,
+    cache: bool,
 ) -> CompiledModel:
     """Compile an ONNX model or load a library, which then runs with `threads`."""
-    from tvm_blislike.choose.constraints import Constraints
     from tvm_blislike.runtime.compiled import CompiledModel
     from tvm_blislike.runtime.library import is_library
 
     if not is_library(model):
         if no_verify:
             raise typer.BadParameter("--no-verify is about compiled libraries")
-        book = options.record_book(records)
-        return compiled_model(model, target, shape, threads, limits, book, learned)
+        return compiled_model(model, target, shape, threads, limits, records, learned, cache)
     if shape or target != "native":
         raise typer.BadParameter("--shape and --target are fixed in a compiled library")
-    if limits != Constraints() or records is not None or learned is not None:
+    if limits is not None or records is not None or learned is not None:
         raise typer.BadParameter("the choice of implementations is fixed in a compiled library")
     loaded = CompiledModel.load(model, verify=not no_verify)
     if threads and threads != loaded.threads:

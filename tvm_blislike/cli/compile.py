@@ -133,7 +133,7 @@ def _standalone(
     model: str,
     core: Core,
     shape: list[str] | None,
-    limits: Constraints,
+    limits: Constraints | None,
     book: RecordBook,
     learned: Path | None,
     path: Path,

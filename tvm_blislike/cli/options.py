@@ -10,6 +10,7 @@ import numpy as np
 import typer
 
 from tvm_blislike.errors import InputError
+from tvm_blislike.files import parse_size
 
 if TYPE_CHECKING:
     from tvm_blislike.choose.constraints import Constraints
@@ -153,6 +154,12 @@ Learned = Annotated[
         help="Model that `records train` wrote; it corrects the predicted times.",
     ),
 ]
+NoCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache", help="Compile anew, and keep nothing of it; see the command `cache`."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -164,8 +171,8 @@ def constraints(
     pins: Sequence[str] | None,
     weights: str | None = None,
     precision: str = "fp32",
-) -> Constraints:
-    """Return the limits that the options set.
+) -> Constraints | None:
+    """Return the limits that the options set, None where they set none.
 
     Raises
     ------
@@ -174,6 +181,9 @@ def constraints(
     typer.BadParameter
         When `max_workspace` is no size.
     """
+    given = (max_error, max_workspace, *(only or ()), *(without or ()), *(pins or ()), weights)
+    if precision == "fp32" and all(option is None for option in given):
+        return None
     from tvm_blislike.choose.constraints import Constraints, parse_pin
 
     return Constraints(
@@ -208,10 +218,10 @@ def parse_bytes(text: str) -> int:
     typer.BadParameter
         When it is none.
     """
-    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
-    if not number.isdigit() or unit not in ("", "K", "M", "G"):
+    size = parse_size(text)
+    if size is None:
         raise typer.BadParameter(f"{text!r} is no size; write 2000000, 512K or 2M")
-    return int(number) << 10 * " KMG".index(unit or " ")
+    return size
 
 
 def parse_shapes(options: Sequence[str] | None) -> dict[str, tuple[int, ...]]:

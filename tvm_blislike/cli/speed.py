@@ -51,6 +51,7 @@ def bench(
     precision: options.Precision = "fp32",
     records: options.Records = None,
     learned: options.Learned = None,
+    no_cache: options.NoCache = False,
 ) -> None:
     """Measure engines side by side: interleaved, pinned, outputs compared."""
     from tvm_blislike.bench import bench as measure
@@ -77,6 +78,7 @@ def bench(
             book,
             learned,
             arrays,
+            not no_cache,
         )
     if to_stdout:
         print(result.to_json())

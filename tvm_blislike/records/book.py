@@ -64,6 +64,11 @@ class RecordBook:
             if known is None or known.date <= record.date:
                 page[record.config, record.context] = record
 
+    def lines(self) -> list[str]:
+        """Return the records as lines of JSON, sorted: equal for books of the same records."""
+        pages = tuple(self._pages.values())
+        return sorted(record.to_json() for page in pages for record in tuple(page.values()))
+
     def of(self, workload: Workload, core: Core, threads: int) -> tuple[Record, ...]:
         """Return the latest record of each configuration and context, whatever its status."""
         return tuple(self._pages.get((core_facts(core), threads, workload), {}).values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -60,6 +60,9 @@ class CompiledModel:
         What was decided for each layer, and why; its threads are those the model runs with.
     runnable : tvm.runtime.Executable, optional
         Runs in place of `executable`, which then stays as it is for `export`.
+    again : callable, optional
+        Compiles the model again, for a model that was kept: `executable` then only runs, and what
+        needs more of it, such as `export`, calls this first.
 
     Attributes
     ----------
@@ -77,6 +80,7 @@ class CompiledModel:
         target: Mapping[str, Any],
         report: Report,
         runnable: Executable | None = None,
+        again: Callable[[], CompiledModel] | None = None,
     ) -> None:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -85,6 +89,23 @@ class CompiledModel:
         self._executable = executable
         self._machine = ModelMachine(runnable or executable, self.inputs, self._target)
         self._report = report
+        self._again = again
+
+    @property
+    def about(self) -> library.About:
+        """What its library says of it."""
+        return library.About(self.inputs, self.outputs, self._target, self._report.to_json())
+
+    @property
+    def executable(self) -> Executable | Module:
+        """What `tvm.compile` returned, or a loaded library."""
+        if self._again is not None:
+            self._executable, self._again = self._again().executable, None
+        return self._executable
+
+    def run_linked(self, kernels: Module) -> None:
+        """Run its kernels out of a library of them from now on, instead of having TVM link them."""
+        self._machine.run_linked(kernels)
 
     @property
     def core(self) -> str:
@@ -101,14 +122,14 @@ class CompiledModel:
         """What it calls that TVM has in Python only, such as `nonzero`; no bundle can run that."""
         from tvm_blislike.tvm_seams import executables
 
-        return executables.functions_of_python(self._executable)
+        return executables.functions_of_python(self.executable)
 
     @property
     def needs_extras(self) -> bool:
         """Whether it sorts or draws random numbers, which is in TVM's second runtime library."""
         from tvm_blislike.tvm_seams import executables, llvm_text
 
-        return bool(llvm_text.calls_of_extras(executables.code_of(self._executable) or ""))
+        return bool(llvm_text.calls_of_extras(executables.code_of(self.executable) or ""))
 
     def run(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """Run the model once.
@@ -191,7 +212,7 @@ class CompiledModel:
         """
         from tvm_blislike.tvm_seams import executables
 
-        found = executables.code_of(self._executable, "asm")
+        found = executables.code_of(self.executable, "asm")
         if found is None:
             raise UsageError(
                 "a compiled library holds no assembly text", "explain the ONNX model it was made of"
@@ -218,8 +239,7 @@ class CompiledModel:
         ToolchainError
             When there is no C compiler to link with, or it fails.
         """
-        about = library.About(self.inputs, self.outputs, self._target, self._report.to_json())
-        library.write(self._executable, about, path, cc)
+        library.write(self.executable, self.about, path, cc)
 
     def bundle(self, folder: str | os.PathLike[str], cc: str | None = None) -> Bundle:
         """Write a folder with all that a Linux board needs to run the model.

@@ -63,6 +63,13 @@ class ModelMachine:
             values = [result] if hasattr(result, "numpy") else result
             return [value.numpy() for value in values]
 
+    def run_linked(self, kernels: Module) -> None:
+        """Take kernels out of a library, before the first run."""
+        from tvm_blislike.tvm_seams import executables
+
+        with self._lock:
+            self._executable = executables.with_kernels(self._executable, kernels)
+
     def timed(self, arrays: Sequence[np.ndarray], repeat: int) -> list[dict[str, list[float]]]:
         """Run once, then `repeat` times; return the seconds of each call of each kernel of these.
 

@@ -14,9 +14,11 @@ from tvm_blislike.tvm_seams.relax_ir import functions
 
 # Of the part that a virtual machine runs.
 _MACHINE = "relax.VMExecutable"
+# Of generated code.
+_LLVM = "llvm"
 # Of code that was loaded.
 _LOADED = "library"
-_ANY = {"kind": "llvm"}
+_ANY = {"kind": _LLVM}
 
 
 def module_of(executable: tvm.runtime.Executable | tvm.runtime.Module) -> tvm.runtime.Module:
@@ -72,6 +74,38 @@ def text_in(module: tvm.runtime.Module, name: str) -> bytes | None:
     return None
 
 
+def write_machine(executable: tvm.runtime.Executable | tvm.runtime.Module, path: Path) -> None:
+    """Write what a virtual machine runs, its constants included, without its kernels."""
+    module_of(executable).write_to_file(str(path), _MACHINE)
+
+
+def write_kernels(
+    executable: tvm.runtime.Executable | tvm.runtime.Module, stem: Path
+) -> list[Path]:
+    """Write the kernels of a compiled model as object files, `stem` with numbers; return these."""
+    parts = [part for part in module_of(executable).imports if part.kind == _LLVM]
+    paths = [stem.with_name(f"{stem.name}{number}.o") for number in range(len(parts))]
+    for part, path in zip(parts, paths, strict=True):
+        part.write_to_file(str(path))
+    return paths
+
+
+def read_machine(path: Path, kernels: tvm.runtime.Module) -> tvm.runtime.Module:
+    """Return what `write_machine` wrote, with the library of its kernels."""
+    module = tvm.get_global_func("ffi.Module.load_from_file.relax.VMExecutable")(str(path))
+    module.import_module(kernels)
+    return module
+
+
+def with_kernels(
+    executable: tvm.runtime.Executable, kernels: tvm.runtime.Module
+) -> tvm.runtime.Executable:
+    """Have an executable run loaded kernels in place of its own, and return it."""
+    executable.mod.clear_imports()
+    executable.mod.import_module(kernels)
+    return executable
+
+
 def open_library(path: Path) -> tvm.runtime.Module:
     """Load a library that goes, weights and all, when nothing refers to it any more.
 
@@ -94,7 +128,7 @@ def code_of(
         "ll" for LLVM's text, "asm" for machine code.
     """
     module = module_of(executable)
-    parts = [part for part in (module, *module.imports) if part.kind == "llvm"]
+    parts = [part for part in (module, *module.imports) if part.kind == _LLVM]
     return "".join(part.inspect_source(form) for part in parts) if parts else None
 
 

@@ -1,0 +1,154 @@
+"""What is kept of a compiled model, and how it becomes one again.
+
+Three files, each with a checksum at its end: the kernels as a library, the virtual machine's code
+with the weights, and a description of both. An entry that is damaged is as good as none.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tvm_blislike.errors import ModelError
+from tvm_blislike.export import checksum
+from tvm_blislike.export.link import find_compiler, link
+from tvm_blislike.runtime.library import About
+
+if TYPE_CHECKING:
+    from tvm.runtime import Executable, Module
+
+_KERNELS, _MACHINE, _ABOUT = "kernels.so", "machine.bin", "about.json"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an entry says beside its code.
+
+    Parameters
+    ----------
+    about : About
+        Inputs, outputs, target and report.
+    model : str
+        The model's file.
+    beside : dict of str to str
+        Files with data of the model, relative to its folder, and their checksums.
+    warnings : list of str
+        Of which the compiler warned.
+    """
+
+    about: About
+    model: str
+    beside: dict[str, str]
+    warnings: list[str]
+
+
+def write(executable: Executable | Module, told: Told, entry: Path) -> None:
+    """Write an entry's files into its folder.
+
+    Raises
+    ------
+    ToolchainError
+        When there is nothing to link the kernels with.
+    OSError, OutputError
+        When a file cannot be written.
+    """
+    from tvm_blislike.tvm_seams import executables
+
+    compiler = find_compiler(told.about.target)
+    objects = executables.write_kernels(executable, entry / "kernels")
+    link(compiler, str(entry / _KERNELS), list(map(str, objects)))
+    for path in objects:
+        path.unlink()
+    executables.write_machine(executable, entry / _MACHINE)
+    text = {"model": told.model, "beside": told.beside, "warnings": told.warnings}
+    (entry / _ABOUT).write_text(json.dumps({**text, "about": told.about.to_json()}) + "\n")
+    for name in (_KERNELS, _MACHINE, _ABOUT):
+        checksum.append(entry / name)
+
+
+def describe(entry: Path) -> Told:
+    """Return what an entry says of itself.
+
+    Raises
+    ------
+    ModelError, OSError, ValueError, KeyError
+        When it is damaged.
+    """
+    checksum.verify(entry / _ABOUT)
+    fields: dict[str, Any] = json.loads((entry / _ABOUT).read_text().splitlines()[0])
+    return Told(**{**fields, "about": About.from_json(fields["about"])})
+
+
+def read(entry: Path, model: Path) -> tuple[Module, Told]:
+    """Return what to run of an entry, and what it says; its warnings are given again.
+
+    Parameters
+    ----------
+    entry : Path
+        Its folder.
+    model : Path
+        The model's file: data beside it has to be what was compiled.
+
+    Raises
+    ------
+    ModelError, OSError, ValueError, KeyError
+        When it is damaged, or of other data.
+    """
+    from tvm_blislike.tvm_seams import executables
+
+    told = describe(entry)
+    for name, digest in told.beside.items():
+        if checksum.sha256(model.parent / name) != digest:
+            raise ModelError(f"{name} has changed")
+    for name in (_KERNELS, _MACHINE):
+        checksum.verify(entry / name)
+    module = executables.read_machine(entry / _MACHINE, kernels_of(entry))
+    for text in told.warnings:
+        warnings.warn(text, stacklevel=3)
+    return module, told
+
+
+def kernels_of(entry: Path) -> Module:
+    """Load the library of an entry's kernels."""
+    from tvm_blislike.tvm_seams import executables
+
+    return executables.open_library(entry / _KERNELS)
+
+
+def data_beside(model: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the files that hold a model's data, relative to its folder, and their checksums.
+
+    Raises
+    ------
+    OSError
+        When one cannot be read.
+    """
+    path = Path(model)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        # What the format calls the place of such data.
+        if content.find(b"location") < 0:
+            return {}
+    import onnx
+
+    places = set(_places(onnx.load(path, load_external_data=False)))
+    return {place: checksum.sha256(path.parent / place) for place in sorted(places)}
+
+
+def _places(message: Any) -> Iterator[str]:
+    """Yield the file of every tensor of a message of ONNX that has its data in one."""
+    import onnx
+
+    if isinstance(message, onnx.TensorProto):
+        if message.data_location == onnx.TensorProto.EXTERNAL:
+            yield from (each.value for each in message.external_data if each.key == "location")
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in (value,) if hasattr(value, "ListFields") else value:
+                yield from _places(part)
