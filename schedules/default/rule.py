@@ -33,6 +33,7 @@ from tvm_blislike.schedules.default.stages import (
     unread_blocks,
 )
 from tvm_blislike.schedules.default.transpose import emit_transposed
+from tvm_blislike.schedules.lowering.brain_floats import through_bits
 from tvm_blislike.schedules.lowering.rewrite import collect, sequence, substitute, uses_any
 from tvm_blislike.schedules.lowering.vector_math import vectorize_math
 
@@ -79,7 +80,8 @@ class DefaultCPU(ScheduleRule):
             # Anything else is a mistake of ours, which must not become slow code.
             reason = str(refusal).strip().splitlines()[-1]
             scheduled, family = _parallel_only(func), f"unscheduled: {reason}"
-        return s_tir.Schedule(vectorize_math(scheduled).with_attr(DEFAULT_RULE, family))
+        scheduled = through_bits(vectorize_math(scheduled))
+        return s_tir.Schedule(scheduled.with_attr(DEFAULT_RULE, family))
 
 
 def _schedule(func: tirx.PrimFunc, machine: TargetFacts) -> tuple[tirx.PrimFunc, str]:

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from conformance.cases import Case
+from tvm_blislike.hardware import Core
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -83,10 +85,19 @@ class Table:
 
     def widened(self, case: Case) -> Case:
         """Return a case that needs wider tolerances than its own with those; any other itself."""
+        found = self._wider(case)
+        given = {key: found[key] for key in ("rtol", "atol") if key in found}
+        return replace(case, **given) if given else case
+
+    def is_wider_needed(self, case: Case, core: Core) -> bool:
+        """Whether a case fails on a core without its wider tolerance."""
+        found = self._wider(case)
+        return bool(found) and core.computes(found.get("computed_in", "float32"))
+
+    def _wider(self, case: Case) -> dict[str, Any]:
         found = [w for w in self.wider if _is_any(case.name, w["cases"])]
         assert len(found) < 2, f"two tolerances of {case.name}"
-        given = {key: w[key] for w in found for key in ("rtol", "atol") if key in w}
-        return replace(case, **given) if given else case
+        return found[0] if found else {}
 
 
 def _is_any(name: str, patterns: Iterable[str]) -> bool:

@@ -167,15 +167,15 @@ def test_transforms_of_one_pixel_and_of_one_channel_are_reshapes(channels: int) 
 
 
 def test_convolutions_without_an_implementation_stay_as_they_are() -> None:
-    def halves(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
-        weights = relax.const(random(16, 16, 1, 1).astype("float16"))
-        y = b.emit(op.nn.conv2d(b.emit(op.astype(x, "float16")), weights))
+    def doubles(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        weights = relax.const(random(16, 16, 1, 1).astype("float64"), "float64")
+        y = b.emit(op.nn.conv2d(b.emit(op.astype(x, "float64")), weights))
         return b.emit(op.astype(y, "float32"))
 
-    mod = graph(halves, (1, 16, 4, 4))
+    mod = graph(doubles, (1, 16, 4, 4))
     after = laid_out(mod)
     assert [str(c.attrs.data_layout) for c in calls(after, "nn.conv2d")] == ["NCHW"]
-    assert dtype_name(calls(after, "nn.conv2d")[0]) == "float16"
+    assert dtype_name(calls(after, "nn.conv2d")[0]) == "float64"
     assert moves(after) == []
 
 

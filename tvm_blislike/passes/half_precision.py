@@ -3,8 +3,7 @@
 Values between operators stay in fp32. The other way, rounding each tensor as the model says, costs
 a conversion of each element and says nothing more: rounding is not what a model is trained for, and
 ONNX Runtime's CPU kernels do not round between layers either. What a model shows of its 16 bits
-stays: the types of its inputs and outputs, and its own casts, which round (but those to bfloat16
-and back in one kernel, which TVM leaves out). Weights are the same
+stays: the types of its inputs and outputs, and its own casts, which round. Weights are the same
 numbers; where memory bounds a layer they keep their 16 bits (`passes.stored_weights`).
 
 What has no form in fp32, such as a PrimFunc, computes as it did, between two conversions.

@@ -42,6 +42,7 @@ REWRITES: dict[str, Rewrite] = {
     "Asinh": elementwise.in_single,
     "Atan": elementwise.in_single,
     "AveragePool": pooling.average_pool,
+    "BitShift": elementwise.bit_shift,
     "Clip": elementwise.clip,
     "Col2Im": convolution.col2im,
     "Compress": indexing.compress,

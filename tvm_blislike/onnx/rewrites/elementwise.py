@@ -38,6 +38,27 @@ def mod(site: Site) -> Sequence[str] | None:
     return [site.add("Where", site.add("Equal", rest, zero), rest, shifted)]
 
 
+def bit_shift(site: Site) -> Sequence[str] | None:
+    """Write `BitShift` by more than all bits, or by less than none, as what ONNX says of it.
+
+    Processors have several answers: by as many bits modulo their number, or none left.
+    """
+    dtype, by = site.dtype(), site.known(1)
+    bits = dtype.itemsize * 8
+    if by is not None and by.size and 0 <= by.min() and by.max() < bits:
+        return None
+    data, amount = site.node.input
+    zero = _number(site, 0)
+    inside = site.add("Less", amount, _number(site, bits))
+    if dtype.kind == "i":
+        inside = site.add("And", inside, site.add("Not", site.add("Less", amount, zero)))
+    shifted = site.again(data, site.add("Where", inside, amount, zero))
+    nothing = zero
+    if dtype.kind == "i" and site.attribute("direction") == "RIGHT":
+        nothing = site.add("Where", site.add("Less", data, zero), _number(site, -1), zero)
+    return [site.add("Where", inside, shifted, nothing)]
+
+
 def mean(site: Site) -> Sequence[str] | None:
     """Write `Mean` as a sum that is divided, in the type of its operands."""
     if site.known_dtype() is None:

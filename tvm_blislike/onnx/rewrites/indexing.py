@@ -10,6 +10,7 @@ import numpy as np
 from tvm_blislike.onnx.rewrites.site import Site
 
 # What the runtime of TVM can sort.
+_OF_TOP_K = {"axis": -1, "largest": 1, "sorted": 1}
 _SORTED = frozenset("int32 int64 float16 float32 float64 bfloat16".split())
 
 
@@ -168,9 +169,15 @@ def unique(site: Site) -> None:
     _require_sorted(site, _SORTED)
 
 
-def top_k(site: Site) -> None:
-    """Refuse `TopK` of integers that the runtime of TVM cannot sort."""
-    _require_sorted(site, _SORTED | {"int8", "uint8"})
+def top_k(site: Site) -> Sequence[str] | None:
+    """Compute `TopK` of bfloat16 in fp32, refuse other types that TVM's runtime cannot sort."""
+    dtype = site.known_dtype()
+    if dtype is None or str(dtype) != "bfloat16":
+        return _require_sorted(site, _SORTED | {"int8", "uint8"})
+    operands = [site.cast(site.node.input[0], np.float32), *site.node.input[1:]]
+    attributes = {name: site.attribute(name, default) for name, default in _OF_TOP_K.items()}
+    values, places = site.add_all("TopK", operands, 2, **attributes)
+    return [site.cast(values, dtype), places]
 
 
 def _require_sorted(site: Site, types: frozenset[str]) -> None:
