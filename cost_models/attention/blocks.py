@@ -31,8 +31,9 @@ _TILES = (1, 2, 4)
 _MOST_KEYS = 384
 # Kernels for which blocks are tried: those whose products take least.
 _KERNELS = 3
-# Cycles for a vector of scores: exponential, maximum, sum, and what masks take (Zen 3).
-_EXP_CYCLES, _MASK_CYCLES = 9.0, 2.0
+# Cycles for a vector of scores: exponential, maximum, sum, and what masks take; for what a row of
+# a block has beside its vectors (Sapphire Rapids).
+_EXP_CYCLES, _MASK_CYCLES, _ROW_CYCLES = 8.0, 2.0, 12.0
 # Cycles for a vector of K and V to be packed, of Q to be copied, and of sums to be rescaled.
 _PACK_CYCLES, _COPY_CYCLES, _RESCALE_CYCLES = 5.0, 1.5, 2.0
 _BYTES = 4
@@ -88,9 +89,9 @@ def workspace_bytes(attention: Attention, blocks: Blocks) -> int:
     """Return the memory that a thread needs beside operands and result."""
     nr, strip = blocks.kernel.nr, blocks.strip
     width = _up(attention.width, nr)
-    rows = blocks.queries * (attention.depth + width + 2)
+    rows = blocks.queries * (attention.depth + width + blocks.kernel.lanes + 1)
     columns = blocks.keys * (attention.depth + width)
-    return _BYTES * (rows + columns + strip * blocks.keys)
+    return _BYTES * (rows + columns + strip * (blocks.keys + 3))
 
 
 def _candidates(attention: Attention, core: Core) -> Iterator[Blocks]:
@@ -135,6 +136,7 @@ def _cycles(attention: Attention, blocks: Blocks, core: Core) -> float:
     calls = CALL_CYCLES * (math.ceil(columns / kernel.nr) + wide * key_blocks)
     vectors = rows * math.ceil(columns / kernel.lanes)
     softmax = vectors * (_EXP_CYCLES + _MASK_CYCLES * len(attention.masks))
+    softmax += _ROW_CYCLES * rows * key_blocks
     packed = columns * (attention.depth + attention.width) / kernel.lanes * passes
     sums = rows * wide * kernel.vectors * key_blocks
     loads = _panel_cycles(attention, blocks, core) * tiles / blocks.tiles

@@ -9,7 +9,7 @@ weights, and the sum of weighted values. A block with a larger score rescales bo
       for block             `keys` columns: pack K and V into panels
         for strip           `tiles` register blocks of rows
           for panel, tile   S = Q K^T                             micro-kernel, depth steps
-          for row           mask, maximum, exponential, sum       (`softmax`)
+          for row           mask, maximum; exponential, sum       (`softmax`)
           for panel, tile   O = rescaled O + S V                  micro-kernel, `keys` steps
       store O / sum
 
@@ -128,8 +128,7 @@ def _strip(strip: Strip) -> None:
     with T.serial(0, strip.block.panels) as panel:
         with T.serial(0, strip.tiles) as tile:
             _scores(strip, panel, tile)
-    with T.serial(0, strip.rows) as row:
-        softmax.row(strip, row)
+    softmax.strip(strip)
     with T.serial(0, strip.block.task.panels) as panel:
         with T.serial(0, strip.tiles) as tile:
             _values(strip, panel, tile)

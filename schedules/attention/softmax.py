@@ -1,4 +1,4 @@
-"""The softmax of attention, one row of a strip at a time, and what becomes of the sums."""
+"""The softmax of attention, one strip of rows at a time, and what becomes of the sums."""
 
 from __future__ import annotations
 
@@ -19,21 +19,34 @@ _LOWEST = -math.inf
 
 def start(task: Task) -> None:
     """Emit sums of nothing."""
-    columns = int(task.sums.shape[1])
+    columns, zero = int(task.sums.shape[1]), T.float32(0)
+    strips, rows = (int(size) for size in task.most.shape)
+    with T.serial(0, strips) as strip:
+        _fill(task, task.most, T.float32(_LOWEST), rows, strip)
+    _fill(task, task.peak, T.float32(_LOWEST), rows)
     with T.serial(0, task.tiles * task.blocks.kernel.mr) as row:
-        T.buffer_store(task.most, T.float32(_LOWEST), [row])
-        T.buffer_store(task.total, T.float32(0), [row])
-        zero = T.float32(0)
-        along(columns, task.lanes, lambda at: T.buffer_store(task.sums, zero, [row, at]))
+        _fill(task, task.total, zero, task.lanes, row)
+        _fill(task, task.sums, zero, columns, row)
 
 
-def row(strip: Strip, number: Any) -> None:
-    """Emit weights in place of the scores of a row, its maximum, and its sum."""
-    task, count = strip.block.task, strip.block.count
-    place = strip.first + number
-    masks = _masks(strip, place)
+def _fill(task: Task, buffer: Any, value: Any, count: int, *first: Any) -> None:
+    along(count, task.lanes, lambda at: T.buffer_store(buffer, value, [*first, at]))
+
+
+def strip(strip: Strip) -> None:
+    """Emit weights in place of the scores of a strip, and add them to the sums of its rows."""
+    with T.serial(0, strip.rows) as row:
+        _largest(strip, row)
+    _rescaling(strip)
+    with T.serial(0, strip.rows) as row:
+        _weights(strip, row)
+
+
+def _largest(strip: Strip, number: Any) -> None:
+    """Emit the largest score of a row, in place of which masked ones are stored."""
+    task = strip.block.task
+    masks = _masks(strip, strip.first + number)
     largest = T.alloc_buffer((task.lanes,), "float32")
-    peak, less = (T.alloc_buffer((1,), "float32") for _ in range(2))
     T.buffer_store(largest, T.broadcast(T.float32(_LOWEST), task.lanes), [_all(task)])
 
     def compared(at: Any, lane: Any) -> None:
@@ -45,43 +58,55 @@ def row(strip: Strip, number: Any) -> None:
             value = task.scores[number, at]
         T.buffer_store(largest, tirx.Max(largest[lane], value), [lane])
 
-    along(count, task.lanes, compared, by_lane=True)
+    along(strip.block.count, task.lanes, compared, by_lane=True)
     _fold(largest, task.lanes, tirx.Max)
-    T.buffer_store(peak, tirx.Max(task.most[place], largest[0]), [0])
-    # Of a row that is masked so far all weights are e^-inf, not e^(-inf + inf).
-    T.buffer_store(less, tirx.Select(peak[0] == T.float32(_LOWEST), T.float32(0), peak[0]), [0])
-    T.buffer_store(task.rescale, exp_below_one(task.most[place] - less[0]), [number])
-    T.buffer_store(task.most, peak[0], [place])
-    added = _weights(strip, number, less)
-    T.buffer_store(task.total, task.total[place] * task.rescale[number] + added, [place])
+    T.buffer_store(task.peak, largest[0], [number])
 
 
-def _weights(strip: Strip, number: Any, less: Any) -> Any:
-    """Emit e^(score - largest) in place of the scores; return the sum."""
-    task, block = strip.block.task, strip.block
+def _rescaling(strip: Strip) -> None:
+    """Emit, for all rows of a strip at once, what a larger score than all so far changes."""
+    task = strip.block.task
+
+    def rescaled(row: Any) -> None:
+        most = task.most[strip.number, row]
+        peak = tirx.Max(most, task.peak[row])
+        # Of a row that is masked so far all weights are e^-inf, not e^(-inf + inf).
+        less = tirx.Select(peak == T.float32(_LOWEST), T.float32(0), peak)
+        T.buffer_store(task.less, less, [row])
+        T.buffer_store(task.rescale, exp_below_one(most - task.less[row]), [row])
+        T.buffer_store(task.most, peak, [strip.number, row])
+
+    along(int(task.peak.shape[0]), task.lanes, rescaled)
+
+
+def _weights(strip: Strip, number: Any) -> None:
+    """Emit e^(score - largest) in place of the scores of a row; add them up by lanes."""
+    task, block, place = strip.block.task, strip.block, strip.first + number
     sums = T.alloc_buffer((task.lanes,), "float32")
-    T.buffer_store(sums, T.broadcast(T.float32(0), task.lanes), [_all(task)])
+    before = tirx.BufferLoad(task.total, [place, _all(task)])
+    T.buffer_store(sums, before * T.broadcast(task.rescale[number], task.lanes), [_all(task)])
 
     def weight(at: Any, lane: Any) -> None:
-        value = exp_below_one(task.scores[number, at] - less[0])
+        value = exp_below_one(task.scores[number, at] - task.less[number])
         T.buffer_store(task.scores, value, [number, at])
         T.buffer_store(sums, sums[lane] + task.scores[number, at], [lane])
 
     along(block.count, task.lanes, weight, by_lane=True)
     for at in range(block.count, block.steps):
         T.buffer_store(task.scores, T.float32(0), [number, at])
-    _fold(sums, task.lanes, tirx.Add)
-    return sums[0]
+    T.buffer_store(task.total, tirx.BufferLoad(sums, [_all(task)]), [place, _all(task)])
 
 
 def finish(task: Task) -> None:
     """Emit the result: sums over the sum of their weights."""
     attention, out = task.attention, task.operands[3]
-    factor = T.alloc_buffer((1,), "float32")
+    sums, factor = (T.alloc_buffer((size,), "float32") for size in (task.lanes, 1))
     with T.serial(0, task.count) as row:
-        inverse = T.float32(1) / task.total[row]
+        T.buffer_store(sums, tirx.BufferLoad(task.total, [row, _all(task)]), [_all(task)])
+        _fold(sums, task.lanes, tirx.Add)
+        inverse = T.float32(1) / sums[0]
         if attention.guarded:
-            inverse = tirx.Select(task.total[row] > T.float32(0), inverse, T.float32(0))
+            inverse = tirx.Select(sums[0] > T.float32(0), inverse, T.float32(0))
         T.buffer_store(factor, inverse, [0])
 
         def stored(at: Any) -> None:

@@ -31,12 +31,17 @@ class Task:
         Which of the batch, and the first of its rows.
     queries, sums : buffer
         (rows, depth) of Q, scaled, and (rows, whole panels of V) of O.
-    most, total : buffer
-        (rows,): the largest score so far, and the sum of the weights.
+    most : buffer
+        (strips, rows of a strip): the largest score so far.
+    total : buffer
+        (rows, lanes): the sum of the weights, of each lane by itself.
     keys, values : buffer
         Panels of a block of K and V: (panels, depth, nr), (panels, steps, nr).
-    scores, rescale : buffer
-        Of a strip: (rows, whole panels of K), and (rows,) factors of what was summed before.
+    scores : buffer
+        Of a strip: (rows, whole panels of K).
+    peak, less, rescale : buffer
+        Of a strip, a number for each row: the largest score of the block, what is subtracted from
+        scores, and the factor of what was summed before.
     """
 
     attention: Attention
@@ -52,6 +57,8 @@ class Task:
     keys: Any
     values: Any
     scores: Any
+    peak: Any
+    less: Any
     rescale: Any
 
     @classmethod
@@ -65,17 +72,18 @@ class Task:
         group: Any,
     ) -> Task:
         """Return a task with buffers of its own, the `group`th block of queries of a head."""
-        nr, depth = blocks.kernel.nr, attention.depth
+        nr, lanes, depth = blocks.kernel.nr, blocks.kernel.lanes, attention.depth
+        rows = math.ceil(blocks.strip / lanes) * lanes
         panels, steps = math.ceil(attention.width / nr), max(2, blocks.keys)
         shapes = (
             (blocks.queries, depth),
             (blocks.queries, panels * nr),
-            (blocks.queries,),
-            (blocks.queries,),
+            (blocks.queries // blocks.strip, rows),
+            (blocks.queries, lanes),
             (math.ceil(blocks.keys / nr), depth, nr),
             (panels, steps, nr),
             (blocks.strip, math.ceil(steps / nr) * nr),
-            (blocks.strip,),
+            *3 * ((rows,),),
         )
         made = [T.alloc_buffer(shape, _FLOAT) for shape in shapes]
         first = group * blocks.queries

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import te, tirx
 
+from tvm_blislike.hardware import native_core
+from tvm_blislike.schedules.lowering.vector_functions import exp_below_one
 from tvm_blislike.schedules.lowering.vector_math import vectorize_math
 
 LANES = 16
@@ -60,7 +62,7 @@ FUNCTIONS = {
 }
 
 
-def compiled(function, count, rewrite=vectorize_math):
+def compiled(function, count, rewrite=vectorize_math, target="llvm"):
     """Compile `function` over `count` elements in vectors; return a numpy function."""
     x = te.placeholder((count,), "float32", name="x")
     body = te.create_prim_func([x, te.compute((count,), lambda i: function(x[i]), name="y")])
@@ -68,7 +70,7 @@ def compiled(function, count, rewrite=vectorize_math):
     (loop,) = sch.get_loops(sch.get_sblock("y"))
     sch.vectorize(sch.split(loop, [None, LANES])[1])
     module = tvm.IRModule({"main": rewrite(sch.mod["main"])})
-    library = tvm.compile(module, tvm.target.Target("llvm"))
+    library = tvm.compile(module, tvm.target.Target(target))
 
     def evaluate(values):
         result = tvm.runtime.tensor(np.empty(count, "float32"))
@@ -91,6 +93,19 @@ def test_whole_range(name):
     np.testing.assert_array_equal(actual[~finite], rounded[~finite])
     error = np.abs(actual[finite].astype("float64") - expected[finite])
     assert (error / np.spacing(np.abs(rounded[finite]))).max() < 4
+
+
+def test_weights_of_a_softmax():
+    x = -np.abs(samples())
+    target = native_core().target_config(1)
+    actual = compiled(lambda v: exp_below_one(v + 0.0), len(x), target=target)(x)
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(x))
+    assert (actual[x < -87] == 0).all()
+    for lowest, most in ((-30, 4), (-87, 8)):
+        inside = x >= lowest
+        expected = np.exp(x[inside].astype("float64"))
+        units = np.spacing(expected.astype("float32"))
+        assert (np.abs(actual[inside] - expected) / units).max() < most
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
