@@ -13,28 +13,26 @@ if TYPE_CHECKING:
 
 # It takes a node by its name alone; these of ONNX Runtime's own it reads as they are meant.
 _OF_MICROSOFT = frozenset(
-    """
-    Attention BiasGelu DequantizeLinear EmbedLayerNormalization FastGelu Gelu MatMulInteger16
-    QuantizeLinear SkipLayerNormalization
-    """.split()
+    "BiasGelu DequantizeLinear FastGelu Gelu MatMulInteger16 QuantizeLinear".split()
 )
 # It does not know these; `rewrites` writes them as others that it knows.
 _REWRITTEN = frozenset(
     """
-    Col2Im ConvInteger DFT LpNormalization MelWeightMatrix QLinearConv QLinearMatMul ReverseSequence
-    STFT
+    Attention Col2Im ConvInteger DFT LpNormalization MelWeightMatrix QLinearConv QLinearMatMul
+    ReverseSequence STFT SimplifiedLayerNormalization
     """.split()
 )
 # It does not know these either; `converters` has them.
 _CONVERTED = frozenset(["CumProd", "GRU", "LSTM", "RNN"])
 _REWRITTEN_OF_MICROSOFT = frozenset(
     """
-    DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits QGemm QLinearAdd QLinearAveragePool
-    QLinearConcat QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearSigmoid
+    Attention DynamicQuantizeMatMul EmbedLayerNormalization FusedConv FusedGemm FusedMatMul
+    FusedMatMulActivation GroupNorm MatMulIntegerToFloat MatMulNBits MultiHeadAttention QGemm
+    QLinearAdd QLinearAveragePool QLinearConcat QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul
+    QLinearSigmoid QLinearSoftmax QuickGelu RotaryEmbedding SkipLayerNormalization
+    SkipSimplifiedLayerNormalization TransposeMatMul
     """.split()
 )
-# It reads this one as Microsoft's, whose operands are others.
-_NOT_OF_ONNX = frozenset(["Attention"])
 
 
 def known_operators() -> dict[str, frozenset[str]]:
@@ -42,7 +40,7 @@ def known_operators() -> dict[str, frozenset[str]]:
     from tvm_blislike.tvm_seams import importer
 
     converters = frozenset(importer.operators())
-    standard = converters - _NOT_OF_ONNX | _REWRITTEN | _CONVERTED
+    standard = converters | _REWRITTEN | _CONVERTED
     microsoft = converters & _OF_MICROSOFT | _REWRITTEN_OF_MICROSOFT
     return {**dict.fromkeys(STANDARD, standard), MICROSOFT: microsoft}
 

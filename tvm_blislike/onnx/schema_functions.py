@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tvm_blislike.onnx.converted import known_operators
 from tvm_blislike.onnx.operator_sets import STANDARD, opset
+from tvm_blislike.onnx.rewrites.standard_attention import is_usual
 from tvm_blislike.onnx.shapes import constants_in, constants_of, inferred
 from tvm_blislike.onnx.unsupported import all_nodes, branches, unused_names
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from onnx.defs import OpSchema
 
     Types = Mapping[str, onnx.TypeProto]
+
+# Its usual form is written otherwise than as its function.
+_OF_TWO_FORMS = "Attention"
 
 
 def without_schema_functions(
@@ -79,6 +83,8 @@ class _Walk:
 
     def _body_of(self, node: onnx.NodeProto, types: Types) -> list[onnx.NodeProto] | None:
         """Return the body of a node's function under names of its own, None where it stays."""
+        if node.op_type == _OF_TWO_FORMS and is_usual(node, _element(node, types)):
+            return None
         schema = _function_of(node, self.opset, self.known)
         body = schema and _instantiated(schema, node, self.opset, types)
         if not body or not _leads_on(body, self.opset, self.known):
@@ -126,7 +132,7 @@ def _function_of(node: onnx.NodeProto, version: int, known: frozenset[str]) -> O
     """Return the schema of a node without a converter whose operator is a function."""
     from onnx import defs
 
-    if node.domain not in STANDARD or node.op_type in known:
+    if node.domain not in STANDARD or node.op_type in known - {_OF_TWO_FORMS}:
         return None
     try:
         schema = defs.get_schema(node.op_type, version, "")
@@ -163,6 +169,12 @@ def _leads_on(body: onnx.FunctionProto, version: int, known: frozenset[str]) -> 
     return all(
         node.op_type in known or _function_of(node, version, known) for node in all_nodes(body)
     )
+
+
+def _element(node: onnx.NodeProto, types: Types) -> int:
+    """Return the element type of a node's first operand, 0 for an unknown one."""
+    found = types.get(node.input[0])
+    return found.tensor_type.elem_type if found else 0
 
 
 def _settings(schema: OpSchema, node: onnx.NodeProto) -> dict[str, onnx.AttributeProto]:

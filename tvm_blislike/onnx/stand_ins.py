@@ -14,10 +14,14 @@ if TYPE_CHECKING:
 # What takes the place of a node where shapes are inferred; none of it is computed.
 StandIn = Callable[["onnx.NodeProto"], Sequence["onnx.NodeProto"]]
 
+# ONNX Runtime writes this one as if ONNX had it.
+_UNDER_ANOTHER_NAME = "SimplifiedLayerNormalization"
+
 
 def stand_ins(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
     """Return nodes that ONNX knows for one of Microsoft's; any other node as it is."""
-    make = _STAND_INS.get(node.op_type) if node.domain == MICROSOFT else None
+    own = node.domain == MICROSOFT or node.op_type == _UNDER_ANOTHER_NAME
+    make = _STAND_INS.get(node.op_type) if own else None
     return make(node) if make else [node]
 
 
@@ -76,6 +80,97 @@ def _of_bits(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
     ]
 
 
+def _like(*operands: int) -> StandIn:
+    """For one whose results are like operands, -1 for one that is not told."""
+
+    def make(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+        from onnx import helper
+
+        pairs = zip(operands, node.output, strict=False)
+        return [
+            helper.make_node("Identity", [node.input[index]], [name])
+            for index, name in pairs
+            if name and index >= 0
+        ]
+
+    return make
+
+
+def _with_attributes_of(operator: str) -> StandIn:
+    """For a layer of ONNX with an activation: the layer, whose operands are the first three."""
+
+    def make(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+        return [_of(node, operator, node.input[:3])]
+
+    return make
+
+
+def _transposed_product(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+    from onnx import helper
+
+    turned = {a.name for a in node.attribute if a.i and a.name.startswith("trans")}
+    if turned & {"transBatchA", "transBatchB"}:
+        return []
+    left = "...ki" if "transA" in turned else "...ik"
+    right = "...jk" if "transB" in turned else "...kj"
+    equation = f"{left},{right}->...ij"
+    return [helper.make_node("Einsum", node.input[:2], node.output, equation=equation)]
+
+
+def _embeddings(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+    from onnx import TensorProto, helper
+
+    words = helper.make_node("Gather", [node.input[2], node.input[0]], node.output[:1], axis=0)
+    made = [words]
+    if len(node.output) > 2 and node.output[2]:
+        made.append(helper.make_node("Identity", node.output[:1], node.output[2:3]))
+    if len(node.output) > 1 and node.output[1]:
+        first = f"{node.output[1]} first"
+        zero = f"{node.output[1]} zero"
+        made += [
+            helper.make_node("Constant", [], [zero], value_int=0),
+            helper.make_node("Gather", [node.input[0], zero], [first], axis=1),
+            helper.make_node("Cast", [first], node.output[1:2], to=TensorProto.INT32),
+        ]
+    return made
+
+
+def _attention(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+    """The values of a product whose columns are queries, keys and values."""
+    from onnx import helper
+
+    name = node.output[0]
+    product, shape, parts, last = (f"{name} {part}" for part in ("qkv", "shape", "parts", "last"))
+    sizes = [list(a.ints) for a in node.attribute if a.name == "qkv_hidden_sizes"]
+    made = [helper.make_node("MatMul", node.input[:2], [product])]
+    if sizes:
+        ends = [f"{name} {part}" for part in ("begin", "end", "axis")]
+        limits = [[0], [sizes[0][2]], [2]]
+        made += [
+            helper.make_node("Constant", [], [end], value_ints=limit)
+            for end, limit in zip(ends, limits, strict=True)
+        ]
+        return [*made, helper.make_node("Slice", [product, *ends], [name])]
+    return [
+        *made,
+        helper.make_node("Constant", [], [shape], value_ints=[0, 0, 3, -1]),
+        helper.make_node("Reshape", [product, shape], [parts]),
+        helper.make_node("Constant", [], [last], value_int=2),
+        helper.make_node("Gather", [parts, last], [name], axis=2),
+    ]
+
+
+def _multi_head(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+    """Queries' steps and values' sizes; the present is left to be found out."""
+    from onnx import helper
+
+    values = node.input[2] if len(node.input) > 2 else ""
+    if not values:
+        return []
+    operands = [node.input[0], values]
+    return [helper.make_node("Einsum", operands, node.output[:1], equation="bsh,blv->bsv")]
+
+
 def _as_floats(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
     from onnx import TensorProto, helper
 
@@ -92,13 +187,21 @@ def _of(node: onnx.NodeProto, operator: str, operands: Sequence[str]) -> onnx.No
 
 
 _STAND_INS: dict[str, StandIn] = {
+    "Attention": _attention,
     "BiasGelu": _first,
     "DequantizeLinear": _same,
     "DynamicQuantizeMatMul": _product,
+    "EmbedLayerNormalization": _embeddings,
     "FastGelu": _first,
+    "FusedConv": _with_attributes_of("Conv"),
+    "FusedGemm": _with_attributes_of("Gemm"),
+    "FusedMatMul": _transposed_product,
+    "FusedMatMulActivation": _transposed_product,
     "Gelu": _first,
+    "GroupNorm": _first,
     "MatMulIntegerToFloat": _product,
     "MatMulNBits": _of_bits,
+    "MultiHeadAttention": _multi_head,
     "QGemm": _gemm,
     "QLinearAdd": _on_integers("Add", 0, 3),
     "QLinearAveragePool": _on_integers("AveragePool", 0),
@@ -107,6 +210,12 @@ _STAND_INS: dict[str, StandIn] = {
     "QLinearLeakyRelu": _first,
     "QLinearMul": _on_integers("Mul", 0, 3),
     "QLinearSigmoid": _first,
+    "QLinearSoftmax": _first,
     "QuantizeLinear": _same,
-    "SkipLayerNormalization": _first,
+    "QuickGelu": _first,
+    "RotaryEmbedding": _first,
+    "SimplifiedLayerNormalization": _first,
+    "SkipLayerNormalization": _like(0, -1, -1, 0),
+    "SkipSimplifiedLayerNormalization": _like(0, -1, -1, 0),
+    "TransposeMatMul": _transposed_product,
 }

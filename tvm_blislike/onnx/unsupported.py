@@ -28,15 +28,12 @@ _TYPES = frozenset(["to", "dtype", "output_dtype"])
 def check_readings(proto: onnx.ModelProto) -> None:
     """Raise UnsupportedOperatorError for a node that TVM's importer would misread in silence."""
     faults = {
-        "Attention": _has_further_results,
         "BatchNormalization": _trains,
-        "EmbedLayerNormalization": _has_further_results,
         "Expand": _shape_comes_at_run_time,
         "NonMaxSuppression": _leaves_an_unknown_number,
         "PRelu": _slopes_belong_to_axis_1,
         "RoiAlign": _takes_the_largest,
         "SequenceInsert": _counts_from_the_back,
-        "SkipLayerNormalization": _has_further_results,
         "SpaceToDepth": _puts_columns_first,
     }
     for node in all_nodes(proto.graph):
@@ -151,13 +148,6 @@ def _require_computed(number: int, subject: str) -> None:
             f"unsupported {subject}: its data type is {type_name(number)}",
             f"computed are {', '.join(sorted(_COMPUTED))}",
         )
-
-
-def _has_further_results(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
-    """The importer computes the first result only and puts a zero for the others."""
-    read = read_in(proto.graph)
-    wanted = [name for name in node.output[1:] if name in read]
-    return f"its result {wanted[0]!r} is read" if wanted else None
 
 
 def _leaves_an_unknown_number(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:

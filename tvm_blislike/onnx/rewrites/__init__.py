@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tvm_blislike.onnx.operator_sets import STANDARD
 from tvm_blislike.onnx.rewrites import (
+    attention,
     blocks,
     convolution,
     einsum,
     elementwise,
+    fused,
     grids,
     indexing,
     integers,
@@ -23,26 +26,38 @@ from tvm_blislike.onnx.rewrites import (
     reductions,
     regions,
     resize,
+    rotary,
     sequences,
     shapes,
     signals,
+    skips,
+    standard_attention,
 )
 from tvm_blislike.onnx.rewrites.site import Site
 
 # Takes the place of a node: returns the tensors that stand for its results, None to leave it.
 Rewrite = Callable[[Site], Sequence[str] | None]
 
+
+def _attention(site: Site) -> Sequence[str]:
+    """Two operators have this name."""
+    of_onnx = site.node.domain in STANDARD
+    return standard_attention.standard(site) if of_onnx else attention.attention(site)
+
+
 REWRITES: dict[str, Rewrite] = {
     "Acos": elementwise.in_single,
     "Acosh": elementwise.in_single,
     "AffineGrid": grids.affine_grid,
     "ArgMax": indexing.arg_reduce,
+    "Attention": _attention,
     "ArgMin": indexing.arg_reduce,
     "Asin": elementwise.in_single,
     "Asinh": elementwise.in_single,
     "Atan": elementwise.in_single,
     "AveragePool": pooling.average_pool,
     "BitShift": elementwise.bit_shift,
+    "Cast": elementwise.cast,
     "Clip": elementwise.clip,
     "Col2Im": convolution.col2im,
     "Compress": indexing.compress,
@@ -54,12 +69,18 @@ REWRITES: dict[str, Rewrite] = {
     "Dropout": elementwise.dropout,
     "DynamicQuantizeMatMul": integers.dynamic_matmul,
     "Einsum": einsum.einsum,
+    "EmbedLayerNormalization": skips.embed_layer_norm,
     "Elu": elementwise.elu,
     "EyeLike": elementwise.eye_like,
     "IsInf": elementwise.is_inf,
+    "FusedConv": fused.conv,
+    "FusedGemm": fused.gemm,
+    "FusedMatMul": fused.matmul,
+    "FusedMatMulActivation": fused.matmul,
     "Gather": indexing.gather,
     "GatherElements": indexing.gather_elements,
     "GRU": recurrent.recurrent,
+    "GroupNorm": skips.group_norm,
     "GridSample": elementwise.in_single,
     "Hardmax": shapes.hardmax,
     "LRN": elementwise.in_single,
@@ -74,6 +95,7 @@ REWRITES: dict[str, Rewrite] = {
     "MeanVarianceNormalization": elementwise.in_single,
     "MelWeightMatrix": signals.mel_weights,
     "Mod": elementwise.mod,
+    "MultiHeadAttention": attention.multi_head,
     "NonMaxSuppression": indexing.suppression,
     "OneHot": indexing.one_hot,
     "Pow": elementwise.pow_,
@@ -87,6 +109,8 @@ REWRITES: dict[str, Rewrite] = {
     "QLinearMatMul": qlinear.matmul,
     "QLinearMul": qlinear.of_two,
     "QLinearSigmoid": qlinear.of_one,
+    "QLinearSoftmax": qlinear.softmax,
+    "QuickGelu": elementwise.quick_gelu,
     "RNN": recurrent.recurrent,
     "RMSNormalization": normalization.rms_norm,
     "ReduceL1": reductions.reduce_nothing,
@@ -101,16 +125,21 @@ REWRITES: dict[str, Rewrite] = {
     "ReduceSumSquare": reductions.reduce_nothing,
     "ReverseSequence": sequences.reverse_sequence,
     "RoiAlign": regions.roi_align,
+    "RotaryEmbedding": rotary.rotary_embedding,
     "Resize": resize.resize,
     "STFT": signals.stft,
     "Scatter": indexing.scatter_elements,
     "ScatterElements": indexing.scatter_elements,
     "Selu": elementwise.elu,
+    "SimplifiedLayerNormalization": skips.rms_norm,
     "Sinh": elementwise.hyperbolic,
+    "SkipLayerNormalization": skips.skip_layer_norm,
+    "SkipSimplifiedLayerNormalization": skips.skip_rms_norm,
     "Slice": indexing.slice_,
     "Split": indexing.split,
     "ThresholdedRelu": elementwise.thresholded_relu,
     "TopK": indexing.top_k,
+    "TransposeMatMul": fused.matmul,
     "Unique": indexing.unique,
     "Unsqueeze": shapes.unsqueeze,
     "Upsample": resize.upsample,

@@ -81,6 +81,21 @@ def clip(site: Site) -> Sequence[str] | None:
     return [result]
 
 
+def quick_gelu(site: Site) -> Sequence[str]:
+    """Write `QuickGelu`: x times the sigmoid of alpha x."""
+    data, alpha = site.node.input[0], site.attribute("alpha", 1.702)
+    scaled = data if alpha == 1 else site.add("Mul", data, _number(site, alpha))
+    return [site.add("Mul", data, site.add("Sigmoid", scaled))]
+
+
+def cast(site: Site) -> Sequence[str] | None:
+    """Drop a `Cast` to the type that a tensor has: patterns do not look through them."""
+    from onnx import helper
+
+    same = helper.tensor_dtype_to_np_dtype(site.attribute("to")) == site.known_dtype()
+    return [site.add("Identity", site.node.input[0])] if same and site.known_dtype() else None
+
+
 def is_inf(site: Site) -> Sequence[str] | None:
     """Write `IsInf` of one sign as a comparison; the importer asks for both."""
     signs = [site.attribute(f"detect_{sign}", 1) for sign in ("negative", "positive")]

@@ -60,6 +60,14 @@ def of_one(site: Site) -> Sequence[str]:
     return [_quantized(site, result, 3)]
 
 
+def softmax(site: Site) -> Sequence[str]:
+    """Write `QLinearSoftmax`, which before opset 13 took all axes behind one together."""
+    axis = site.attribute("axis", -1) % len(site.shape())
+    if site.attribute("opset", 13) < 13 and axis != len(site.shape()) - 1:
+        site.refuse(f"its axis {axis} is not the last one, in the manner before opset 13")
+    return [_quantized(site, site.add("Softmax", dequantized(site, 0), axis=axis), 3)]
+
+
 def pool(site: Site) -> Sequence[str]:
     """Write `QLinearAveragePool`, whose padding is the number 0 rather than the zero point."""
     _require_channels_first(site)
