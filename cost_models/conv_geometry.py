@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ class TiledConfig(Config):
     tile_h: int = 1
     tile_w: int = 0
 
-    @property
+    @functools.cached_property
     def kind(self) -> tuple[str | int, ...]:
         """See `Config.kind`."""
         return (*super().kind, self.tile_h, self.tile_w)
@@ -39,27 +40,27 @@ class ConvGeometry:
     workload: Conv2dWorkload
     config: TiledConfig
 
-    @property
+    @functools.cached_property
     def ci_group(self) -> int:
         """Input channels of one group."""
         return self.workload.ci // self.workload.groups
 
-    @property
+    @functools.cached_property
     def co_group(self) -> int:
         """Output channels of one group."""
         return self.workload.co // self.workload.groups
 
-    @property
+    @functools.cached_property
     def tiles_h(self) -> int:
         """Tiles of `tile_h` output rows, the last one perhaps cut."""
         return math.ceil(self.workload.oh / self.config.tile_h)
 
-    @property
+    @functools.cached_property
     def tiles_w(self) -> int:
         """Tiles of `tile_w` output columns, the last one perhaps cut."""
         return math.ceil(self.workload.ow / self.config.tile_w)
 
-    @property
+    @functools.cached_property
     def padded_size(self) -> tuple[int, int]:
         """Height and width of the padded input, without rows and columns that no output reads."""
         w = self.workload

@@ -171,6 +171,10 @@ class Core:
     element_loads_per_cycle: float | None = None
     vectors_per_cycle: float | None = None
 
+    def __hash__(self) -> int:
+        # A part tells cores apart as well as all of it, and caches of the cost models ask often.
+        return hash((self.name, self.mcpu, self.ghz))
+
     def computes(self, dtype: str) -> bool:
         """Return whether its vector instructions multiply and add floats of type `dtype`."""
         return dtype == "float32" or (dtype == "float16" and "fp16" in self.features)

@@ -5,6 +5,7 @@ Groups of few channels (`conv2d_grouped`) have the same, with `ci_group` sums on
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -21,29 +22,29 @@ FMA_BYTES, OUTPUT_BYTES = 9, 40
 class DepthwiseGeometry(ConvGeometry):
     """Sizes that follow from a workload and a config."""
 
-    @property
+    @functools.cached_property
     def multiplier(self) -> int:
         """Output channels of one input channel."""
         return self.workload.co // self.workload.ci
 
-    @property
+    @functools.cached_property
     def ci_vector(self) -> int:
         """Input channels that one vector of output channels reads."""
         return self.config.nr // self.co_group * self.ci_group
 
-    @property
+    @functools.cached_property
     def vectors(self) -> int:
         """Vectors of output channels, the last one perhaps cut."""
         return math.ceil(self.workload.co / self.config.nr)
 
-    @property
+    @functools.cached_property
     def packed_shape(self) -> tuple[int, ...]:
         """Shape of the packed weights."""
         sums = (self.ci_group,) if self.ci_group > 1 else ()
         lanes = self.config.nr * self.config.ks
         return (self.vectors, *sums, self.row_groups, self.workload.kw, lanes)
 
-    @property
+    @functools.cached_property
     def row_groups(self) -> int:
         """Groups of ks rows of the kernel, the last one perhaps filled up with zeros."""
         return groups(self.workload.kh, self.config.ks)
@@ -69,17 +70,17 @@ class DepthwiseGeometry(ConvGeometry):
             count *= min(tiles, first + max(last, cut > 0) + 1)
         return count
 
-    @property
+    @functools.cached_property
     def copies(self) -> bool:
         """Whether the padded image is made first: split borders would take too much code."""
         return any(self.workload.padding) and self.variants(True) * self.tile_bytes > CODE_BYTES
 
-    @property
+    @functools.cached_property
     def code_bytes(self) -> int:
         """Approximate machine code of the function."""
         return self.variants(not self.copies) * self.tile_bytes
 
-    @property
+    @functools.cached_property
     def tile_bytes(self) -> int:
         """Approximate machine code of one tile."""
         taps = self.row_groups * self.workload.kw * self.ci_group

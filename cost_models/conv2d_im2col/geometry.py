@@ -42,131 +42,131 @@ class Im2colGeometry(Divisible):
     workload: Conv2dWorkload
     config: Im2colConfig
 
-    @property
+    @functools.cached_property
     def taps(self) -> int:
         """Steps of k per channel."""
         return self.workload.kh * self.workload.kw
 
-    @property
+    @functools.cached_property
     def images(self) -> int:
         """Products, one for every group of every image."""
         return self.workload.n * self.workload.groups
 
-    @property
+    @functools.cached_property
     def ci(self) -> int:
         """Input channels of a group."""
         return self.workload.ci // self.workload.groups
 
-    @property
+    @functools.cached_property
     def co(self) -> int:
         """Filters of a group."""
         return self.workload.co // self.workload.groups
 
-    @property
+    @functools.cached_property
     def k(self) -> int:
         """Steps of k in all."""
         return self.ci * self.taps
 
-    @property
+    @functools.cached_property
     def channels(self) -> int:
         """Channels in a set: N_c."""
         return min(self.config.kc // self.taps or self.ci, self.ci)
 
-    @property
+    @functools.cached_property
     def sets(self) -> int:
         """Sets of channels, all alike."""
         return self.ci // self.channels
 
-    @property
+    @functools.cached_property
     def filters_across(self) -> bool:
         """Whether the lanes of a vector are filters, not pixels."""
         return self.config.columns == FILTER_COLUMNS
 
-    @property
+    @functools.cached_property
     def filters(self) -> int:
         """Filters of a tile: mr, or nr."""
         return self.config.nr if self.filters_across else self.config.mr
 
-    @property
+    @functools.cached_property
     def windows(self) -> int:
         """Pixels of a tile: nr, or mr."""
         return self.config.mr if self.filters_across else self.config.nr
 
-    @property
+    @functools.cached_property
     def filter_tiles(self) -> int:
         """Tiles of filters, the last one perhaps cut."""
         return math.ceil(self.co / self.filters)
 
-    @property
+    @functools.cached_property
     def block_tiles(self) -> int:
         """Tiles of filters in a set of mc filters."""
         tiles = self.config.mc // self.filters
         return min(tiles, self.filter_tiles) if tiles else self.filter_tiles
 
-    @property
+    @functools.cached_property
     def filter_blocks(self) -> int:
         """Sets of mc filters."""
         return math.ceil(self.filter_tiles / self.block_tiles)
 
-    @property
+    @functools.cached_property
     def rows(self) -> int:
         """Output rows of a block."""
         return min(self.config.oh_block, self.workload.oh)
 
-    @property
+    @functools.cached_property
     def blocks_h(self) -> int:
         """Blocks of rows of an image, all alike."""
         return self.workload.oh // self.rows
 
-    @property
+    @functools.cached_property
     def pixels(self) -> int:
         """Pixels of a block."""
         return self.rows * self.workload.ow
 
-    @property
+    @functools.cached_property
     def pixel_tiles(self) -> int:
         """Tiles of pixels in a block of rows, the last one perhaps cut."""
         return math.ceil(self.pixels / self.windows)
 
-    @property
+    @functools.cached_property
     def is_plain(self) -> bool:
         """Whether windows lie in the image as they do in a panel: a matrix product."""
         return self.taps == 1 and not self.has_slab and self.workload.stride[0] == 1
 
-    @property
+    @functools.cached_property
     def in_place(self) -> bool:
         """Whether windows are read in the image, never packed: no vector of them is cut."""
         exact = self.filters_across or self.pixels % _WIDEST == 0
         return self.is_plain and exact and self.config.packing == IN_PLACE
 
-    @property
+    @functools.cached_property
     def on_demand(self) -> bool:
         """Whether a tile of windows is packed right before the filters pass by it."""
         stays = self.config.loop_order == INPUT_STATIONARY and self.sets == 1
         return self.is_plain and stays and self.config.packing == ON_DEMAND
 
-    @property
+    @functools.cached_property
     def has_slab(self) -> bool:
         """Whether rows are copied first: to pad them, to part or to append columns."""
         return any(self.workload.padding) or self.workload.stride[1] > 1 or self.shifts
 
-    @property
+    @functools.cached_property
     def shifts(self) -> bool:
         """Whether windows are shifted in registers: the paper's vector-based packing."""
         w = self.workload
         return self.config.packing == SHIFT and w.stride[1] == 1 and w.kw > 1
 
-    @property
+    @functools.cached_property
     def phases(self) -> int:
         """Parts of a row of the slab: columns 0, s, 2s, ... of stride s, then 1, s + 1, ..."""
         return self.workload.stride[1] if self.workload.kw > 1 else 1
 
-    @property
+    @functools.cached_property
     def row_step(self) -> int:
         """Rows of the image between two rows of the slab: no row that no window reads."""
         return 1 if self.workload.kh > 1 else self.workload.stride[0]
 
-    @property
+    @functools.cached_property
     def slab_size(self) -> tuple[int, int, int]:
         """Rows, phases and columns of a channel of the slab."""
         w = self.workload
@@ -175,41 +175,41 @@ class Im2colGeometry(Divisible):
         # The last vector has a right-hand neighbour, too.
         return rows, self.phases, columns + _WIDEST * self.shifts
 
-    @property
+    @functools.cached_property
     def slab_channels(self) -> int:
         """Channels that are padded together: their rows stay in L1 until they are packed."""
         most = max(1, SLAB_BYTES // (ITEM_BYTES * math.prod(self.slab_size)))
         return max(c for c in range(1, self.channels + 1) if self.channels % c == 0 and c <= most)
 
-    @property
+    @functools.cached_property
     def slab_bytes(self) -> int:
         """Bytes of the padded rows of a thread."""
         return ITEM_BYTES * math.prod(self.slab_size) * self.slab_channels * self.has_slab
 
-    @property
+    @functools.cached_property
     def packed_shape(self) -> tuple[int, int, int]:
         """Shape of the packed filters: (tiles of all groups, k, filters of a tile)."""
         return (self.workload.groups * self.group_tiles, self.k, self.filters)
 
-    @property
+    @functools.cached_property
     def group_tiles(self) -> int:
         """Tiles of a group's filters, whole sets of them."""
         return self.filter_blocks * self.block_tiles
 
-    @property
+    @functools.cached_property
     def windows_bytes(self) -> int:
         """Bytes of the windows of a block of rows and a set of channels."""
         windows = self.pixels if self.in_place else self.pixel_tiles * self.windows
         return ITEM_BYTES * windows * self.channels * self.taps
 
-    @property
+    @functools.cached_property
     def panels_bytes(self) -> int:
         """Bytes of those that are packed."""
         if self.on_demand:
             return self.windows_bytes // self.pixel_tiles
         return 0 if self.in_place else self.windows_bytes
 
-    @property
+    @functools.cached_property
     def sums_bytes(self) -> int:
         """Bytes of the partial sums of a block of rows; 0 where they stay in registers."""
         if self.sets == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -37,42 +38,42 @@ class WinogradGeometry(ConvGeometry):
 
     config: BlockedConfig
 
-    @property
+    @functools.cached_property
     def patch_h(self) -> int:
         """Input rows that a tile reads: the n of F(m, r)."""
         return self.config.tile_h + self.workload.kh - 1
 
-    @property
+    @functools.cached_property
     def patch_w(self) -> int:
         """Input columns that a tile reads."""
         return self.config.tile_w + self.workload.kw - 1
 
-    @property
+    @functools.cached_property
     def points(self) -> int:
         """Products of a tile for each pair of channels."""
         return self.patch_h * self.patch_w
 
-    @property
+    @functools.cached_property
     def block_h(self) -> int:
         """Rows of tiles in a block."""
         return self.config.oh_block
 
-    @property
+    @functools.cached_property
     def block_w(self) -> int:
         """Tiles per row in a block."""
         return self.config.mc // self.config.oh_block
 
-    @property
+    @functools.cached_property
     def blocks_h(self) -> int:
         """Blocks along the height."""
         return math.ceil(self.tiles_h / self.block_h)
 
-    @property
+    @functools.cached_property
     def parts_h(self) -> int:
         """Parts of the height that threads can compute independently."""
         return self.blocks_h
 
-    @property
+    @functools.cached_property
     def parts(self) -> int:
         """What threads divide: blocks of tiles, in "channels" order those of every chunk."""
         chunks = self.chunks if self.config.loop_order == CHANNELS else 1
@@ -98,117 +99,117 @@ class WinogradGeometry(ConvGeometry):
             parts *= size
         return share(parts, threads)
 
-    @property
+    @functools.cached_property
     def rows(self) -> int:
         """Rows of a block that products keep apart."""
         return 1
 
-    @property
+    @functools.cached_property
     def row_tiles(self) -> int:
         """Tiles in such a row, cut into micro-kernel blocks."""
         return self.tiles // self.rows
 
-    @property
+    @functools.cached_property
     def blocks_w(self) -> int:
         """Blocks along the width."""
         return math.ceil(self.tiles_w / self.block_w)
 
-    @property
+    @functools.cached_property
     def tiles(self) -> int:
         """Tiles in a block."""
         return self.config.mc
 
-    @property
+    @functools.cached_property
     def blocks(self) -> int:
         """Blocks in a batch of images."""
         return self.workload.n * self.blocks_h * self.blocks_w
 
-    @property
+    @functools.cached_property
     def steps(self) -> int:
         """Steps of k in a product: what one micro-kernel call sums over."""
         return self.workload.ci // self.config.ks
 
-    @property
+    @functools.cached_property
     def sums_rows(self) -> bool:
         """Whether a product sums over kernel rows besides channels."""
         return False
 
-    @property
+    @functools.cached_property
     def v_rows(self) -> int:
         """Rows of the transformed input of a block: one per tile."""
         return self.tiles
 
-    @property
+    @functools.cached_property
     def flat(self) -> bool:
         """Whether patches are transformed in one pass."""
         return self.config.transform == FLAT
 
-    @property
+    @functools.cached_property
     def half_shape(self) -> tuple[int, int]:
         """Rows and columns of a tile between the passes of the output transform."""
         return self.config.tile_h, self.config.tile_w if self.flat else self.patch_w
 
-    @property
+    @functools.cached_property
     def input_work(self) -> float:
         """Vectors that a block's input transform loads, stores or computes, per vector of ci."""
         return 4.0 * self.tiles * self.points
 
-    @property
+    @functools.cached_property
     def output_work(self) -> float:
         """Vectors that a block's output transform loads, stores or computes, per vector of co."""
         half = math.prod(self.half_shape)
         outputs = self.config.tile_h * self.config.tile_w
         return 1.5 * self.tiles * (self.points + 2 * half + outputs)
 
-    @property
+    @functools.cached_property
     def v_bytes(self) -> int:
         """Size of the transformed input of a block."""
         w = self.workload
         elements = matrices_elements(self.points, self.v_rows, w.ci, self.lanes)
         return transformed(w.types).a_bytes * elements
 
-    @property
+    @functools.cached_property
     def p_bytes(self) -> int:
         """Size of the products of a block and a chunk."""
         elements = matrices_elements(self.points, self.tiles, self.config.nc, self.lanes)
         return self.workload.types.acc_bytes * elements
 
-    @property
+    @functools.cached_property
     def lanes(self) -> int:
         """Elements that matrices are aligned to."""
         return Layout(self.config.out_layout).block or NHWC_BLOCK
 
-    @property
+    @functools.cached_property
     def in_block(self) -> int:
         """Input channels that are transformed together; the last ones of NHWC may be fewer."""
         return Layout(self.config.data_layout).block or NHWC_BLOCK
 
-    @property
+    @functools.cached_property
     def in_blocks(self) -> int:
         """Blocks of input channels, the last one perhaps cut."""
         return math.ceil(self.workload.ci / self.in_block)
 
-    @property
+    @functools.cached_property
     def out_block(self) -> int:
         """Output channels that are transformed together; the last ones of NHWC may be fewer."""
         return Layout(self.config.out_layout).block or math.gcd(NHWC_BLOCK, self.config.nr)
 
-    @property
+    @functools.cached_property
     def out_blocks(self) -> int:
         """Blocks of output channels, the last one perhaps cut."""
         return math.ceil(self.workload.co / self.out_block)
 
-    @property
+    @functools.cached_property
     def chunks(self) -> int:
         """Chunks of nc output channels; the last one may reach beyond them."""
         return math.ceil(self.workload.co / self.config.nc)
 
-    @property
+    @functools.cached_property
     def panels(self) -> int:
         """Panels of nr output channels in a chunk."""
         return self.config.nc // self.config.nr
 
-    @property
+    @functools.cached_property
     def packed_shape(self) -> tuple[int, ...]:
         """Shape of the transformed weights: (chunks, patch_h, patch_w, panels, steps, nr * ks)."""
         inner = (self.panels, self.steps, self.config.nr * self.config.ks)

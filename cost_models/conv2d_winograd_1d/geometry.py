@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -20,68 +21,68 @@ class Winograd1dGeometry(WinogradGeometry):
 
     config: Winograd1dConfig
 
-    @property
+    @functools.cached_property
     def patch_h(self) -> int:
         """No points along the height."""
         return 1
 
-    @property
+    @functools.cached_property
     def ring(self) -> bool:
         """Whether blocks find rows of V that the block above has transformed."""
         return self.config.ring > 0
 
-    @property
+    @functools.cached_property
     def strip(self) -> int:
         """Blocks in a strip."""
         return max(1, self.config.ring)
 
-    @property
+    @functools.cached_property
     def strips(self) -> int:
         """Strips along the height."""
         return math.ceil(self.tiles_h / (self.block_h * self.strip))
 
-    @property
+    @functools.cached_property
     def blocks_h(self) -> int:
         """Blocks along the height; strips are whole."""
         return self.strips * self.strip
 
-    @property
+    @functools.cached_property
     def parts_h(self) -> int:
         """Parts of the height that threads can compute independently."""
         return self.strips
 
-    @property
+    @functools.cached_property
     def rows(self) -> int:
         """Rows of a block that products keep apart: in a ring, no block of C may cross its end."""
         return self.block_h if self.ring else 1
 
-    @property
+    @functools.cached_property
     def steps(self) -> int:
         """Steps of k in a product: kernel rows times channels."""
         return self.workload.kh * self.workload.ci
 
-    @property
+    @functools.cached_property
     def sums_rows(self) -> bool:
         """The kernel's rows, too."""
         return True
 
-    @property
+    @functools.cached_property
     def v_rows(self) -> int:
         """Rows of the transformed input of a block, each `block_w` tiles, one per tile."""
         return (self.block_h + self.workload.kh - 1) * self.block_w
 
-    @property
+    @functools.cached_property
     def input_work(self) -> float:
         """Vectors that a block's input transform loads, stores or computes, per vector of ci."""
         halo = (self.workload.kh - 1) / self.strip
         return 2.0 * (self.block_h + halo) * self.block_w * self.points
 
-    @property
+    @functools.cached_property
     def output_work(self) -> float:
         """Vectors that a block's output transform loads, stores or computes, per vector of co."""
         return 1.5 * self.tiles * (self.points + self.config.tile_w)
 
-    @property
+    @functools.cached_property
     def packed_shape(self) -> tuple[int, ...]:
         """Shape of the transformed weights: (chunks, patch_w, panels, kh, ci, nr)."""
         w = self.workload

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -31,48 +32,48 @@ class GemmGeometry(Divisible):
     workload: GemmWorkload
     config: GemmConfig
 
-    @property
+    @functools.cached_property
     def tiles_m(self) -> int:
         """Tiles of mr rows, the last one perhaps cut."""
         return math.ceil(self.workload.m / self.config.mr)
 
-    @property
+    @functools.cached_property
     def tiles_n(self) -> int:
         """Tiles of nr columns, the last one perhaps cut."""
         return math.ceil(self.workload.n / self.config.nr)
 
-    @property
+    @functools.cached_property
     def block_m(self) -> int:
         """Tiles of mr rows in a block of mc rows."""
         return _tiles_in(self.config.mc, self.config.mr, self.tiles_m)
 
-    @property
+    @functools.cached_property
     def block_n(self) -> int:
         """Tiles of nr columns in a block of nc columns."""
         return _tiles_in(self.config.nc, self.config.nr, self.tiles_n)
 
-    @property
+    @functools.cached_property
     def blocks_m(self) -> int:
         """Blocks of mc rows."""
         return math.ceil(self.tiles_m / self.block_m)
 
-    @property
+    @functools.cached_property
     def blocks_n(self) -> int:
         """Blocks of nc columns."""
         return math.ceil(self.tiles_n / self.block_n)
 
-    @property
+    @functools.cached_property
     def kc(self) -> int:
         """Steps of k in a block, whole groups."""
         k, ks = self.workload.k, self.config.ks
         return groups(min(self.config.kc or k, k), ks) * ks
 
-    @property
+    @functools.cached_property
     def blocks_k(self) -> int:
         """Blocks of k."""
         return math.ceil(self.workload.k / self.kc)
 
-    @property
+    @functools.cached_property
     def last_k(self) -> int:
         """Steps of k in the last block, which runs with C in registers up to the final store.
 
@@ -81,7 +82,7 @@ class GemmGeometry(Divisible):
         ks = self.config.ks
         return groups(self.workload.k - (self.blocks_k - 1) * self.kc, ks) * ks
 
-    @property
+    @functools.cached_property
     def packed_shape(self) -> tuple[int, int, int, int]:
         """Shape of packed B: (1, tiles, groups of k, nr * ks), the batch in front if B has one."""
         ks = self.config.ks
