@@ -40,7 +40,7 @@ def test_a_second_executable_computes_the_same(
     built: tuple[tvm.IRModule, tvm.runtime.Executable],
 ) -> None:
     lowered, whole = built
-    second = executables.calling(lowered, whole)
+    second = executables.calling(lowered, whole.mod.imports)
     np.testing.assert_array_equal(result_of(second), np.full((64, 64), 3.0, "float32"))
     assert executables.code_of(second) == executables.code_of(whole)
 

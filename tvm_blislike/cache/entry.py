@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tvm_blislike.errors import ModelError
 from tvm_blislike.export import checksum
 from tvm_blislike.export.link import find_compiler, link
+from tvm_blislike.passes.kernel_code import code_threads, side_by_side
 from tvm_blislike.runtime.library import About
 
 if TYPE_CHECKING:
@@ -55,16 +56,21 @@ def write(executable: Executable | Module, told: Told, entry: Path) -> None:
     ------
     ToolchainError
         When there is nothing to link the kernels with.
+    ValueError
+        When not all of its code was generated.
     OSError, OutputError
         When a file cannot be written.
     """
     from tvm_blislike.tvm_seams import executables
 
     compiler = find_compiler(told.about.target)
-    objects = executables.write_kernels(executable, entry / "kernels")
-    link(compiler, str(entry / _KERNELS), list(map(str, objects)))
+    parts = executables.code_parts(executable)
+    objects = [str(entry / f"kernels{i}.o") for i in range(len(parts))]
+    pairs = list(zip(parts, objects, strict=True))
+    side_by_side(lambda pair: pair[0].write_to_file(pair[1]), pairs, code_threads())
+    link(compiler, str(entry / _KERNELS), objects)
     for path in objects:
-        path.unlink()
+        os.unlink(path)
     executables.write_machine(executable, entry / _MACHINE)
     text = {"model": told.model, "beside": told.beside, "warnings": told.warnings}
     (entry / _ABOUT).write_text(json.dumps({**text, "about": told.about.to_json()}) + "\n")

@@ -68,6 +68,6 @@ def _compiled(key: str, model: Path, compile: Callable[[], CompiledModel]) -> Co
                 compiled.run_linked(entry.kernels_of(place))
         except ToolchainError as error:
             _log.debug("compiled models are not kept: %s", error.message)
-        except (BlislikeError, OSError) as error:
+        except (BlislikeError, OSError, ValueError) as error:
             _log.warning("the compiled model cannot be kept: %s", error)
     return compiled

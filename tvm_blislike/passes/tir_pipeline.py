@@ -64,6 +64,6 @@ def hide_remainders(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.I
     return result
 
 
-def build(mod: tvm.IRModule, target: tvm.target.Target, _params: Any) -> tvm.runtime.Module:
+def build(mod: tvm.IRModule, target: tvm.target.Target, _params: Any = None) -> tvm.runtime.Module:
     """Compile PrimFuncs, as TVM's builder does (a builder's `f_build`)."""
     return tirx.build(mod, target, pipeline())

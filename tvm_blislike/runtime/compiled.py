@@ -72,6 +72,8 @@ class CompiledModel:
         Threads of the next run; may be changed.
     """
 
+    _again: Callable[[], CompiledModel] | None = None
+
     def __init__(
         self,
         executable: Executable | Module,

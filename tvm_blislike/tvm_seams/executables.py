@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +27,21 @@ def module_of(executable: tvm.runtime.Executable | tvm.runtime.Module) -> tvm.ru
     return getattr(executable, "mod", executable)
 
 
-def calling(lowered: tvm.IRModule, executable: tvm.runtime.Executable) -> tvm.runtime.Executable:
-    """Return a second executable of the same code and constants, for a virtual machine.
-
-    A machine leaves a note about each constant in its executable, a fault of TVM. Exported then, it
-    logs a warning for each, and so does whoever loads the library.
+def calling(lowered: tvm.IRModule, kernels: Iterable[tvm.runtime.Module]) -> tvm.runtime.Executable:
+    """Return an executable of a module's Relax functions that calls compiled kernels.
 
     Parameters
     ----------
     lowered : IRModule
-        What `executable` was made of.
+        Relax functions as a virtual machine takes them; its PrimFuncs are left alone.
+    kernels : iterable of Module
+        The code of these, in any number of parts.
     """
     calls = {gvar: func for gvar, func in functions(lowered)}
-    second = _without_kernels(tvm.IRModule(calls, attrs=lowered.attrs))
-    for part in executable.mod.imports:
-        second.mod.import_module(part)
-    return second
+    executable = _without_kernels(tvm.IRModule(calls, attrs=lowered.attrs))
+    for part in kernels:
+        executable.mod.import_module(part)
+    return executable
 
 
 def _without_kernels(mod: tvm.IRModule) -> tvm.runtime.Executable:
@@ -79,15 +79,21 @@ def write_machine(executable: tvm.runtime.Executable | tvm.runtime.Module, path:
     module_of(executable).write_to_file(str(path), _MACHINE)
 
 
-def write_kernels(
-    executable: tvm.runtime.Executable | tvm.runtime.Module, stem: Path
-) -> list[Path]:
-    """Write the kernels of a compiled model as object files, `stem` with numbers; return these."""
-    parts = [part for part in module_of(executable).imports if part.kind == _LLVM]
-    paths = [stem.with_name(f"{stem.name}{number}.o") for number in range(len(parts))]
-    for part, path in zip(parts, paths, strict=True):
-        part.write_to_file(str(path))
-    return paths
+def code_parts(
+    executable: tvm.runtime.Executable | tvm.runtime.Module,
+) -> list[tvm.runtime.Module]:
+    """Return the modules of generated code of a compiled model, to be written as objects.
+
+    Raises
+    ------
+    ValueError
+        When it calls anything else.
+    """
+    parts = list(module_of(executable).imports)
+    others = [part.kind for part in parts if part.kind != _LLVM]
+    if others:
+        raise ValueError(f"a model that calls modules of {', '.join(others)}")
+    return parts
 
 
 def read_machine(path: Path, kernels: tvm.runtime.Module) -> tvm.runtime.Module:
