@@ -201,7 +201,7 @@ def operators_of_run_time_shapes(module: tvm.IRModule) -> list[str]:
     """Return the operators whose results have shapes that only running them tells."""
     from tvm import relax
 
-    from tvm_blislike.tvm_seams import has_known_sizes, op_name
+    from tvm_blislike.tvm_seams import functions, has_known_sizes, op_name
 
     found: dict[str, None] = {}
 
@@ -209,7 +209,8 @@ def operators_of_run_time_shapes(module: tvm.IRModule) -> list[str]:
         if op_name(expr) and not has_known_sizes(expr):
             found[op_name(expr)] = None
 
-    relax.analysis.post_order_visit(module["main"], visit)
+    for _, func in functions(module):
+        relax.analysis.post_order_visit(func, visit)
     return list(found)
 
 

@@ -52,7 +52,7 @@ def check_sizes(
     """
     from tvm import relax
 
-    from tvm_blislike.tvm_seams import op_name, static_shape
+    from tvm_blislike.tvm_seams import functions, op_name, static_shape
 
     found: list[tuple[str, tuple[int, ...]]] = []
 
@@ -62,7 +62,8 @@ def check_sizes(
         ):
             found.append((f"a result of {op_name(expr)}", static_shape(expr)))
 
-    relax.analysis.post_order_visit(module["main"], visit)
+    for _, func in functions(module):
+        relax.analysis.post_order_visit(func, visit)
     if found:
         subject, sizes = _culprit(proto, inputs) or found[0]
         raise ModelError(f"{subject} of {name}: {_why(sizes)}", _hint(sizes))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import tvm
 from tvm import relax
 
+from tvm_blislike.tvm_seams.branches import called, with_dataflow
+
 if TYPE_CHECKING:
     import onnx
 
@@ -68,17 +70,21 @@ def import_graph(
             except Exception as error:
                 raise _NotConverted(error) from None
 
+        def _convert_subgraph(self, bb: relax.BlockBuilder, graph: onnx.GraphProto) -> relax.Expr:
+            return called(self, graph, "branch")
+
         def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
             """Leave that to `_convert_operator`: TVM does not know of `own`."""
 
     importer = Importer(shapes, "float32", sanitize=False)
     try:
-        return importer.from_onnx(graph, opset)
+        mod = importer.from_onnx(graph, opset)
     except _NotConverted as failure:
         # TVM's scope of a function leaves its block open when an exception passes, and the builder
         # would warn of it to stderr whenever the last frame that knows it goes.
         importer.bb._end_block()
         raise failure.error from failure
+    return with_dataflow(mod) if len(mod.functions) > 1 else mod
 
 
 def operators() -> set[str]:
