@@ -22,6 +22,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -87,21 +88,31 @@ def measured(
 ) -> dict[str, dict[str, float]]:
     """Return milliseconds and error of each engine that takes the model; by default this core."""
     core = core or native_core()
-    proto = onnx.load(integers)
-    inputs = inputs or random_inputs(resolve_inputs(proto, {}), seed=SAMPLES)
-    names = [value.name for value in proto.graph.output]
-    use_threads(threads)
-    os.sched_setaffinity(0, cpus_by_use()[:threads])
-    job = partial(Job, inputs=inputs, outputs=names, threads=threads, core=core)
-    entrants = {OURS: (OURS, integers), FP32: (OURS, floats)}
+    inputs = inputs or random_inputs(resolve_inputs(onnx.load(integers), {}), seed=SAMPLES)
+    job = job_on(integers, inputs, threads, core)
+    entrants = {OURS: (OURS, job), FP32: (OURS, replace(job, path=str(floats)))}
     if core == native_core():
         # Peers find out by themselves what the machine has.
-        entrants |= {peer: (peer, integers) for peer in PEERS}
+        entrants |= {peer: (peer, job) for peer in PEERS}
+    return by_turns(entrants, simulated(integers, inputs))
+
+
+def job_on(model: Path, inputs: Mapping[str, np.ndarray], threads: int, core: Core) -> Job:
+    """Return what engines get, which run on the first CPUs from here on."""
+    names = [value.name for value in onnx.load(model).graph.output]
+    use_threads(threads)
+    os.sched_setaffinity(0, cpus_by_use()[:threads])
+    return Job(str(model), inputs, names, threads, core, records="none")
+
+
+def by_turns(
+    entrants: Mapping[str, tuple[str, Job]], expected: list[np.ndarray]
+) -> dict[str, dict[str, float]]:
+    """Return milliseconds and error of each engine that takes its job; they take turns."""
     engines, errors = {}, {}
-    expected = simulated(integers, inputs)
-    for name, (engine, path) in entrants.items():
+    for name, (engine, job) in entrants.items():
         try:
-            engines[name], outputs = load_engine(engine, job(str(path), records="none"))
+            engines[name], outputs = load_engine(engine, job)
             errors[name] = error(outputs, expected)
         except EngineUnavailableError as reason:
             print(f"skipped {name}: {reason}", file=sys.stderr)

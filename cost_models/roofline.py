@@ -37,6 +37,9 @@ AHEAD = 0.31
 # loads. Golden Cove: 14x14 images where 32 filters pass by take 1.07 times as long as where 13
 # pixels do; Zen 4: 0.05 to 0.16 for blocks of 12x16 to 6x64 whose panels exceed L1.
 EXPOSED_L2 = 0.1
+# The same of tiles: 3x3 layers of 64, 128 and 256 channels take as long as their products and 48
+# bytes of L2 a cycle, one after the other, where 36 of a core's file are what vectors get.
+EXPOSED_TILES = 0.75
 # Cycles to start and end one micro-kernel call: zeroing, pointers, the last FMAs' latency.
 CALL_CYCLES = 12.0
 # Of a breakdown: what threads wait for each other where several run on a core.
@@ -223,8 +226,13 @@ def _with_conversions(core: Core, rows: int, vectors: int, product: Product) -> 
     return vectors * (rows * product.instructions + product.conversion) / started
 
 
-def l2_cycles(arrival: float, issue: float) -> float:
-    """Return the cycles that operands on their way from L2 add to those of the instructions."""
+def l2_cycles(arrival: float, issue: float, kernel: Microkernel | None = None) -> float:
+    """Return the cycles that operands on their way from L2 add to those of the instructions.
+
+    Tiles wait for theirs: the next ones are loaded into the registers that products still read.
+    """
+    if kernel is not None and kernel.tiles is not None:
+        return EXPOSED_TILES * arrival
     return max(arrival - issue, EXPOSED_L2 * arrival)
 
 

@@ -20,7 +20,7 @@ TYPES = Types("uint8", "int8", "int32", "int32")
 LOOP = TileLoop("u8s8", "tdpbusd")
 
 # Two tiles by two, and four by one, for images of 7 and 8 pixels.
-SHAPES = (*((mr, 32) for mr in range(18, 33, 2)), (28, 16), (32, 16))
+SHAPES = (*((mr, 32) for mr in range(18, 33, 2)), *((mr, 16) for mr in range(28, 65, 4)))
 KERNELS = tuple(
     Microkernel(ISA, mr, nr, TYPES, ("amx_tile", "amx_int8"), PRODUCT, tiles=LOOP)
     for mr, nr in SHAPES

@@ -24,7 +24,7 @@ from tvm_blislike.microkernels.vector_code import vector_code
 _INTRIN_NAME = re.compile(
     r"blislike_(?P<kernel>[a-z0-9]+_[a-z0-9]+_\d+x\d+(?:x(?P<ks>\d+))?)_(?P<mh>\d+)x(?P<mw>\d+)"
     r"_k(?P<steps>\d+)u(?P<unroll>\d+)_(?P<view>[a-z]+)_s(?P<sh>\d+)_(?P<sw>\d+)_d(?P<dw>\d+)"
-    r"(?P<m>_m)?(?P<o>_o)?"
+    r"(?P<m>_m)?(?P<o>_o)?(?P<f>_f)?"
 )
 
 
@@ -54,7 +54,7 @@ def _register(kernel: Microkernel, shape: UpdateShape) -> str:
     name = (
         f"blislike_{kernel.name}_{shape.mh}x{shape.mw}_k{shape.steps}u{shape.unroll}"
         f"_{shape.view}_{strides}{'_m' if shape.in_memory else ''}"
-        f"{'_o' if shape.in_order else ''}"
+        f"{'_o' if shape.in_order else ''}{'_f' if shape.streams else ''}"
     )
     desc = _build(kernel, shape, symbolic=False, body=_plain)
     impl = _build(kernel, shape, symbolic=True, body=vector_code)
@@ -71,7 +71,8 @@ def shape_named(intrin: str) -> tuple[str, UpdateShape] | None:
     if found is None:
         return None
     fields = found.groupdict()
-    flags = {"in_memory": bool(fields.pop("m")), "in_order": bool(fields.pop("o"))}
+    letters = {"in_memory": "m", "in_order": "o", "streams": "f"}
+    flags = {name: bool(fields.pop(letter)) for name, letter in letters.items()}
     kernel, view = fields.pop("kernel"), fields.pop("view")
     fields["ks"] = fields["ks"] or 1
     return kernel, UpdateShape(**{k: int(v) for k, v in fields.items()}, view=view, **flags)

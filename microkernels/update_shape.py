@@ -47,6 +47,9 @@ class UpdateShape:
     in_order : bool
         The core issues in order: k loops on panels come in the order that such a core needs,
         where there is one (`neon_in_order`).
+    streams : bool
+        Few calls share a panel of B, which comes from far away: a loop of its own
+        (`Microkernel.tiles`) asks for it in advance.
     """
 
     mh: int
@@ -60,6 +63,7 @@ class UpdateShape:
     in_memory: bool = False
     ks: int = 1
     in_order: bool = False
+    streams: bool = False
 
     @property
     def a_shape(self) -> tuple[int, ...]:

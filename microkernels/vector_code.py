@@ -77,7 +77,8 @@ def _tile_loop(update: Update) -> None:
     """The call of a `TileLoop` beside the plain loops, which show where it is cut."""
     kernel, shape, a, b, c = update.kernel, update.shape, update.a, update.b, update.c
     strides = [tirx.Cast("int64", x * kernel.types.a_bytes) for x in _strides(update)]
-    whole = TileCall(kernel.nr, kernel.lanes, tile_rows(kernel.mr, shape.mh), shape.steps)
+    rows, streams = tile_rows(kernel.mr, shape.mh), int(shape.streams)
+    whole = TileCall(kernel.nr, kernel.lanes, rows, shape.steps, streams)
     with T.serial(0, 1, annotations=whole.note()):
         operands = (a.address(), *strides, b.address(), c.address())
         T.evaluate(T.call_extern("void", kernel.tiles.name, *operands))

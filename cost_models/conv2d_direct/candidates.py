@@ -29,6 +29,9 @@ MIN_BLOCKED_CHANNELS = 8
 # Panels of groups of k are asked for in advance where so many blocks of pixels use each. Zen 4,
 # bytes, 14x32 blocks: 56 and 14 take 0.98 of the time then, 4 (images of 7x7) 1.2.
 _MANY_BLOCKS = 8
+# Blocks of pixels in which tiles ask for the next lines of the present panel as they pass by: with
+# more, asking for the next panel is in nobody's way.
+FEW_TILES = 4
 
 
 def layouts(workload: Conv2dWorkload, lanes: int, groups: bool = False) -> tuple[str, str]:
@@ -88,7 +91,7 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Dire
                 continue
             for order, oh_block in _slabs(workload, block, core, threads):
                 blocks = oh_block * math.ceil(workload.ow / tile_w)
-                ahead = may_prefetch(kernel) and (not kernel.takes_groups or blocks >= _MANY_BLOCKS)
+                ahead = may_prefetch(kernel) and _asks_ahead(kernel, blocks)
                 yield block.with_fields(loop_order=order, oh_block=oh_block, prefetch=int(ahead))
 
 
@@ -108,8 +111,12 @@ def or_nhwc(layout: str) -> tuple[str, ...]:
 
 def may_prefetch(kernel: Microkernel) -> bool:
     """Whether calls may ask for the next panel of weights."""
-    vectors_of_groups = kernel.ks > 1 and kernel.tiles is None and not kernel.isa.lane_operand
-    return vectors_of_groups or not kernel.takes_groups
+    return not kernel.takes_groups or (kernel.ks > 1 and not kernel.isa.lane_operand)
+
+
+def _asks_ahead(kernel: Microkernel, blocks: int) -> bool:
+    """Whether panels that so many blocks of pixels share should be asked for in advance."""
+    return not kernel.takes_groups or kernel.tiles is not None or blocks >= _MANY_BLOCKS
 
 
 def suits_channels(kernel: Microkernel, workload: Conv2dWorkload, out_layout: str) -> bool:

@@ -21,6 +21,8 @@ from tvm_blislike.microkernels import Microkernel, kernel_of, kernels_for
 from tvm_blislike.microkernels.spills import keeps_registers
 from tvm_blislike.model.workload import GemmWorkload
 
+# Tiles ask for the present panel of B, where few calls share it: others have it in a cache.
+FEW_TILES = 7
 # Rows up to which a product runs at the speed of memory.
 FEW_ROWS = 4
 # How far ahead weights in fewer bytes are asked for where they pass by once, times their bytes: k
@@ -98,8 +100,15 @@ def _blocked(
                     kc=kc,
                     loop_order=order,
                     packing=packing,
-                    prefetch=int(not kernel.takes_groups),
+                    prefetch=int(_asks_ahead(kernel, order, block_m)),
                 )
+
+
+def _asks_ahead(kernel: Microkernel, order: str, calls: int) -> bool:
+    """Whether operands should be asked for in advance where so many calls share a panel of B."""
+    if kernel.tiles is not None:
+        return order == B_OUTSIDE and calls <= FEW_TILES
+    return not kernel.takes_groups
 
 
 def blocking(

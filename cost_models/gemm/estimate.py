@@ -109,7 +109,7 @@ def _calls(geo: GemmGeometry, kernel: Microkernel, core: Core) -> dict[str, floa
             arrival = w.k * _l2_bytes(geo, core, height, vectors * kernel.lanes)
             total["fma"] += number * useful
             total["loads and edges"] += number * max(0.0, issue - useful)
-            total["L2"] += number * l2_cycles(arrival / bytes_per_cycle(core, 2), issue)
+            total["L2"] += number * l2_cycles(arrival / bytes_per_cycle(core, 2), issue, kernel)
             stores = height * vectors / core.stores_per_cycle
             total["calls"] += number * geo.blocks_k * (CALL_CYCLES + 1.5 * stores)
             if kernel.tiles is not None:

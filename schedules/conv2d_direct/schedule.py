@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import s_tir
 
+from tvm_blislike.cost_models.conv2d_direct.candidates import FEW_TILES
 from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.hardware import Core
@@ -52,7 +53,8 @@ def schedule(
     if "sums" in marked:
         _vectorize_sums(sch, marked["sums"], kernel)
     call = _tensorize(sch, acc, geo, kernel)
-    _prefetch_panels(sch, loops, call, geo)
+    if config.prefetch and not _streams(geo, kernel):
+        _prefetch_panels(sch, loops, call, geo)
 
 
 def _tile_epilogue(
@@ -185,17 +187,22 @@ def _tensorize(sch: s_tir.Schedule, acc: Any, geo: DirectGeometry, kernel: Micro
         sw=workload.stride[1] * (workload.ci if geo.by_row else 1),
         dw=workload.dilation[1] if geo.window else 1,
         ks=config.ks,
+        streams=_streams(geo, kernel),
     )
     call_kernel(sch, acc, (k, ih, iw, j, *group), kernel, shape)
     return outer[-1]
+
+
+def _streams(geo: DirectGeometry, kernel: Microkernel) -> bool:
+    """Whether tiles ask for the present panel, since there is no time to ask for the next one."""
+    blocks = geo.config.oh_block * geo.tiles_w
+    return kernel.tiles is not None and bool(geo.config.prefetch) and blocks < FEW_TILES
 
 
 def _prefetch_panels(
     sch: s_tir.Schedule, loops: dict[str, Any], call: Any, geo: DirectGeometry
 ) -> None:
     """Ask for the next tile's weights while this tile's are in use (`lowering.prefetch`)."""
-    if not geo.config.prefetch:
-        return
     NextWeights(geo.tiles_w, geo.config.oh_block * geo.tiles_w).on(sch, loops["yi"])
     Named("column").on(sch, loops["xt"])
     Named("call").on(sch, call)

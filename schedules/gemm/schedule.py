@@ -173,7 +173,12 @@ def _compute_tiles(
     sch.unannotate(tiles, STAGE)
     sch.vectorize(unroll_block(sch, sch.decompose_reduction(tiles, p), kernel))
     shape = UpdateShape(
-        1, geo.config.mr, steps=steps // kernel.ks, unroll=geo.config.unroll, ks=kernel.ks
+        1,
+        geo.config.mr,
+        steps=steps // kernel.ks,
+        unroll=geo.config.unroll,
+        ks=kernel.ks,
+        streams=kernel.tiles is not None and bool(geo.config.prefetch),
     )
     call_kernel(sch, tiles, (p, i, j, *s), kernel, shape)
 

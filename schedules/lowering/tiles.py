@@ -105,7 +105,8 @@ def _block(loop: tirx.For) -> TileBlock:
     call = TileCall.of(loop)
     size = extents(sequence(list(loop.body.seq)[1:]))
     columns = call.lanes * size["nr"]
-    return TileBlock(size["mh"], size["mw"], columns, call.rows, call.nr, call.steps)
+    sizes = (size["mh"], size["mw"], columns, call.rows, call.nr, call.steps)
+    return TileBlock(*sizes, bool(call.streams))
 
 
 def _row_elements(loop: tirx.For, buffer: Any) -> int:

@@ -29,6 +29,10 @@ class EngineUnavailableError(Exception):
     """The engine is not installed or cannot load this model; the message says which."""
 
 
+# What OpenVINO may compute in where this library may do so in a precision.
+_HINTS = {"": "f32", "fp32": "f32", "bf16": "bf16", "fast": "bf16", "fp16": "f16"}
+
+
 @dataclass(frozen=True)
 class Job:
     """What every engine gets.
@@ -46,7 +50,7 @@ class Job:
     core : Core
         What blislike and tvm compile for.
     constraints : Constraints, optional
-        Limits of blislike's choice.
+        Limits of blislike's choice; openvino takes over their precision.
     records : path or RecordBook, optional
         What blislike's choice follows.
     learned : path or Predictor, optional
@@ -189,7 +193,7 @@ def openvino_request(job: Job, more: Mapping[str, Any]) -> tuple[Any, Any]:
         "PERFORMANCE_HINT": "LATENCY",
         "ENABLE_CPU_PINNING": True,
         # Left to itself it computes in bf16 where the processor has AMX.
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": _HINTS[job.constraints.precision if job.constraints else ""],
         **more,
     }
     compiled = core.compile_model(model, "CPU", config)

@@ -166,7 +166,7 @@ def _values(
 
 def _tolerance(proto: onnx.ModelProto, constraints: Constraints | None) -> float:
     """Return how far outputs may differ: peers keep weights whole that are rounded here."""
-    if constraints is not None and constraints.weights:
+    if constraints is not None and (constraints.weights or constraints.precision != "fp32"):
         return WEIGHTS_TOLERANCE
     return INTEGER_TOLERANCE if is_quantized(proto) else TOLERANCE
 

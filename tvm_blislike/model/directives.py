@@ -130,13 +130,15 @@ class TileCall(Directive):
     """A call of a `microkernels.TileLoop`, and the plain loops that it stands for, cut or whole.
 
     They show which of its functions it has to be; a panel of B has `nr` columns, a vector of C
-    `lanes`, a tile `rows`, and a call takes `steps` groups of k.
+    `lanes`, a tile `rows`, and a call takes `steps` groups of k. With `streams` B is asked for in
+    advance.
     """
 
     nr: int
     lanes: int
     rows: int
     steps: int
+    streams: int = 0
     rules = (rule.call_in_front,)
 
 

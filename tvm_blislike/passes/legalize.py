@@ -135,7 +135,7 @@ def legalize(core: Core) -> tvm.transform.Pass:
         **dict.fromkeys(NAMES, _or_itself(lower_not_finite)),
         "relax.concat": _or_itself(lower_concat),
         "relax.layout_transform": _or_itself(lower_interleave),
-        "relax.astype": _or_itself(_from_eight_bits),
+        "relax.astype": _or_itself(_from_few_bits),
         "relax.take": partial(_take, core),
         **dict.fromkeys(CODES, lower_codes),
         WORDS_OF_SIGNS: lower_words,
@@ -160,14 +160,16 @@ def _or_itself(lower: Lower) -> Lower:
     return legalized
 
 
-def _from_eight_bits(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
-    """Return 8-bit integers as wider numbers, None for another cast.
+def _from_few_bits(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
+    """Return 8-bit integers and bfloat16 as wider numbers, None for another cast.
 
-    A kernel ends with integers of 8 bits: with what becomes of them it would write several times as
-    many bytes.
+    A kernel ends with such values: with what becomes of them it would write several times as many
+    bytes.
     """
     (data,), dtype = call.args, dtype_name(call)
-    if dtype_bits(dtype_name(data)) > _BYTE or dtype_bits(dtype) <= _BYTE:
+    bits = dtype_bits(dtype_name(data))
+    is_few = bits <= _BYTE or dtype_name(data) == "bfloat16"
+    if not is_few or dtype_bits(dtype) <= bits:
         return None
     return builder.call_te(
         topi.cast, data, dtype, primfunc_name_hint="cast", primfunc_attrs=dict(BEGINS_A_KERNEL)

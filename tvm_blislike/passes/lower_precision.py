@@ -35,6 +35,7 @@ from tvm_blislike.tvm_seams import (
     functions,
     is_constant,
     op_name,
+    use_counts,
 )
 
 _WIDE = "float32"
@@ -213,8 +214,38 @@ def _rounded(func: relax.Function, layers: _Layers) -> dict[relax.Var, str]:
             relax.analysis.post_order_visit(
                 binding.value, lambda e: others.add(e) if isinstance(e, relax.Var) else None
             )
+    found |= {var: dtype for var, dtype in _second_terms(func, layers).items() if var not in found}
     inner = {var: dtype for var, dtype in found.items() if isinstance(var, relax.DataflowVar)}
     return {var: dtype for var, dtype in inner.items() if var not in others}
+
+
+def _second_terms(func: relax.Function, layers: _Layers) -> dict[relax.Var, str]:
+    """Return terms that go through memory where two layers are added up, with their type.
+
+    As in a residual block with a projection: TVM joins the addition to the first layer's kernel.
+    """
+    values = {binding.var: binding.value for binding in bindings(func)}
+    order = {var: place for place, var in enumerate(values)}
+    uses = use_counts(func)
+
+    def layer_of(term: relax.Expr) -> relax.Var | None:
+        """Return the layer whose kernel a term is a part of."""
+        while term in values and uses[term] == 1 and term not in layers.narrow:
+            if not _is_elementwise(values[term]):
+                return None
+            of_term = [arg for arg in values[term].args if isinstance(arg, relax.Var)]
+            term = of_term[0] if len(of_term) == 1 else None
+        return term if term in layers.narrow and uses[term] == 1 else None
+
+    found = {}
+    for value in values.values():
+        if op_name(value) not in BINARY:
+            continue
+        terms = {arg: layer_of(arg) for arg in value.args if isinstance(arg, relax.Var)}
+        if len(terms) == 2 and None not in terms.values():
+            second = max(terms, key=lambda term: order[terms[term]])
+            found[second] = layers.narrow[terms[second]][0].a
+    return found
 
 
 def _is_elementwise(value: relax.Expr) -> bool:

@@ -26,6 +26,7 @@ from tvm_blislike.microkernels.tile_loops import GROUPS, TileBlock, tile_rows
 from tvm_blislike.microkernels.tile_unit import RELEASE, configure_symbol
 from tvm_blislike.model.types import value_range
 from tvm_blislike.schedules.lowering.llvm_functions import with_sources
+from tvm_blislike.schedules.lowering.words import of_bfloat16
 from tvm_blislike.tvm_seams.attributes import NO_ALIAS
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _values(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.
 def _compiled(core: Core, kernel: Microkernel) -> tuple[Callable[..., None], _Shapes, int]:
     """Return (factors, sums, threads, repeats), their shapes, and the products of a repeat."""
     func, shapes, products = (_of_tiles if kernel.tiles else _of_vectors)(kernel)
-    func = with_sources(func).with_attr("global_symbol", "main")
+    func = with_sources(of_bfloat16(func)).with_attr("global_symbol", "main")
     target = tvm.target.Target(core.target_config())
     with tvm.transform.PassContext():
         return tvm.compile(tvm.IRModule({"main": func}), target)["main"], shapes, products
