@@ -48,8 +48,15 @@ def _with_block(statements: tirx.SeqStmt) -> tirx.Stmt:
     parts = list(statements.seq)
     for place in range(len(parts) - 1, 0, -1):
         loops = [loop for loop in collect(parts[place], tirx.For) if TileCall.of(loop) is not None]
-        if loops and zeroes(parts[place - 1], _sums(loops[0])):
-            parts[place - 1 : place + 1] = _in_registers(parts[place], loops[0])
+        if not loops:
+            continue
+        first = place - 1
+        # The next panel may be asked for in between.
+        while first > 0 and isinstance(parts[first], tirx.Evaluate):
+            first -= 1
+        if zeroes(parts[first], _sums(loops[0])):
+            asked = parts[first + 1 : place]
+            parts[first : place + 1] = [*asked, *_in_registers(parts[place], loops[0])]
     return tirx.SeqStmt(parts) if len(parts) > len(statements.seq) else statements
 
 
