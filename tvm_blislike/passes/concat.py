@@ -84,7 +84,7 @@ def concat_in_place(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.I
         return mod
     result = mod.clone()
     for gvar, func in functions(mod):
-        line = _Function(mod, func)
+        line = _Function(result, func)  # names of earlier copies are taken
         result.update_func(gvar, line.rewritten())
         for name, kernel in line.copies.items():
             result.update_func(name, kernel)

@@ -4,6 +4,7 @@
 |---|---|
 | `attributes` | attributes and annotations that its passes read |
 | `branches` | the importer's state at a graph inside a node |
+| `control_loops` | the importer's state at the body of a loop; functions that call themselves |
 | `executables` | what an executable is made of, how a library is opened |
 | `importer` | its importer of ONNX graphs |
 | `llvm_text` | names and calls in the LLVM text and machine code it generates |

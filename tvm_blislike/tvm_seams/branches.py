@@ -6,7 +6,7 @@ whichever branch is taken, and outside dataflow blocks, which passes leave as th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tvm
@@ -16,6 +16,7 @@ from tvm_blislike.tvm_seams.relax_ir import is_constant
 
 if TYPE_CHECKING:
     import onnx
+    from tvm.ir import GlobalVar
 
 Nodes = dict[str, Any]
 
@@ -37,19 +38,59 @@ def called(importer: Any, graph: onnx.GraphProto, name: str) -> relax.Expr:
     relax.Expr
         Its results: a tensor, or a tuple of several.
     """
+    inner, operands = captured(importer, graph)
+
+    def results(found: list[relax.Expr]) -> relax.Expr:
+        return found[0] if len(found) == 1 else relax.Tuple(found)
+
+    return relax.Call(function_of(importer, graph, name, [], inner, dict, results), operands)
+
+
+def function_of(
+    importer: Any,
+    graph: onnx.GraphProto,
+    name: str,
+    params: Sequence[relax.Var],
+    inner: Nodes,
+    inputs: Callable[[], Nodes],
+    results: Callable[[list[relax.Expr]], relax.Expr],
+) -> GlobalVar:
+    """Return a new function that computes a graph of an importer at work.
+
+    Parameters
+    ----------
+    importer : ONNXGraphImporter
+        At work.
+    graph : onnx.GraphProto
+        The graph.
+    name : str
+        What to call the function; the builder makes it unique.
+    params : sequence of relax.Var
+        Its first parameters; those of `inner` follow.
+    inner : dict
+        What the graph reads from outside, see `captured`.
+    inputs : callable
+        Emits, in the function, what the inputs of the graph are, by name.
+    results : callable
+        Emits what the function returns, given the results of the graph.
+    """
     builder, outer = importer.bb, importer._nodes
-    inner, operands = _captured(builder, outer, graph)
-    params = [value for value in inner.values() if isinstance(value, relax.Var)]
-    with builder.function(name, params=params, private=True):
-        importer._nodes = inner
+    outside = [value for value in inner.values() if isinstance(value, relax.Var)]
+    with builder.function(name, params=[*params, *outside], private=True):
         try:
-            gvar = builder.emit_func_output(_computed(importer, graph))
+            if any(node.op_type == "If" for node in graph.node):
+                importer._nodes = {**inner, **inputs()}
+                result = results(_computed(importer, graph))
+            else:
+                with builder.dataflow():
+                    importer._nodes = {**inner, **inputs()}
+                    result = builder.emit_output(results(_computed(importer, graph)))
+            return builder.emit_func_output(result)
         except BaseException:
             builder._end_block()  # else the builder warns of it to stderr
             raise
         finally:
             importer._nodes = outer
-    return relax.Call(gvar, operands)
 
 
 def with_dataflow(mod: tvm.IRModule) -> tvm.IRModule:
@@ -57,39 +98,28 @@ def with_dataflow(mod: tvm.IRModule) -> tvm.IRModule:
     return relax.transform.ConvertToDataflow(min_size=1)(mod)
 
 
-def _captured(
-    builder: relax.BlockBuilder, outer: Nodes, graph: onnx.GraphProto
-) -> tuple[Nodes, list[relax.Expr]]:
+def captured(importer: Any, graph: onnx.GraphProto) -> tuple[Nodes, list[relax.Expr]]:
     """Return what a graph reads from outside, as parameters or constants, and the arguments."""
     inner: Nodes = {}
     operands = []
     for name in dict.fromkeys(free_names(graph)):
-        value = outer[name]
+        value = importer._nodes[name]
         if is_constant(value) or isinstance(value, relax.ShapeExpr):
             inner[name] = value
             continue
-        operand = value if isinstance(value, relax.Var) else builder.emit(value)
-        outer[name] = operand  # computed once
+        operand = value if isinstance(value, relax.Var) else importer.bb.emit(value)
+        importer._nodes[name] = operand  # computed once
         inner[name] = relax.Var(name, operand.ty)
         operands.append(operand)
     return inner, operands
 
 
-def _computed(importer: Any, graph: onnx.GraphProto) -> relax.Expr:
+def _computed(importer: Any, graph: onnx.GraphProto) -> list[relax.Expr]:
     """Emit the nodes of a graph and return its results."""
     for tensor in graph.initializer:
         importer._nodes[tensor.name] = relax.const(importer._parse_array(tensor))
-    if any(node.op_type == "If" for node in graph.node):
-        importer._construct_nodes(graph)
-        return _results(importer, graph)
-    with importer.bb.dataflow():
-        importer._construct_nodes(graph)
-        return importer.bb.emit_output(_results(importer, graph))
-
-
-def _results(importer: Any, graph: onnx.GraphProto) -> relax.Expr:
-    found = [importer._nodes[value.name] for value in graph.output]
-    return found[0] if len(found) == 1 else relax.Tuple(found)
+    importer._construct_nodes(graph)
+    return [importer._nodes[value.name] for value in graph.output]
 
 
 def free_names(graph: onnx.GraphProto) -> Iterator[str]:

@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 
 from tvm_blislike.tvm_seams.branches import called, with_dataflow
+from tvm_blislike.tvm_seams.control_loops import loop, scan
 
 if TYPE_CHECKING:
     import onnx
@@ -21,6 +22,7 @@ Convert = Callable[
 ]
 # Handled by the importer itself, outside its table of converters.
 _CONTROL_FLOW = {"If", "Constant"}
+_LOOPS = {"Loop": loop, "Scan": scan}
 
 
 class _NotConverted(BaseException):
@@ -63,6 +65,8 @@ def import_graph(
     class Importer(ONNXGraphImporter):
         def _convert_operator(self, name: str, inputs: Any, settings: Any, version: int) -> Any:
             try:
+                if name in _LOOPS:
+                    return _LOOPS[name](self, [*inputs], settings)
                 found = own[name](self.bb, inputs, settings) if name in own else None
                 if found is not None:
                     return found
@@ -91,7 +95,7 @@ def operators() -> set[str]:
     """Return the operators that the importer takes, by their names alone."""
     from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
-    return set(_get_convert_map()) | _CONTROL_FLOW
+    return set(_get_convert_map()) | _CONTROL_FLOW | _LOOPS.keys()
 
 
 def failing_node(error: Exception) -> onnx.NodeProto | None:
