@@ -74,6 +74,22 @@ def test_rotary_embedding() -> None:
     assert_like_reference("RotaryEmbedding", inputs, 23, interleaved=1)
 
 
+@pytest.mark.parametrize("twice", [False, True])
+def test_functions_with_loops(twice: bool) -> None:
+    inputs = {"q": data(1, 5, 8), "k": data(1, 5, 8), "v": data(1, 5, 8)}
+    attributes = {"q_num_heads": 2, "kv_num_heads": 2, "update_rule": "linear"}
+    make = helper.make_node
+    nodes = [make("LinearAttention", ["q", "k", "v"], ["y", "s"], **attributes)]
+    if twice:
+        nodes.append(make("LinearAttention", ["k", "q", "v"], ["z", "t"], **attributes))
+    model = several_nodes(nodes, inputs, None, 27)
+    ours = tvm_blislike.compile(model).run(inputs)
+    for name, theirs in zip(
+        ours, onnx.reference.ReferenceEvaluator(model).run(None, inputs), strict=True
+    ):
+        np.testing.assert_allclose(ours[name], theirs, rtol=1e-4, atol=1e-4)
+
+
 def test_functions_inside_branches_are_written_out() -> None:
     inputs = {"x": data(2, 5), "b": np.array(True)}
     branches = {}

@@ -107,12 +107,31 @@ class _Walk:
         made = copy.deepcopy(node)
         made.ClearField("attribute")
         made.attribute.extend(_resolved(node.attribute, settings))
+        for graph in branches(made):
+            self._rename(graph, names, settings)
         for name in node.output:
             if name:
                 names.setdefault(name, next(self.names))
         made.input[:] = [names.get(name, name) for name in node.input]
         made.output[:] = [names.get(name, name) for name in node.output]
         return made
+
+    def _rename(
+        self,
+        graph: onnx.GraphProto,
+        outer: dict[str, str],
+        settings: Mapping[str, onnx.AttributeProto],
+    ) -> None:
+        """Give a graph inside a body names of its own, and those of what it reads from outside."""
+        names = dict(outer)
+        for item in (*graph.input, *graph.initializer):
+            names[item.name] = item.name = next(self.names)
+        for value in graph.value_info:
+            value.name = names.setdefault(value.name, next(self.names))
+        nodes = [self._renamed(node, names, settings) for node in graph.node]
+        _put(graph, nodes)
+        for value in graph.output:
+            value.name = names.get(value.name, value.name)
 
     def _in_branches(
         self, node: onnx.NodeProto, types: Types, typed: onnx.NodeProto
