@@ -285,6 +285,28 @@ def test_quantized_softmax() -> None:
     assert_like_runtime(model, inputs, 1)
 
 
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("per_row", [False, True])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_lstm_of_quantized_weights(direction: str, per_row: bool, dtype: str) -> None:
+    """ONNX Runtime rounds data and states as well: to one in 255 of what they span."""
+    directions, hidden, size = 2 if direction == "bidirectional" else 1, 8, 6
+    lowest = -128 if dtype == "int8" else 0
+    steps = (directions, 4 * hidden) if per_row else (directions,)
+    constants = {"b": data(directions, 8 * hidden) / 8}
+    for name, rows in (("w", size), ("r", hidden)):
+        shape = (directions, rows, 4 * hidden)
+        constants[name] = RANDOM.integers(lowest, lowest + 256, shape).astype(dtype)
+        constants[f"{name}s"] = ((RANDOM.random(steps) + 0.5) / 400).astype(np.float32)
+        middle = 0 if dtype == "int8" else 128  # ONNX Runtime packs no other zeros of rows
+        constants[f"{name}z"] = np.full(steps, middle, dtype)
+    inputs = {"x": data(5, 3, size)}
+    operands = ["x", "w", "r", "b", "", "", "", "", "ws", "wz", "rs", "rz"]
+    attributes = {"hidden_size": hidden, "direction": direction}
+    model = model_of("DynamicQuantizeLSTM", operands, 3, inputs, constants, **attributes)
+    assert_like_runtime(model, inputs, 3e-2)
+
+
 @pytest.mark.parametrize(
     ("operator", "operands", "attributes", "reason"),
     [

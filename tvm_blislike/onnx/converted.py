@@ -26,10 +26,10 @@ _REWRITTEN = frozenset(
 _CONVERTED = frozenset(["CumProd", "GRU", "LSTM", "RNN"])
 _REWRITTEN_OF_MICROSOFT = frozenset(
     """
-    Attention DynamicQuantizeMatMul EmbedLayerNormalization FusedConv FusedGemm FusedMatMul
-    FusedMatMulActivation GroupNorm MatMulIntegerToFloat MatMulNBits MultiHeadAttention QGemm
-    QLinearAdd QLinearAveragePool QLinearConcat QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul
-    QLinearSigmoid QLinearSoftmax QuickGelu RotaryEmbedding SkipLayerNormalization
+    Attention DynamicQuantizeLSTM DynamicQuantizeMatMul EmbedLayerNormalization FusedConv FusedGemm
+    FusedMatMul FusedMatMulActivation GroupNorm MatMulIntegerToFloat MatMulNBits MultiHeadAttention
+    QGemm QLinearAdd QLinearAveragePool QLinearConcat QLinearGlobalAveragePool QLinearLeakyRelu
+    QLinearMul QLinearSigmoid QLinearSoftmax QuickGelu RotaryEmbedding SkipLayerNormalization
     SkipSimplifiedLayerNormalization TransposeMatMul
     """.split()
 )

@@ -190,6 +190,7 @@ _STAND_INS: dict[str, StandIn] = {
     "Attention": _attention,
     "BiasGelu": _first,
     "DequantizeLinear": _same,
+    "DynamicQuantizeLSTM": _with_attributes_of("LSTM"),
     "DynamicQuantizeMatMul": _product,
     "EmbedLayerNormalization": _embeddings,
     "FastGelu": _first,

@@ -67,6 +67,7 @@ REWRITES: dict[str, Rewrite] = {
     "DFT": signals.dft,
     "DequantizeLinear": blocks.dequantize,
     "Dropout": elementwise.dropout,
+    "DynamicQuantizeLSTM": recurrent.dynamic_lstm,
     "DynamicQuantizeMatMul": integers.dynamic_matmul,
     "Einsum": einsum.einsum,
     "EmbedLayerNormalization": skips.embed_layer_norm,

@@ -28,6 +28,34 @@ def recurrent(site: Site) -> Sequence[str] | None:
     return _in_floats(site)
 
 
+def dynamic_lstm(site: Site) -> Sequence[str]:
+    """Write `DynamicQuantizeLSTM` as an `LSTM` of its weights' real numbers.
+
+    ONNX Runtime rounds the data and the state of each step to 8 bits as well; these stay in fp32.
+    """
+    weights = [_dequantized(site, place, scale) for place, scale in ((1, 8), (2, 10))]
+    rest = list(site.node.input[3:8])
+    while rest and not rest[-1]:
+        rest.pop()
+    operands = [site.node.input[0], *map(site.constant, weights), *rest]
+    made = site.add_all("LSTM", operands, len(site.node.output))
+    site.nodes[-1].attribute.extend(site.node.attribute)
+    return made
+
+
+def _dequantized(site: Site, place: int, scale: int) -> np.ndarray:
+    """Return weights (directions, rows of gates, columns); they lie transposed in the node."""
+    quantized, step, zero = (site.value(index) for index in (place, scale, scale + 1))
+    if quantized is None or step is None or zero is None or quantized.ndim != 3:
+        site.refuse("its weights are no tensors of three axes with steps and zero points")
+    directions, _, rows = quantized.shape
+    if any(part.shape not in ((directions,), (directions, rows)) for part in (step, zero)):
+        site.refuse(f"its steps have the shape {step.shape}, its zero points {zero.shape}")
+    step, zero = (part.reshape(directions, 1, -1) for part in (step, zero))
+    numbers = (quantized.astype(np.int32) - zero.astype(np.int32)) * step.astype(np.float32)
+    return numbers.transpose(0, 2, 1).astype(np.float32)
+
+
 def _check_settings(site: Site) -> None:
     kind, direction = site.node.op_type, site.attribute("direction", "forward")
     if direction not in DIRECTIONS:
