@@ -106,8 +106,11 @@ MODELS = {
     "bert_base_512": Model(lambda: _bert(768, 12), (1, 512), 2000),
     "minilm_l6": Model(lambda: _bert(384, 6), (1, 128), 2000),
     "deit_tiny": Model(lambda: _vision("deit_tiny_patch16_224"), _IMAGE),
+    "deit_tiny_8": Model(lambda: _vision("deit_tiny_patch16_224"), (8, *_IMAGE[1:])),
     "vit_base": Model(lambda: _vision("vit_base_patch16_224"), _IMAGE),
     "swin_tiny": Model(lambda: _vision("swin_tiny_patch4_window7_224"), _IMAGE),
+    "convnext_tiny": Model(lambda: _vision("convnext_tiny"), _IMAGE),
+    "mixer_b16": Model(lambda: _vision("mixer_b16_224"), _IMAGE),
     "gpt2_128": Model(_gpt2, (1, 128), 2000),
     "whisper_tiny": Model(_whisper, (1, 80, 3000)),
 }
