@@ -58,8 +58,8 @@ class Stack:
         """Return the model, of random weights."""
         directions, rows = 1 + self.both, _GATES[self.kind] * self.hidden
         rng, found, nodes, name, width = np.random.default_rng(0), [], [], "x", self.inputs
-        shape = np.array([self.steps, self.batch, directions * self.hidden])
-        found.append(numpy_helper.from_array(shape, "merged"))
+        merged = (self.steps, self.batch, directions * self.hidden)
+        found.append(numpy_helper.from_array(np.array(merged), "merged"))
         notes = {"hidden_size": self.hidden, "direction": ("forward", "bidirectional")[self.both]}
         if self.kind == "GRU":
             notes["linear_before_reset"] = 1
@@ -76,7 +76,7 @@ class Stack:
             ]
             name, width = f"y{layer}", directions * self.hidden
         x = (self.steps, self.batch, self.inputs)
-        return _model(nodes, {"x": x}, {name: tuple(shape)}, found)
+        return _model(nodes, {"x": x}, {name: merged}, found)
 
 
 def _detector() -> onnx.ModelProto:
