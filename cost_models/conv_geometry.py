@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.derived import derived
 from tvm_blislike.model.workload import Conv2dWorkload
 
 
@@ -27,7 +27,7 @@ class TiledConfig(Config):
     tile_h: int = 1
     tile_w: int = 0
 
-    @functools.cached_property
+    @derived
     def kind(self) -> tuple[str | int, ...]:
         """See `Config.kind`."""
         return (*super().kind, self.tile_h, self.tile_w)
@@ -40,27 +40,27 @@ class ConvGeometry:
     workload: Conv2dWorkload
     config: TiledConfig
 
-    @functools.cached_property
+    @derived
     def ci_group(self) -> int:
         """Input channels of one group."""
         return self.workload.ci // self.workload.groups
 
-    @functools.cached_property
+    @derived
     def co_group(self) -> int:
         """Output channels of one group."""
         return self.workload.co // self.workload.groups
 
-    @functools.cached_property
+    @derived
     def tiles_h(self) -> int:
         """Tiles of `tile_h` output rows, the last one perhaps cut."""
         return math.ceil(self.workload.oh / self.config.tile_h)
 
-    @functools.cached_property
+    @derived
     def tiles_w(self) -> int:
         """Tiles of `tile_w` output columns, the last one perhaps cut."""
         return math.ceil(self.workload.ow / self.config.tile_w)
 
-    @functools.cached_property
+    @derived
     def padded_size(self) -> tuple[int, int]:
         """Height and width of the padded input, without rows and columns that no output reads."""
         w = self.workload

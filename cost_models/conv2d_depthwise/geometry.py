@@ -5,12 +5,12 @@ Groups of few channels (`conv2d_grouped`) have the same, with `ci_group` sums on
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
 from tvm_blislike.cost_models.conv_geometry import ConvGeometry
 from tvm_blislike.microkernels.products import groups
+from tvm_blislike.model.derived import derived
 
 # Machine code of one function: beyond this, borders are not split off.
 CODE_BYTES = 60_000
@@ -22,29 +22,29 @@ FMA_BYTES, OUTPUT_BYTES = 9, 40
 class DepthwiseGeometry(ConvGeometry):
     """Sizes that follow from a workload and a config."""
 
-    @functools.cached_property
+    @derived
     def multiplier(self) -> int:
         """Output channels of one input channel."""
         return self.workload.co // self.workload.ci
 
-    @functools.cached_property
+    @derived
     def ci_vector(self) -> int:
         """Input channels that one vector of output channels reads."""
         return self.config.nr // self.co_group * self.ci_group
 
-    @functools.cached_property
+    @derived
     def vectors(self) -> int:
         """Vectors of output channels, the last one perhaps cut."""
         return math.ceil(self.workload.co / self.config.nr)
 
-    @functools.cached_property
+    @derived
     def packed_shape(self) -> tuple[int, ...]:
         """Shape of the packed weights."""
         sums = (self.ci_group,) if self.ci_group > 1 else ()
         lanes = self.config.nr * self.config.ks
         return (self.vectors, *sums, self.row_groups, self.workload.kw, lanes)
 
-    @functools.cached_property
+    @derived
     def row_groups(self) -> int:
         """Groups of ks rows of the kernel, the last one perhaps filled up with zeros."""
         return groups(self.workload.kh, self.config.ks)
@@ -70,17 +70,17 @@ class DepthwiseGeometry(ConvGeometry):
             count *= min(tiles, first + max(last, cut > 0) + 1)
         return count
 
-    @functools.cached_property
+    @derived
     def copies(self) -> bool:
         """Whether the padded image is made first: split borders would take too much code."""
         return any(self.workload.padding) and self.variants(True) * self.tile_bytes > CODE_BYTES
 
-    @functools.cached_property
+    @derived
     def code_bytes(self) -> int:
         """Approximate machine code of the function."""
         return self.variants(not self.copies) * self.tile_bytes
 
-    @functools.cached_property
+    @derived
     def tile_bytes(self) -> int:
         """Approximate machine code of one tile."""
         taps = self.row_groups * self.workload.kw * self.ci_group

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
 from tvm_blislike.cost_models.conv_geometry import ConvGeometry
 from tvm_blislike.cost_models.data_types import most_steps
 from tvm_blislike.microkernels.products import groups
+from tvm_blislike.model.derived import derived
 from tvm_blislike.model.layouts import Layout
 
 
@@ -25,27 +25,27 @@ class DirectGeometry(ConvGeometry):
     then the image is copied, as it is where there is padding.
     """
 
-    @functools.cached_property
+    @derived
     def window(self) -> bool:
         """Whether the input is NCHW: k runs over one kernel row instead of input channels."""
         return self.config.data_layout == "NCHW"
 
-    @functools.cached_property
+    @derived
     def ci_block(self) -> int:
         """Input channels that lie side by side: k steps of a micro-kernel call."""
         return 1 if self.window else Layout(self.config.data_layout).block or self.ci_group
 
-    @functools.cached_property
+    @derived
     def ci_blocks(self) -> int:
         """Input blocks of one group."""
         return self.ci_group // self.ci_block
 
-    @functools.cached_property
+    @derived
     def copies(self) -> bool:
         """Whether micro-kernels read a copy of the input: padded, or with room for whole groups."""
         return any(self.workload.padding) or self.ci_group % self.config.ks > 0
 
-    @functools.cached_property
+    @derived
     def by_row(self) -> bool:
         """Whether a run is a row of the kernel, whose pixels lie side by side in a copy in NHWC."""
         w = self.workload
@@ -53,23 +53,23 @@ class DirectGeometry(ConvGeometry):
         plain = self.config.data_layout == "NHWC" and w.groups == 1 and w.dilation[1] == 1
         return grouped and plain and self.copies
 
-    @functools.cached_property
+    @derived
     def run(self) -> int:
         """Elements of k of a call, of a pixel or `by_row`."""
         return self.workload.kw * self.ci_group if self.by_row else self.ci_block
 
-    @functools.cached_property
+    @derived
     def run_groups(self) -> int:
         """Groups of ks that hold a run."""
         return groups(self.run, self.config.ks)
 
-    @functools.cached_property
+    @derived
     def k_groups(self) -> int:
         """Groups of all of k."""
         w = self.workload
         return self.ci_blocks * w.kh * (1 if self.by_row else w.kw) * self.run_groups
 
-    @functools.cached_property
+    @derived
     def copy_shape(self) -> tuple[int, ...]:
         """Shape of a copy of the whole input: a row has one axis `by_row`, else pixels do."""
         w, ks = self.workload, self.config.ks
@@ -79,48 +79,48 @@ class DirectGeometry(ConvGeometry):
         channels = w.groups * self.run_groups * ks if self.ci_group % ks else w.ci
         return Layout(self.config.data_layout).shape(w.n, channels, height, width)
 
-    @functools.cached_property
+    @derived
     def co_block(self) -> int:
         """Output channels of one group that lie side by side."""
         return Layout(self.config.out_layout).block or self.co_group
 
-    @functools.cached_property
+    @derived
     def co_blocks(self) -> int:
         """Output blocks of one group."""
         return self.co_group // self.co_block
 
-    @functools.cached_property
+    @derived
     def blocks(self) -> int:
         """Output blocks in a tile of nr channels."""
         return self.config.nr // self.co_block if self.is_blocked else 1
 
-    @functools.cached_property
+    @derived
     def is_blocked(self) -> bool:
         """Whether the output is NCHWc."""
         return Layout(self.config.out_layout).block > 0
 
-    @functools.cached_property
+    @derived
     def parts(self) -> int:
         """Tiles of nr channels in one output block."""
         return 1 if self.is_blocked else math.ceil(self.co_block / self.config.nr)
 
-    @functools.cached_property
+    @derived
     def tiles(self) -> int:
         """Tiles of nr channels in one group."""
         return math.ceil(self.co_blocks / self.blocks) * self.parts
 
-    @functools.cached_property
+    @derived
     def sum_units(self) -> int:
         """Input blocks, or kernel rows where there is one block: whole ones make a chunk."""
         return self.ci_blocks if self.ci_blocks > 1 else self.workload.kh
 
-    @functools.cached_property
+    @derived
     def unit_steps(self) -> int:
         """Products per output in one of `sum_units`."""
         w = self.workload
         return w.kw * self.ci_block * (w.kh if self.ci_blocks > 1 else 1)
 
-    @functools.cached_property
+    @derived
     def chunks(self) -> int:
         """Equal parts of the sum of an output, each of about `most_steps` products."""
         most = most_steps(self.workload.types)
@@ -130,7 +130,7 @@ class DirectGeometry(ConvGeometry):
         steps = self.sum_units * self.unit_steps
         return min(parts, key=lambda c: abs(math.log(steps / c / most)))
 
-    @functools.cached_property
+    @derived
     def packed_shape(self) -> tuple[int, ...]:
         """Shape of the packed weights."""
         w, ks = self.workload, self.config.ks

@@ -9,9 +9,12 @@ kernel is a nest, and blocks that leave room for these pixels are in no doubt.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator
+from itertools import accumulate
 
 from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
@@ -87,11 +90,22 @@ def fits_window(
 
 def _pixels_kept(workload: Conv2dWorkload, tile_w: int) -> int:
     """Most pixels of an image row that steps both before and after some point of a window read."""
-    stride, dilation = workload.stride[1], workload.dilation[1]
-    reads = [{i * stride + k * dilation for i in range(tile_w)} for k in range(workload.kw)]
-    before = [set().union(*reads[:k]) for k in range(1, workload.kw)]
-    after = [set().union(*reads[k:]) for k in range(1, workload.kw)]
-    return max((len(b & a) for b, a in zip(before, after, strict=True)), default=0)
+    return _most_kept(workload.kw, tile_w, workload.stride[1], workload.dilation[1])
+
+
+@functools.cache
+def _most_kept(kw: int, tile_w: int, stride: int, dilation: int) -> int:
+    """Return the pixels kept at the step where most are: from their first reader to their last."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for step in range(kw):
+        for pixel in range(step * dilation, step * dilation + tile_w * stride, stride):
+            first.setdefault(pixel, step)
+            last[pixel] = step
+    begins, ends = Counter(first.values()), Counter(last.values())
+    # In front of step k are kept: those begun before it, less those that ended before it.
+    kept = accumulate(begins[step] - ends[step] for step in range(kw))
+    return max(kept, default=0)
 
 
 def _nest(

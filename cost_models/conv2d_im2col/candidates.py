@@ -35,6 +35,9 @@ from tvm_blislike.model.workload import Conv2dWorkload
 
 # Vectors that packing a channel may write out per kernel tap: code, compiled once for each.
 MOST_COPIES = 160
+# The same of all taps, with the elements of rows that are parted by columns: a kernel of 512 taps
+# and stride 256 took half a minute to compile.
+MOST_WRITTEN = 8192
 
 
 def applies(workload: Conv2dWorkload, _core: Core) -> str:
@@ -113,7 +116,8 @@ def ways(
             continue
         block = {"mr": kernel.mr, "nr": kernel.nr, "oh_block": rows, "columns": columns}
         geo = Im2colGeometry(w, Im2colConfig(packing=IN_PLACE, **block))
-        if rows == 1 or geo.copies(kernel.lanes) < MOST_COPIES:
+        few = rows == 1 or geo.copies(kernel.lanes) < MOST_COPIES
+        if few and geo.written(kernel.lanes) <= MOST_WRITTEN:
             yield from ((rows, packing) for packing in ("", SHIFT)[: 1 + shifts])
         if geo.is_plain and (rows == w.oh or threads > 1):
             yield rows, ON_DEMAND

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tvm_blislike.cost_models.conv2d_im2col.config import Im2colConfig
 from tvm_blislike.cost_models.conv2d_im2col.slicing import INPUT_STATIONARY
 from tvm_blislike.cost_models.parallel import Divisible
+from tvm_blislike.model.derived import derived
 from tvm_blislike.model.workload import Conv2dWorkload
 
 ITEM_BYTES = 4
@@ -42,131 +43,131 @@ class Im2colGeometry(Divisible):
     workload: Conv2dWorkload
     config: Im2colConfig
 
-    @functools.cached_property
+    @derived
     def taps(self) -> int:
         """Steps of k per channel."""
         return self.workload.kh * self.workload.kw
 
-    @functools.cached_property
+    @derived
     def images(self) -> int:
         """Products, one for every group of every image."""
         return self.workload.n * self.workload.groups
 
-    @functools.cached_property
+    @derived
     def ci(self) -> int:
         """Input channels of a group."""
         return self.workload.ci // self.workload.groups
 
-    @functools.cached_property
+    @derived
     def co(self) -> int:
         """Filters of a group."""
         return self.workload.co // self.workload.groups
 
-    @functools.cached_property
+    @derived
     def k(self) -> int:
         """Steps of k in all."""
         return self.ci * self.taps
 
-    @functools.cached_property
+    @derived
     def channels(self) -> int:
         """Channels in a set: N_c."""
         return min(self.config.kc // self.taps or self.ci, self.ci)
 
-    @functools.cached_property
+    @derived
     def sets(self) -> int:
         """Sets of channels, all alike."""
         return self.ci // self.channels
 
-    @functools.cached_property
+    @derived
     def filters_across(self) -> bool:
         """Whether the lanes of a vector are filters, not pixels."""
         return self.config.columns == FILTER_COLUMNS
 
-    @functools.cached_property
+    @derived
     def filters(self) -> int:
         """Filters of a tile: mr, or nr."""
         return self.config.nr if self.filters_across else self.config.mr
 
-    @functools.cached_property
+    @derived
     def windows(self) -> int:
         """Pixels of a tile: nr, or mr."""
         return self.config.mr if self.filters_across else self.config.nr
 
-    @functools.cached_property
+    @derived
     def filter_tiles(self) -> int:
         """Tiles of filters, the last one perhaps cut."""
         return math.ceil(self.co / self.filters)
 
-    @functools.cached_property
+    @derived
     def block_tiles(self) -> int:
         """Tiles of filters in a set of mc filters."""
         tiles = self.config.mc // self.filters
         return min(tiles, self.filter_tiles) if tiles else self.filter_tiles
 
-    @functools.cached_property
+    @derived
     def filter_blocks(self) -> int:
         """Sets of mc filters."""
         return math.ceil(self.filter_tiles / self.block_tiles)
 
-    @functools.cached_property
+    @derived
     def rows(self) -> int:
         """Output rows of a block."""
         return min(self.config.oh_block, self.workload.oh)
 
-    @functools.cached_property
+    @derived
     def blocks_h(self) -> int:
         """Blocks of rows of an image, all alike."""
         return self.workload.oh // self.rows
 
-    @functools.cached_property
+    @derived
     def pixels(self) -> int:
         """Pixels of a block."""
         return self.rows * self.workload.ow
 
-    @functools.cached_property
+    @derived
     def pixel_tiles(self) -> int:
         """Tiles of pixels in a block of rows, the last one perhaps cut."""
         return math.ceil(self.pixels / self.windows)
 
-    @functools.cached_property
+    @derived
     def is_plain(self) -> bool:
         """Whether windows lie in the image as they do in a panel: a matrix product."""
         return self.taps == 1 and not self.has_slab and self.workload.stride[0] == 1
 
-    @functools.cached_property
+    @derived
     def in_place(self) -> bool:
         """Whether windows are read in the image, never packed: no vector of them is cut."""
         exact = self.filters_across or self.pixels % _WIDEST == 0
         return self.is_plain and exact and self.config.packing == IN_PLACE
 
-    @functools.cached_property
+    @derived
     def on_demand(self) -> bool:
         """Whether a tile of windows is packed right before the filters pass by it."""
         stays = self.config.loop_order == INPUT_STATIONARY and self.sets == 1
         return self.is_plain and stays and self.config.packing == ON_DEMAND
 
-    @functools.cached_property
+    @derived
     def has_slab(self) -> bool:
         """Whether rows are copied first: to pad them, to part or to append columns."""
         return any(self.workload.padding) or self.workload.stride[1] > 1 or self.shifts
 
-    @functools.cached_property
+    @derived
     def shifts(self) -> bool:
         """Whether windows are shifted in registers: the paper's vector-based packing."""
         w = self.workload
         return self.config.packing == SHIFT and w.stride[1] == 1 and w.kw > 1
 
-    @functools.cached_property
+    @derived
     def phases(self) -> int:
         """Parts of a row of the slab: columns 0, s, 2s, ... of stride s, then 1, s + 1, ..."""
         return self.workload.stride[1] if self.workload.kw > 1 else 1
 
-    @functools.cached_property
+    @derived
     def row_step(self) -> int:
         """Rows of the image between two rows of the slab: no row that no window reads."""
         return 1 if self.workload.kh > 1 else self.workload.stride[0]
 
-    @functools.cached_property
+    @derived
     def slab_size(self) -> tuple[int, int, int]:
         """Rows, phases and columns of a channel of the slab."""
         w = self.workload
@@ -175,41 +176,41 @@ class Im2colGeometry(Divisible):
         # The last vector has a right-hand neighbour, too.
         return rows, self.phases, columns + _WIDEST * self.shifts
 
-    @functools.cached_property
+    @derived
     def slab_channels(self) -> int:
         """Channels that are padded together: their rows stay in L1 until they are packed."""
         most = max(1, SLAB_BYTES // (ITEM_BYTES * math.prod(self.slab_size)))
         return max(c for c in range(1, self.channels + 1) if self.channels % c == 0 and c <= most)
 
-    @functools.cached_property
+    @derived
     def slab_bytes(self) -> int:
         """Bytes of the padded rows of a thread."""
         return ITEM_BYTES * math.prod(self.slab_size) * self.slab_channels * self.has_slab
 
-    @functools.cached_property
+    @derived
     def packed_shape(self) -> tuple[int, int, int]:
         """Shape of the packed filters: (tiles of all groups, k, filters of a tile)."""
         return (self.workload.groups * self.group_tiles, self.k, self.filters)
 
-    @functools.cached_property
+    @derived
     def group_tiles(self) -> int:
         """Tiles of a group's filters, whole sets of them."""
         return self.filter_blocks * self.block_tiles
 
-    @functools.cached_property
+    @derived
     def windows_bytes(self) -> int:
         """Bytes of the windows of a block of rows and a set of channels."""
         windows = self.pixels if self.in_place else self.pixel_tiles * self.windows
         return ITEM_BYTES * windows * self.channels * self.taps
 
-    @functools.cached_property
+    @derived
     def panels_bytes(self) -> int:
         """Bytes of those that are packed."""
         if self.on_demand:
             return self.windows_bytes // self.pixel_tiles
         return 0 if self.in_place else self.windows_bytes
 
-    @functools.cached_property
+    @derived
     def sums_bytes(self) -> int:
         """Bytes of the partial sums of a block of rows; 0 where they stay in registers."""
         if self.sets == 1:
@@ -224,6 +225,12 @@ class Im2colGeometry(Divisible):
         """
         width = 0 if self.is_plain else self.workload.ow
         return _vectors(self.pixels, self.windows, width, lanes)
+
+    def written(self, lanes: int) -> int:
+        """Return what code packs a channel: copies of all taps, elements that are parted."""
+        columns = self.slab_size[2]
+        parted = math.ceil(columns / lanes) * lanes * self.phases if self.phases > 1 else 0
+        return self.taps * self.copies(lanes) + parted
 
     def divisible(self) -> dict[str, tuple[int, int, int]]:
         """See `Divisible`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, FLAT, Bloc
 from tvm_blislike.cost_models.conv2d_winograd.integers import transformed
 from tvm_blislike.cost_models.conv_geometry import ConvGeometry
 from tvm_blislike.cost_models.parallel import share
+from tvm_blislike.model.derived import derived
 from tvm_blislike.model.layouts import Layout
 
 # Channels of an NHWC image that are transformed together, whole vectors of any width.
@@ -38,42 +38,42 @@ class WinogradGeometry(ConvGeometry):
 
     config: BlockedConfig
 
-    @functools.cached_property
+    @derived
     def patch_h(self) -> int:
         """Input rows that a tile reads: the n of F(m, r)."""
         return self.config.tile_h + self.workload.kh - 1
 
-    @functools.cached_property
+    @derived
     def patch_w(self) -> int:
         """Input columns that a tile reads."""
         return self.config.tile_w + self.workload.kw - 1
 
-    @functools.cached_property
+    @derived
     def points(self) -> int:
         """Products of a tile for each pair of channels."""
         return self.patch_h * self.patch_w
 
-    @functools.cached_property
+    @derived
     def block_h(self) -> int:
         """Rows of tiles in a block."""
         return self.config.oh_block
 
-    @functools.cached_property
+    @derived
     def block_w(self) -> int:
         """Tiles per row in a block."""
         return self.config.mc // self.config.oh_block
 
-    @functools.cached_property
+    @derived
     def blocks_h(self) -> int:
         """Blocks along the height."""
         return math.ceil(self.tiles_h / self.block_h)
 
-    @functools.cached_property
+    @derived
     def parts_h(self) -> int:
         """Parts of the height that threads can compute independently."""
         return self.blocks_h
 
-    @functools.cached_property
+    @derived
     def parts(self) -> int:
         """What threads divide: blocks of tiles, in "channels" order those of every chunk."""
         chunks = self.chunks if self.config.loop_order == CHANNELS else 1
@@ -99,117 +99,117 @@ class WinogradGeometry(ConvGeometry):
             parts *= size
         return share(parts, threads)
 
-    @functools.cached_property
+    @derived
     def rows(self) -> int:
         """Rows of a block that products keep apart."""
         return 1
 
-    @functools.cached_property
+    @derived
     def row_tiles(self) -> int:
         """Tiles in such a row, cut into micro-kernel blocks."""
         return self.tiles // self.rows
 
-    @functools.cached_property
+    @derived
     def blocks_w(self) -> int:
         """Blocks along the width."""
         return math.ceil(self.tiles_w / self.block_w)
 
-    @functools.cached_property
+    @derived
     def tiles(self) -> int:
         """Tiles in a block."""
         return self.config.mc
 
-    @functools.cached_property
+    @derived
     def blocks(self) -> int:
         """Blocks in a batch of images."""
         return self.workload.n * self.blocks_h * self.blocks_w
 
-    @functools.cached_property
+    @derived
     def steps(self) -> int:
         """Steps of k in a product: what one micro-kernel call sums over."""
         return self.workload.ci // self.config.ks
 
-    @functools.cached_property
+    @derived
     def sums_rows(self) -> bool:
         """Whether a product sums over kernel rows besides channels."""
         return False
 
-    @functools.cached_property
+    @derived
     def v_rows(self) -> int:
         """Rows of the transformed input of a block: one per tile."""
         return self.tiles
 
-    @functools.cached_property
+    @derived
     def flat(self) -> bool:
         """Whether patches are transformed in one pass."""
         return self.config.transform == FLAT
 
-    @functools.cached_property
+    @derived
     def half_shape(self) -> tuple[int, int]:
         """Rows and columns of a tile between the passes of the output transform."""
         return self.config.tile_h, self.config.tile_w if self.flat else self.patch_w
 
-    @functools.cached_property
+    @derived
     def input_work(self) -> float:
         """Vectors that a block's input transform loads, stores or computes, per vector of ci."""
         return 4.0 * self.tiles * self.points
 
-    @functools.cached_property
+    @derived
     def output_work(self) -> float:
         """Vectors that a block's output transform loads, stores or computes, per vector of co."""
         half = math.prod(self.half_shape)
         outputs = self.config.tile_h * self.config.tile_w
         return 1.5 * self.tiles * (self.points + 2 * half + outputs)
 
-    @functools.cached_property
+    @derived
     def v_bytes(self) -> int:
         """Size of the transformed input of a block."""
         w = self.workload
         elements = matrices_elements(self.points, self.v_rows, w.ci, self.lanes)
         return transformed(w.types).a_bytes * elements
 
-    @functools.cached_property
+    @derived
     def p_bytes(self) -> int:
         """Size of the products of a block and a chunk."""
         elements = matrices_elements(self.points, self.tiles, self.config.nc, self.lanes)
         return self.workload.types.acc_bytes * elements
 
-    @functools.cached_property
+    @derived
     def lanes(self) -> int:
         """Elements that matrices are aligned to."""
         return Layout(self.config.out_layout).block or NHWC_BLOCK
 
-    @functools.cached_property
+    @derived
     def in_block(self) -> int:
         """Input channels that are transformed together; the last ones of NHWC may be fewer."""
         return Layout(self.config.data_layout).block or NHWC_BLOCK
 
-    @functools.cached_property
+    @derived
     def in_blocks(self) -> int:
         """Blocks of input channels, the last one perhaps cut."""
         return math.ceil(self.workload.ci / self.in_block)
 
-    @functools.cached_property
+    @derived
     def out_block(self) -> int:
         """Output channels that are transformed together; the last ones of NHWC may be fewer."""
         return Layout(self.config.out_layout).block or math.gcd(NHWC_BLOCK, self.config.nr)
 
-    @functools.cached_property
+    @derived
     def out_blocks(self) -> int:
         """Blocks of output channels, the last one perhaps cut."""
         return math.ceil(self.workload.co / self.out_block)
 
-    @functools.cached_property
+    @derived
     def chunks(self) -> int:
         """Chunks of nc output channels; the last one may reach beyond them."""
         return math.ceil(self.workload.co / self.config.nc)
 
-    @functools.cached_property
+    @derived
     def panels(self) -> int:
         """Panels of nr output channels in a chunk."""
         return self.config.nc // self.config.nr
 
-    @functools.cached_property
+    @derived
     def packed_shape(self) -> tuple[int, ...]:
         """Shape of the transformed weights: (chunks, patch_h, patch_w, panels, steps, nr * ks)."""
         inner = (self.panels, self.steps, self.config.nr * self.config.ks)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
 from tvm_blislike.cost_models.conv2d_winograd_1d.config import Winograd1dConfig
+from tvm_blislike.model.derived import derived
 
 
 @dataclass(frozen=True)
@@ -21,68 +21,68 @@ class Winograd1dGeometry(WinogradGeometry):
 
     config: Winograd1dConfig
 
-    @functools.cached_property
+    @derived
     def patch_h(self) -> int:
         """No points along the height."""
         return 1
 
-    @functools.cached_property
+    @derived
     def ring(self) -> bool:
         """Whether blocks find rows of V that the block above has transformed."""
         return self.config.ring > 0
 
-    @functools.cached_property
+    @derived
     def strip(self) -> int:
         """Blocks in a strip."""
         return max(1, self.config.ring)
 
-    @functools.cached_property
+    @derived
     def strips(self) -> int:
         """Strips along the height."""
         return math.ceil(self.tiles_h / (self.block_h * self.strip))
 
-    @functools.cached_property
+    @derived
     def blocks_h(self) -> int:
         """Blocks along the height; strips are whole."""
         return self.strips * self.strip
 
-    @functools.cached_property
+    @derived
     def parts_h(self) -> int:
         """Parts of the height that threads can compute independently."""
         return self.strips
 
-    @functools.cached_property
+    @derived
     def rows(self) -> int:
         """Rows of a block that products keep apart: in a ring, no block of C may cross its end."""
         return self.block_h if self.ring else 1
 
-    @functools.cached_property
+    @derived
     def steps(self) -> int:
         """Steps of k in a product: kernel rows times channels."""
         return self.workload.kh * self.workload.ci
 
-    @functools.cached_property
+    @derived
     def sums_rows(self) -> bool:
         """The kernel's rows, too."""
         return True
 
-    @functools.cached_property
+    @derived
     def v_rows(self) -> int:
         """Rows of the transformed input of a block, each `block_w` tiles, one per tile."""
         return (self.block_h + self.workload.kh - 1) * self.block_w
 
-    @functools.cached_property
+    @derived
     def input_work(self) -> float:
         """Vectors that a block's input transform loads, stores or computes, per vector of ci."""
         halo = (self.workload.kh - 1) / self.strip
         return 2.0 * (self.block_h + halo) * self.block_w * self.points
 
-    @functools.cached_property
+    @derived
     def output_work(self) -> float:
         """Vectors that a block's output transform loads, stores or computes, per vector of co."""
         return 1.5 * self.tiles * (self.points + self.config.tile_w)
 
-    @functools.cached_property
+    @derived
     def packed_shape(self) -> tuple[int, ...]:
         """Shape of the transformed weights: (chunks, patch_w, panels, kh, ci, nr)."""
         w = self.workload

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
 from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.parallel import Divisible
 from tvm_blislike.microkernels.products import groups
+from tvm_blislike.model.derived import derived
 from tvm_blislike.model.workload import GemmWorkload
 
 B_OUTSIDE = "B3A2C0"
@@ -32,48 +32,48 @@ class GemmGeometry(Divisible):
     workload: GemmWorkload
     config: GemmConfig
 
-    @functools.cached_property
+    @derived
     def tiles_m(self) -> int:
         """Tiles of mr rows, the last one perhaps cut."""
         return math.ceil(self.workload.m / self.config.mr)
 
-    @functools.cached_property
+    @derived
     def tiles_n(self) -> int:
         """Tiles of nr columns, the last one perhaps cut."""
         return math.ceil(self.workload.n / self.config.nr)
 
-    @functools.cached_property
+    @derived
     def block_m(self) -> int:
         """Tiles of mr rows in a block of mc rows."""
         return _tiles_in(self.config.mc, self.config.mr, self.tiles_m)
 
-    @functools.cached_property
+    @derived
     def block_n(self) -> int:
         """Tiles of nr columns in a block of nc columns."""
         return _tiles_in(self.config.nc, self.config.nr, self.tiles_n)
 
-    @functools.cached_property
+    @derived
     def blocks_m(self) -> int:
         """Blocks of mc rows."""
         return math.ceil(self.tiles_m / self.block_m)
 
-    @functools.cached_property
+    @derived
     def blocks_n(self) -> int:
         """Blocks of nc columns."""
         return math.ceil(self.tiles_n / self.block_n)
 
-    @functools.cached_property
+    @derived
     def kc(self) -> int:
         """Steps of k in a block, whole groups."""
         k, ks = self.workload.k, self.config.ks
         return groups(min(self.config.kc or k, k), ks) * ks
 
-    @functools.cached_property
+    @derived
     def blocks_k(self) -> int:
         """Blocks of k."""
         return math.ceil(self.workload.k / self.kc)
 
-    @functools.cached_property
+    @derived
     def last_k(self) -> int:
         """Steps of k in the last block, which runs with C in registers up to the final store.
 
@@ -82,7 +82,7 @@ class GemmGeometry(Divisible):
         ks = self.config.ks
         return groups(self.workload.k - (self.blocks_k - 1) * self.kc, ks) * ks
 
-    @functools.cached_property
+    @derived
     def packed_shape(self) -> tuple[int, int, int, int]:
         """Shape of packed B: (1, tiles, groups of k, nr * ks), the batch in front if B has one."""
         ks = self.config.ks

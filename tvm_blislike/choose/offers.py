@@ -186,6 +186,8 @@ class Offers:
         if least > limit:
             return None, Candidate(name, None, f"{1e3 * least:.3f} ms at the peak of the core")
         configs = list(implementation.configs(workload, self.core, self.threads))
+        if not configs:
+            return None, Candidate(name, None, "no configuration is worth compiling")
         exact = self._exact(implementation, workload, configs)
         if not exact:
             return None, Candidate(name, None, "errors above the limit")
