@@ -1,4 +1,4 @@
-"""The importer's state at the body of a loop, and functions that call themselves."""
+"""The importer's state at the body of a loop."""
 
 from __future__ import annotations
 

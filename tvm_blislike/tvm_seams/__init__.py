@@ -4,7 +4,7 @@
 |---|---|
 | `attributes` | attributes and annotations that its passes read |
 | `branches` | the importer's state at a graph inside a node |
-| `control_loops` | the importer's state at the body of a loop; functions that call themselves |
+| `control_loops` | the importer's state at the body of a loop |
 | `executables` | what an executable is made of, how a library is opened |
 | `importer` | its importer of ONNX graphs |
 | `llvm_text` | names and calls in the LLVM text and machine code it generates |
@@ -13,6 +13,7 @@
 | `pipelines` | its pipelines for Relax functions and PrimFuncs |
 | `relax_ir` | how it spells its Relax IR |
 | `runtime` | threads, workspaces and caches of its C runtime |
+| `steps` | functions inside functions that are being built, and that call themselves |
 | `wheels` | the files in its wheels |
 
 `tests/seams` states what is relied upon, a file for each of these; `tests/structure/test_seams.py`
