@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tvm_blislike import progress
 from tvm_blislike.errors import BlislikeError, TargetError, UnsupportedOperatorError, suggest
 from tvm_blislike.export.link import is_foreign
 from tvm_blislike.runtime.compiled import CompiledModel
@@ -193,6 +194,7 @@ def built(
     target, threads = strategy.core.target_config(strategy.threads), strategy.threads
     # Constants are folded by running kernels: start TVM's pool with all CPUs before that does.
     use_threads(min(threads, len(usable_cpus())) if is_foreign(target) else threads)
+    progress.begin("import")
     loaded = frontend.load(model, shapes)
     try:
         return loaded, build(loaded.module, strategy)

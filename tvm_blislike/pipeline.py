@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
+from tvm_blislike import progress
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.offers import Predictor
 from tvm_blislike.choose.strategy import Override, Strategy
@@ -130,7 +131,9 @@ def fused_kernels(
 ) -> tuple[tvm.IRModule, Plan]:
     """Return a module of fused PrimFuncs, each with a note of its choice, and the plan of these."""
     mod = prepare(target, strategy)(mod)
+    progress.begin("choice")
     plan = plan_of(mod, strategy)
+    progress.begin("lowering")
     warn_of_weights(mod, plan)
     passes = [
         legalize(strategy.core),
@@ -193,5 +196,6 @@ def compile_module(
         calls, plan = scheduled_calls(mod, strategy, target)
         report = report_of(calls, plan)
         lowered = for_machine(calls, target)
+    progress.begin("code")
     kernels = compiled_kernels(lowered, target)
     return calling(lowered, kernels), report, calling(lowered, kernels)

@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from rich.text import Text
 from small_models import small_network, small_reference, two_convolutions
 from typer.testing import CliRunner
 
 import tvm_blislike
-from tvm_blislike import api
+from tvm_blislike import api, progress
 from tvm_blislike.cache import store
 from tvm_blislike.cache.key import key_of
+from tvm_blislike.cli import terminal
 from tvm_blislike.cli.app import app
 from tvm_blislike.errors import UsageError
 from tvm_blislike.records.book import RecordBook
@@ -238,3 +240,15 @@ def test_commands(model: Path, compilations: list[object]) -> None:
     assert '"most_bytes"' in invoke("cache", "show", "--json")
     assert "removed 1 models" in invoke("cache", "clear")
     assert store.entries() == []
+
+
+def test_a_compilation_tells_its_phases(model: Path) -> None:
+    seen: list[str] = []
+    with progress.listening(seen.append):
+        tvm_blislike.compile(model, threads=1)
+        assert seen == list(progress.PHASES)
+        tvm_blislike.compile(model, threads=1)
+    tvm_blislike.compile(model, threads=1, cache=False)
+    assert seen == list(progress.PHASES)
+    for phase in progress.PHASES:
+        assert Text.from_markup(terminal._bar_of(phase)).plain == "━" * 10 + f" {phase}"

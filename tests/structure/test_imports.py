@@ -11,6 +11,7 @@ ORDER = (
     "errors",
     "files",
     "compiler_lock",
+    "progress",
     "hardware",
     "tvm_seams",
     "model",

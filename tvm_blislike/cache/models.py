@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+from tvm_blislike import progress
 from tvm_blislike.cache import entry, store
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.errors import BlislikeError, ToolchainError
@@ -59,6 +60,7 @@ def _compiled(key: str, model: Path, compile: Callable[[], CompiledModel]) -> Co
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
         # Those of threads and CPUs are of this moment, not of the model.
         texts = [str(each.message) for each in caught if each.category is not RuntimeWarning]
+        progress.begin("link")
         try:
             told = entry.Told(
                 compiled.about, str(model.absolute()), entry.data_beside(model), texts

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tvm_blislike import progress as phases
+
 # A pipe has no width; tables then get room enough to keep every cell on its line.
 _PIPE_WIDTH = 200
 _QUIET_SECONDS = 2.0
@@ -36,12 +38,16 @@ def print_json(value: Any) -> None:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
-    """Show that `what` goes on: a spinner on a terminal, else a line once it takes over 2 s."""
+    """Show that `what` goes on: a spinner on a terminal, else a line once it takes over 2 s.
+
+    On a terminal a compilation also shows a bar of its phases.
+    """
     console = stderr()
     started = time.perf_counter()
     if console.is_terminal:
-        with console.status(escape(what)):
-            yield
+        with console.status(escape(what)) as status:
+            with phases.listening(lambda phase: status.update(f"{escape(what)} {_bar_of(phase)}")):
+                yield
     else:
         notice = threading.Timer(_QUIET_SECONDS, console.print, [f"{escape(what)} ..."])
         notice.daemon = True
@@ -53,6 +59,17 @@ def working(what: str) -> Iterator[None]:
     seconds = time.perf_counter() - started
     if seconds > _QUIET_SECONDS:
         console.print(f"{escape(what)}: {seconds:.1f} s")
+
+
+def _bar_of(phase: str) -> str:
+    """Return the phases of a compilation, those behind and the present one marked."""
+    present = phases.PHASES.index(phase)
+    marks = [
+        "[green]" + "━━" * present,
+        "[bold]" + "━━",
+        "[dim]" + "━━" * (len(phases.PHASES) - 1 - present),
+    ]
+    return "[/]".join(marks) + f"[/] {phase}"
 
 
 @contextlib.contextmanager
