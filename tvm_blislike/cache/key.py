@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvm_blislike.export.checksum import sha256
-from tvm_blislike.records.files import default_path
+from tvm_blislike.records.place import default_path
 
 if TYPE_CHECKING:
     from tvm_blislike.choose.constraints import Constraints

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
 from filelock import FileLock, Timeout
 
 from tvm_blislike.errors import InputError, OutputError
 from tvm_blislike.files import atomic_path
+from tvm_blislike.records.place import default_path as default_path
 from tvm_blislike.records.record import BadRecordError, Record
 
 HOW_TO_START = "`tvm-blislike tune MODEL.onnx` measures the layers of a model and keeps the times"
@@ -43,17 +43,6 @@ class BadLine:
 
     def __str__(self) -> str:
         return f"{self.path}, line {self.number}: {self.reason}"
-
-
-def default_path() -> Path:
-    """Return the file of records used when none is named, in the user's data directory.
-
-    The environment variable TVM_BLISLIKE_RECORDS names another one.
-    """
-    chosen = os.environ.get("TVM_BLISLIKE_RECORDS")
-    if chosen:
-        return Path(chosen)
-    return platformdirs.user_data_path("tvm-blislike", appauthor=False) / "records.jsonl"
 
 
 def read(path: str | os.PathLike[str]) -> tuple[list[Record], list[BadLine]]:
