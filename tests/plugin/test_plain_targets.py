@@ -28,9 +28,13 @@ FLAGS = FIRST | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx
 ZEN5 = native_core(Machine("Linux", "x86_64", frozenset(FLAGS | {"avx512vp2intersect"}), "AMD"))
 
 
+SYSTEM_CPU = targets.codegen.llvm_get_system_cpu
+
+
 @pytest.fixture
 def on_this_machine(on_a_zen5: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "native_core", native_core)
+    monkeypatch.setattr(targets.codegen, "llvm_get_system_cpu", SYSTEM_CPU)
 
 
 @pytest.fixture(autouse=True)

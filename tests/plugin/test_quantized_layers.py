@@ -212,7 +212,7 @@ def test_layers_left_in_floats_are_named() -> None:
     assert "conv2d 1x6x5x5" in note
 
 
-@pytest.mark.parametrize("core", ["x86-64-v3", "zen4"])
+@pytest.mark.parametrize("core", ["x86-64-v3", "icelake-server", "zen4"])
 @pytest.mark.parametrize("data", TYPES)
 def test_winograd_of_quantized_layers_changes_no_bit(data: str, core: str) -> None:
     """Zero points, padding with them, bias and clipping, beside direct convolution."""

@@ -14,6 +14,8 @@ _X86_EXTENSIONS = (
     *("avx", "avx2", "fma", "f16c", "bmi", "bmi2"),
     *("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vbmi", "avx512vbmi2"),
     *("avx512ifma", "avx512vnni", "avx512bf16", "avx512fp16", "avx512bitalg", "avxvnni", "gfni"),
+    *("avx512vpopcntdq", "avx512vp2intersect", "avxifma", "avxvnniint8", "avxneconvert"),
+    *("sse4a", "xop", "fma4"),  # of AMD alone
 )
 
 
