@@ -104,6 +104,9 @@ def _shape_stage(sch: s_tir.Schedule, stage: Stage, facts: TargetFacts, parallel
         cut = len(loops) - 1
     if parallel:
         _parallelise(sch, loops[:cut], loops[cut], facts)
+        if stage.reading is not None:
+            # Loops outside it may have become one.
+            stage.reading -= len(loops) - len(sch.get_loops(stage.block))
 
 
 def _fuse_runs(

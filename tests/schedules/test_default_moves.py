@@ -9,11 +9,12 @@ from default_graphs import (
     check,
     data,
     graph,
+    loops,
     run,
     scheduled,
     vector_lengths,
 )
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax import op
 
 from tvm_blislike.model.marks import DEFAULT_RULE
@@ -97,6 +98,13 @@ def test_transposition_runs_in_registers():
     (kernel,) = check(lambda a: op.nn.relu(op.permute_dims(a)), np.maximum(x.T, 0), x)
     assert kernel.attrs[DEFAULT_RULE] == "transpose"
     assert "T.Shuffle" in kernel.script()
+
+
+def test_transposition_inside_loops_that_become_one_for_threads():
+    x = data(16, 13, 2 * LANES, LANES + 1)
+    (kernel,) = check(lambda a: op.permute_dims(a, [1, 0, 3, 2]), x.transpose(1, 0, 3, 2), x)
+    assert kernel.attrs[DEFAULT_RULE] == "transpose"
+    assert len(loops(kernel, tirx.ForKind.PARALLEL)) == 1
 
 
 def test_transposition_into_an_intermediate_buffer():
