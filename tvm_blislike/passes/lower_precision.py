@@ -27,6 +27,7 @@ from tvm_blislike.passes import spills
 from tvm_blislike.passes.constants import TIDY
 from tvm_blislike.passes.image_operators import BINARY, UNARY
 from tvm_blislike.passes.quantized.to_integers import left_wide
+from tvm_blislike.passes.same_layer import on_operands
 from tvm_blislike.passes.storage import stored
 from tvm_blislike.tvm_seams import (
     bindings,
@@ -171,18 +172,7 @@ class _LowerPrecision(PyExprMutator):
 
     def _layer(self, call: relax.Call, types: Types, weights: np.ndarray) -> relax.Expr:
         data = self._narrow(call.args[0], types.a)
-        operands, attrs = (data, constant(weights, types.b)), call.attrs
-        if op_name(call) == "relax.matmul":
-            result = relax.op.matmul(*operands, out_dtype=types.out)
-        else:
-            result = relax.op.nn.conv2d(
-                *operands,
-                strides=attrs.strides,
-                padding=attrs.padding,
-                dilation=attrs.dilation,
-                groups=attrs.groups,
-                out_dtype=types.out,
-            )
+        result = on_operands(call, data, constant(weights, types.b), types.out)
         if types.out == _WIDE:
             return result
         return relax.op.astype(self.builder_.emit(result), _WIDE)

@@ -22,6 +22,7 @@ from tvm_blislike.model.workload import Workload
 from tvm_blislike.operators import workload_of
 from tvm_blislike.passes import spills
 from tvm_blislike.passes.constants import TIDY
+from tvm_blislike.passes.same_layer import on_operands
 from tvm_blislike.passes.storage import StoredWeights, is_exact, stored
 from tvm_blislike.tvm_seams import constant, constant_array, functions, is_constant
 
@@ -102,19 +103,7 @@ class _StoreWeights(PyExprMutator):
 
     def _by_stored(self, call: relax.Call, found: StoredWeights, axis: int) -> relax.Expr:
         values = constant(found.values, str(found.values.dtype))
-        data, attrs = call.args[0], call.attrs
-        if axis:
-            result = relax.op.matmul(data, values, out_dtype="float32")
-        else:
-            result = relax.op.nn.conv2d(
-                data,
-                values,
-                strides=attrs.strides,
-                padding=attrs.padding,
-                dilation=attrs.dilation,
-                groups=attrs.groups,
-                out_dtype="float32",
-            )
+        result = on_operands(call, call.args[0], values, "float32")
         if found.scales is None:
             return result
         # A factor of each channel, along the channels of an image or the columns of a matrix.

@@ -21,6 +21,7 @@ from tvm_blislike.operators.operator import WORD
 from tvm_blislike.passes.binary.packing import packed
 from tvm_blislike.passes.binary.signs import Plane
 from tvm_blislike.passes.binary.thresholds import Chain
+from tvm_blislike.passes.same_layer import on_operands
 from tvm_blislike.tvm_seams import constant, dtype_name, op_name, static_shape
 
 _LAYOUTS = ("NCHW", "OIHW", "NCHW")
@@ -111,18 +112,7 @@ class Layer:
         """Return the call that counts, given words of its data."""
         parts = [packed(s, self.depth_axis) for s in self._differ]
         known = constant(np.concatenate(parts, self.depth_axis), BITS.b)
-        if not self.is_convolution:
-            return op.matmul(words, known, out_dtype=BITS.acc)
-        attrs = self.call.attrs
-        return op.nn.conv2d(
-            words,
-            known,
-            strides=attrs.strides,
-            padding=attrs.padding,
-            dilation=attrs.dilation,
-            groups=attrs.groups,
-            out_dtype=BITS.acc,
-        )
+        return on_operands(self.call, words, known, BITS.acc)
 
     def chain(self, counts: relax.Var) -> Chain:
         """Return what the sums are, given the counts."""

@@ -24,6 +24,7 @@ from tvm.relax import op
 from tvm_blislike.operators import operator_in, operator_of, workload_of
 from tvm_blislike.passes.quantized.emission import Emit
 from tvm_blislike.passes.quantized.layers import why_not_convolution
+from tvm_blislike.passes.same_layer import on_operands
 from tvm_blislike.tvm_seams import (
     bindings,
     constant,
@@ -161,19 +162,7 @@ def _output_axis(call: relax.Call) -> int:
 
 
 def _multiplied(call: relax.Call, data: relax.Expr, weights: np.ndarray) -> relax.Call:
-    factor = constant(weights, str(weights.dtype))
-    if op_name(call) == "relax.matmul":
-        return op.matmul(data, factor, out_dtype="int32")
-    attrs = call.attrs
-    return op.nn.conv2d(
-        data,
-        factor,
-        strides=attrs.strides,
-        padding=attrs.padding,
-        dilation=attrs.dilation,
-        groups=attrs.groups,
-        out_dtype="int32",
-    )
+    return on_operands(call, data, constant(weights, str(weights.dtype)), "int32")
 
 
 def _sums(call: relax.Call, data: relax.Expr, weights: np.ndarray) -> np.ndarray:
