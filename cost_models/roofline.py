@@ -141,8 +141,12 @@ def calls_in_flight(core: Core, rows: int, vectors: int, steps: int) -> float:
 def products_per_cycle(core: Core, product: Product) -> float:
     """Return the multiply-adds of a micro-kernel that a core starts per cycle.
 
-    Those of several instructions keep units busy that FMAs do not have.
+    Those of several instructions keep units busy that FMAs do not have. Some cores start products
+    of pairs of bfloat16 less often than FMAs (Emerald Rapids: one in two cycles, where FMAs are two
+    a cycle).
     """
+    if product.is_bfloat16 and core.bf16_per_cycle is not None:
+        return core.bf16_per_cycle
     if product.instructions <= 1:
         return core.fma_per_cycle / product.instructions
     vectors = core.vectors_per_cycle or core.fma_per_cycle

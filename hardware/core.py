@@ -136,6 +136,9 @@ class Core:
     vectors_per_cycle : float or None
         Full-width vector instructions started per cycle where there are units beyond those of FMAs,
         and products of integers have as many as FMAs; None: as many as FMAs.
+    bf16_per_cycle : float or None
+        Full-width vector products of pairs of bfloat16 started per cycle; None: as many as FMAs, or
+        there are none.
     """
 
     name: str
@@ -170,6 +173,7 @@ class Core:
     stands_for: tuple[str, ...] = ()
     element_loads_per_cycle: float | None = None
     vectors_per_cycle: float | None = None
+    bf16_per_cycle: float | None = None
 
     def __hash__(self) -> int:
         # A part tells cores apart as well as all of it, and caches of the cost models ask often.

@@ -21,18 +21,19 @@ from .machine import Machine
 from .switches import is_on
 
 # Counts up when the probe measures something else, so that older files are not read.
-_VERSION = 1
+_VERSION = 2
 # Fields of a core and of its caches that a probe measures.
 FACTS = (
     *("fma_per_cycle", "loads_per_cycle", "stores_per_cycle", "ghz"),
     *("memory_gb_per_s", "memory_core_gb_per_s", "element_load_cycles", "vector_load_cycles"),
-    *("lines_in_flight", "fork_join_us"),
+    *("lines_in_flight", "fork_join_us", "bf16_per_cycle"),
 )
 CACHE_FACTS = ("bytes_per_cycle", "all_bytes_per_cycle")
 # How far two probes of one machine may lie apart, as shares; cycles beside a multiply-add absolute.
 # What differs less from the description says nothing against it, and equal machines choose equally.
 _SPREAD = {
     **dict.fromkeys(("ghz", "fma_per_cycle", "loads_per_cycle", "stores_per_cycle"), 0.03),
+    "bf16_per_cycle": 0.03,
     **dict.fromkeys(("element_load_cycles", "vector_load_cycles"), 0.1),
     **dict.fromkeys(("memory_core_gb_per_s", "bytes_per_cycle"), 0.15),
     **dict.fromkeys(("memory_gb_per_s", "all_bytes_per_cycle", "lines_in_flight"), 0.3),

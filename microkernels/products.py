@@ -55,6 +55,9 @@ class Product:
         and the k loop is a function of LLVM (`neon_row_pairs`).
     conversion : float
         Instructions that make what is multiplied of a vector of B; all rows share them.
+    is_bfloat16 : bool
+        Vectors of pairs of bfloat16, of which cores may start fewer than FMAs
+        (`Core.bf16_per_cycle`).
     """
 
     ks: int
@@ -67,6 +70,7 @@ class Product:
     intrinsic: str = ""
     rows: int = 1
     conversion: float = 0
+    is_bfloat16: bool = False
 
 
 def _fma(sums: Any, a: Any, b: Any, lanes: int) -> Any:

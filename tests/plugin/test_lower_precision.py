@@ -138,3 +138,25 @@ def test_unknown_precisions_are_named() -> None:
         UsageError, match=r"nothing is computed in 'int8'\n.* fp32, bf16, fp16, fast"
     ):
         tvm_blislike.compile(model(), precision="int8")
+
+
+def test_a_core_that_starts_few_products_of_bfloat16_computes_in_others() -> None:
+    """Emerald Rapids without its tiles: half of the products of fp32, a quarter of float16's."""
+    tiles = ("amx_tile", "amx_int8", "amx_bf16")
+    whole = Core.named("emeraldrapids")
+    core = replace(whole, features=tuple(f for f in whole.features if f not in tiles))
+    layer = Conv2dWorkload(1, 512, 28, 28, 256, 1, 1)
+    seconds = {
+        starts: Strategy(replace(core, bf16_per_cycle=starts), 1)
+        .choose(replace(layer, types=BFLOAT_DOT))
+        .seconds
+        for starts in (0.5, 2.0)
+    }
+    assert seconds[0.5] > 3 * seconds[2.0]
+    assert core.bf16_per_cycle == 0.5
+    fast = Strategy(core, 1, constraints=Constraints(precision="fast"))
+    assert precision_choice.types_of(fast, layer) == (Types.of("float16"), "")
+    without = replace(core, features=tuple(f for f in core.features if f != "fp16"))
+    fast = Strategy(without, 1, constraints=Constraints(precision="fast"))
+    types, reason = precision_choice.types_of(fast, layer)
+    assert types == FLOAT32 and "fp32 is predicted to be as fast" in reason

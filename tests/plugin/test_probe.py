@@ -280,7 +280,19 @@ def test_facts_of_a_made_core() -> None:
     assert [cache.bytes_per_cycle for cache in core.caches] == [20.0] * 3
     assert [cache.all_bytes_per_cycle for cache in core.caches] == [None, None, 20.0]
     assert (core.memory_core_gb_per_s, core.memory_gb_per_s) == (60.0, 60.0)
+    assert core.bf16_per_cycle is None
     assert "made" in core.notes
+
+
+@pytest.mark.parametrize(("starts", "fact"), [(0.49, 0.5), (0.98, 1.0), (0.1, 0.25)])
+def test_products_of_bfloat16_of_a_made_core(starts: float, fact: float) -> None:
+    hertz, core = 2e9, Core.named("emeraldrapids")
+    steps = steps_of(core, 1, 64 << 20)
+    per_second = dict.fromkeys((step.kernel for step in steps.values()), 1e9)
+    per_second |= {"chain": hertz, "fma": 2 * hertz, "bf16": starts * hertz}
+    found = rates(MadeBench(per_second), steps, 1e-3, 1e-9, lambda share: None)
+    found["walk near"] = np.array([1e10])
+    assert result_of(core, 1, found, ()).to_core().bf16_per_cycle == fact
 
 
 def test_what_a_board_evaluates_is_what_is_evaluated_here(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm.script.ir_builder import tirx as T
 
+from tvm_blislike.microkernels.products import Product
 from tvm_blislike.probe.builders import (
     BLOCK_VECTORS,
     add_product,
@@ -31,6 +32,21 @@ def fma(sums: int, lanes: int) -> tvm.tirx.PrimFunc:
                 with T.serial(0, args.repeats):
                     for total in totals * FMA_ROUNDS:
                         add_product(total, value(x), value(x))
+    return builder.get()
+
+
+def products(sums: int, lanes: int, product: Product) -> tvm.tirx.PrimFunc:
+    """Independent sums of products of words, as `fma`: FMA_ROUNDS each per repeat."""
+    with kernel(sums, lanes) as (builder, args):
+        with T.parallel(0, args.tasks) as task:
+            word = T.alloc_buffer((1,), "int32")
+            T.buffer_store(word, args.state[task, 0, 0], [0])
+            with registers(args.state, task, "float32") as totals:
+                row = copied(totals[0])
+                bits = T.reinterpret(f"int32x{lanes}", value(row))
+                with T.serial(0, args.repeats):
+                    for total in totals * FMA_ROUNDS:
+                        put(total, product.multiply_add(value(total), word[0], bits, lanes))
     return builder.get()
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _CLOCK = rate("chain")
 # Rounded so that a file reads well, far below what runs differ by.
 _HUNDREDTHS, _THOUSANDTHS = 100, 1000
+_QUARTERS = 4
 
 
 def core_facts(core: Core, steps: Collection[str]) -> dict[str, Expression]:
@@ -38,6 +39,9 @@ def core_facts(core: Core, steps: Collection[str]) -> dict[str, Expression]:
         "lines_in_flight": _lines_in_flight(),
         "ghz": (1e-9 * _hertz()).nearest(_THOUSANDTHS),
     }
+    if "bf16" in steps:
+        per_cycle = _fma_per_cycle() * (rate("bf16") / rate("fma"))
+        facts["bf16_per_cycle"] = per_cycle.nearest(_QUARTERS).at_least(1 / _QUARTERS)
     if "fork all" in steps:
         facts["fork_join_us"] = (1e6 / rate("fork all")).nearest(_HUNDREDTHS)
     return facts

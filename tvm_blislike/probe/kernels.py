@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING
 import tvm
 
 from tvm_blislike.compiler_lock import compiler_lock
+from tvm_blislike.microkernels import kernels_for
+from tvm_blislike.microkernels.products import Product
+from tvm_blislike.model.types import BFLOAT_DOT
 from tvm_blislike.probe import compute_kernels, memory_kernels
 from tvm_blislike.probe.builders import BLOCK_VECTORS
+from tvm_blislike.schedules.lowering.llvm_functions import with_sources
 
 if TYPE_CHECKING:
     from tvm_blislike.hardware import Core
@@ -34,14 +38,16 @@ def compiled(core: Core) -> tvm.runtime.Executable:
 def module(core: Core) -> tvm.IRModule:
     """Return the kernels for any core."""
     named = functions(core).items()
-    return tvm.IRModule({name: f.with_attr("global_symbol", name) for name, f in named})
+    return tvm.IRModule({n: with_sources(f).with_attr("global_symbol", n) for n, f in named})
 
 
 def functions(core: Core) -> dict[str, tvm.tirx.PrimFunc]:
     """Return the kernels for any core as PrimFuncs by name."""
     size, line = (accumulators(core), core.lanes("float32")), core.line_bytes
+    words = word_product(core)
     return {
         "fma": compute_kernels.fma(*size),
+        **({"bf16": compute_kernels.products(*size, words)} if words else {}),
         "fma_elements": compute_kernels.fma_beside_loads(*size, element=True),
         "fma_vectors": compute_kernels.fma_beside_loads(*size, element=False),
         "chain": compute_kernels.chain(*size),
@@ -52,6 +58,12 @@ def functions(core: Core) -> dict[str, tvm.tirx.PrimFunc]:
         "walk": memory_kernels.scattered(*size, line, waits=True),
         "walks": memory_kernels.scattered(*size, line, waits=False),
     }
+
+
+def word_product(core: Core) -> Product | None:
+    """Return the vector product of pairs of bfloat16 that a core has."""
+    found = kernels_for(core, BFLOAT_DOT, superseded=True)
+    return next((kernel.product for kernel in found if kernel.tiles is None), None)
 
 
 def accumulators(core: Core) -> int:

@@ -97,14 +97,16 @@ def _template(core: Core, steps: Any) -> str:
     """Return the core's TOML with `@NAME@` for the value of each fact."""
     probed = described(core, core.cores, "fork all" in steps)
     notes = (*probed.notes, "measured by blis_run --probe on the board")
-    # A number of its own for each fact of each cache, so that it stands in the text.
+    # A number for each fact, so that it stands in the text.
     caches = tuple(
         dataclasses.replace(cache, **dict.fromkeys(cache_facts(cache, steps), 1.0))
         for cache in core.caches
     )
-    text = dataclasses.replace(probed, notes=notes, caches=caches).to_toml()
+    facts = core_facts(core, steps)
+    missing = {name: 1.0 for name in facts if getattr(core, name) is None}
+    text = dataclasses.replace(probed, notes=notes, caches=caches, **missing).to_toml()
     head, *tables = text.split("[[caches]]")
-    parts = [_with_places(head, "", core_facts(core, steps))]
+    parts = [_with_places(head, "", facts)]
     for cache, table in zip(core.caches, tables, strict=True):
         parts.append(_with_places(table, f"{cache.level}.", cache_facts(cache, steps)))
     return "[[caches]]".join(parts)

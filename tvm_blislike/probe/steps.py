@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tvm_blislike.probe.builders import BLOCK_VECTORS
 from tvm_blislike.probe.compute_kernels import CHAIN_PAIRS, FMA_ROUNDS
-from tvm_blislike.probe.kernels import accumulators, block_bytes
+from tvm_blislike.probe.kernels import accumulators, block_bytes, word_product
 
 if TYPE_CHECKING:
     from tvm_blislike.hardware import Cache, Core
@@ -60,6 +60,8 @@ def steps_of(core: Core, threads: int, memory_bytes: int) -> dict[str, Step]:
         Memory to read where no cache is meant (`memory_bytes_of`).
     """
     steps = {"fma": fmas(core, 1), "chain": Step("chain", 2 * CHAIN_PAIRS)}
+    if word_product(core):
+        steps["bf16"] = Step("bf16", fmas(core, 1).work)
     steps |= _load_steps(core) | _walk_steps(core, memory_bytes)
     steps |= {f"stream {n}": stream(core, size, 1) for n, size in working_sets(core).items()}
     steps[f"stream {MEMORY}"] = stream(core, memory_bytes, 1, warm=False)
