@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import tvm
 
     from tvm_blislike import meta_schedule
-    from tvm_blislike.api import compile
+    from tvm_blislike.api import compile, explain
     from tvm_blislike.choose.constraints import Constraints
     from tvm_blislike.errors import BlislikeError, BlislikeWarning
     from tvm_blislike.hardware import Core
@@ -46,6 +46,7 @@ _LAZY = {
     "TensorSpec": "tvm_blislike.model.tensor_spec",
     "Workload": "tvm_blislike.model.workload",
     "compile": "tvm_blislike.api",
+    "explain": "tvm_blislike.api",
     "meta_schedule": "tvm_blislike.meta_schedule",
     "native_core": "tvm_blislike.probe.native",
     "register_implementation": "tvm_blislike.schedules",
@@ -66,6 +67,7 @@ __all__ = [
     "TensorSpec",
     "Workload",
     "compile",
+    "explain",
     "meta_schedule",
     "native_core",
     "register_implementation",

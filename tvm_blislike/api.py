@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tvm_blislike.choose.offers import Predictor
     from tvm_blislike.choose.strategy import Override, Strategy
     from tvm_blislike.hardware import Core
+    from tvm_blislike.model.report import Report
     from tvm_blislike.onnx import frontend
     from tvm_blislike.records.book import RecordBook
 
@@ -117,6 +118,42 @@ def compile(
     from tvm_blislike.cache.models import kept_or_compiled
 
     return kept_or_compiled(key, model, compile_anew)
+
+
+def explain(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    target: str | os.PathLike[str] | Core = "native",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    threads: int | None = None,
+    override: Override | None = None,
+    constraints: Constraints | None = None,
+    records: str | os.PathLike[str] | RecordBook | None = None,
+    learned: str | os.PathLike[str] | Predictor | None = None,
+    cache: bool = True,
+) -> Report:
+    """Return what would be chosen for each layer of an ONNX model, without compiling it.
+
+    The arguments, and the errors raised, are those of `compile`.
+
+    Returns
+    -------
+    Report
+        The same as `compile(...).explain()`; of a kept model what is kept.
+    """
+    core = resolve_core(target)
+    threads = resolve_threads(core, threads)
+    if cache and override is None and isinstance(model, str | os.PathLike):
+        key = _key(model, core, threads, shapes, constraints, records, learned)
+        if key is not None:
+            from tvm_blislike.cache.models import kept_report
+
+            kept = kept_report(key, model)
+            if kept is not None:
+                return kept
+    from tvm_blislike.pipeline import explain_module
+
+    strategy = resolve_strategy(core, threads, override, constraints, records, learned)
+    return built(strategy, model, shapes, explain_module)[1]
 
 
 def _key(

@@ -25,7 +25,7 @@ from tvm_blislike.passes.lower import lower
 from tvm_blislike.passes.lower_precision import LowerPrecision
 from tvm_blislike.passes.parameters import warn_of_weights
 from tvm_blislike.passes.plan import Plan, plan_of
-from tvm_blislike.passes.reporting import report_of
+from tvm_blislike.passes.reporting import fused_operators, report_of
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.passes.stored_weights import StoreWeights
 from tvm_blislike.probe.native import core_of
@@ -135,19 +135,23 @@ def fused_kernels(
     plan = plan_of(mod, strategy)
     progress.begin("lowering")
     warn_of_weights(mod, plan)
-    passes = [
+    before = [
         legalize(strategy.core),
         NarrowIndices(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
+    ]
+    mod = tvm.transform.Sequential(before)(lower(mod, plan))
+    plan.fused = fused_operators(mod)
+    behind = [
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
         # Once more: TVM's `compile_relax` does so before it looks functions up, attributes
         # included.
         relax.transform.AnnotateTIROpPattern(),
     ]
-    return tvm.transform.Sequential(passes)(lower(mod, plan)), plan
+    return tvm.transform.Sequential(behind)(mod), plan
 
 
 def _tuned_by_meta_schedule() -> list[tvm.transform.Pass]:
@@ -176,6 +180,14 @@ def prepare(target: tvm.target.Target, strategy: Strategy) -> tvm.transform.Pass
             StoreWeights(strategy),
         ]
     )
+
+
+@compiler_lock()
+def explain_module(mod: tvm.IRModule, strategy: Strategy) -> Report:
+    """Return the report that `compile_module` would give, without generating code."""
+    target = tvm.target.Target(strategy.core.target_config(strategy.threads))
+    with target:
+        return report_of(*scheduled_calls(mod, strategy, target))
 
 
 @compiler_lock()

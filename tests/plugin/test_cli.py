@@ -74,7 +74,7 @@ def test_explain_lists_every_layer(network_file: Path) -> None:
     report = _json("explain", network_file, "--threads", 1)
     assert report["threads"] == 1
     assert all(layer["implementation"] for layer in report["layers"])
-    text = _invoke("explain", network_file, "--threads", 1).stdout
+    text = _invoke("explain", network_file, "--threads", 1, "--all").stdout
     for layer in report["layers"]:
         assert layer["name"] in text
         assert layer["reason"] in text

@@ -7,7 +7,7 @@ import pytest
 
 from tvm_blislike.errors import OutputError, all_errors, suggest
 from tvm_blislike.files import atomic_path, require_writable, write_text
-from tvm_blislike.model.report import Footprint, LayerReport, Report
+from tvm_blislike.model.report import Footprint, LayerReport, LeftOut, Report
 
 
 def test_report_survives_json() -> None:
@@ -23,8 +23,11 @@ def test_report_survives_json() -> None:
         peak_fraction=0.8,
         reason="fastest",
         macs=1000,
+        fused=("add", "relu"),
     )
-    report = Report((layer, LayerReport("pool", "other", "", "default")), "haswell", 2, ("a",))
+    left = (LeftOut("in float32:", ("conv 1x3x8x8",), "no"),)
+    layers = (layer, LayerReport("pool", "other", "", "default"))
+    report = Report(layers, "haswell", 2, ("a",), left)
     assert Report.from_json(report.to_json()) == report
     assert report.predicted_ms == 0.5
 

@@ -108,16 +108,27 @@ def read(entry: Path, model: Path) -> tuple[Module, Told]:
     """
     from tvm_blislike.tvm_seams import executables
 
+    told = current(entry, model)
+    for name in (_KERNELS, _MACHINE):
+        checksum.verify(entry / name)
+    return executables.read_machine(entry / _MACHINE, kernels_of(entry)), told
+
+
+def current(entry: Path, model: Path) -> Told:
+    """Return what an entry says, as `read` does, without opening its code.
+
+    Raises
+    ------
+    ModelError, OSError, ValueError, KeyError
+        When it is damaged, or of other data.
+    """
     told = describe(entry)
     for name, digest in told.beside.items():
         if checksum.sha256(model.parent / name) != digest:
             raise ModelError(f"{name} has changed")
-    for name in (_KERNELS, _MACHINE):
-        checksum.verify(entry / name)
-    module = executables.read_machine(entry / _MACHINE, kernels_of(entry))
     for text in told.warnings:
-        warnings.warn(text, stacklevel=3)
-    return module, told
+        warnings.warn(text, stacklevel=4)
+    return told
 
 
 def kernels_of(entry: Path) -> Module:

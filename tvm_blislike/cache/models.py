@@ -35,6 +35,18 @@ def kept_or_compiled(
     return _opened(key, Path(model), compile) or _compiled(key, Path(model), compile)
 
 
+def kept_report(key: str, model: str | os.PathLike[str]) -> Report | None:
+    """Return the report of the kept model of a key; None where there is none."""
+    place = store.find(key)
+    if place is None:
+        return None
+    try:
+        return Report.from_json(entry.current(place, Path(model)).about.report)
+    except Exception as error:  # whoever opens it will drop it
+        _log.debug("%s cannot be read: %s", place, error)
+        return None
+
+
 def _opened(key: str, model: Path, compile: Callable[[], CompiledModel]) -> CompiledModel | None:
     """Return the kept model; None where there is none, or it is damaged or of other data."""
     place = store.find(key)

@@ -117,26 +117,46 @@ def explain(
             "their blocks.",
         ),
     ] = None,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Show every layer with all that is known of it, in one table."),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show what was chosen for each layer, what it should cost, and why."""
+    """Show where the time goes, what was chosen for the layers, and why.
+
+    A model is planned, not compiled. One screen by default; --layer, --all and --json tell more.
+    """
+    from tvm_blislike.api import explain as plan
+    from tvm_blislike.cli.overview import print_overview
+    from tvm_blislike.runtime.library import is_library
+
     limits = options.constraints(max_error, max_workspace, only, without, pin, weights, precision)
-    # Nothing that is kept tells the text of its machine code.
-    cache = not no_cache and not asm
-    compiled = _open(model, target, shape, threads, limits, records, learned, no_verify, cache)
-    report = compiled.explain()
+    cache = not no_cache
+    if asm or is_library(model):
+        # Nothing that is kept tells the text of its machine code.
+        cache = cache and not asm
+        compiled = _open(model, target, shape, threads, limits, records, learned, no_verify, cache)
+        report = compiled.explain()
+    else:
+        _refuse_no_verify(no_verify)
+        shapes = options.parse_shapes(shape)
+        with working(f"planning {Path(model).name}"):
+            report = plan(model, target, shapes, threads, None, limits, records, learned, cache)
     if layer is not None:
         report = report.matching(layer)
         if not report.layers:
-            raise typer.BadParameter(f"no layer matches {layer!r}; explain without it lists them")
+            raise typer.BadParameter(f"no layer matches {layer!r}; explain --all lists them")
     if asm:
         _explain_loops(compiled, report, target, as_json)
     elif as_json:
         print_json(json.loads(report.to_json()))
     elif layer is not None:
         tables.print_layers(stdout(), report)
-    else:
+    elif every:
         tables.print_report(stdout(), report)
+    else:
+        print_overview(stdout(), report, Path(model).name)
 
 
 def _explain_loops(compiled: CompiledModel, report: Report, target: str, as_json: bool) -> None:
@@ -195,8 +215,7 @@ def _open(
     from tvm_blislike.runtime.library import is_library
 
     if not is_library(model):
-        if no_verify:
-            raise typer.BadParameter("--no-verify is about compiled libraries")
+        _refuse_no_verify(no_verify)
         return compiled_model(model, target, shape, threads, limits, records, learned, cache)
     if shape or target != "native":
         raise typer.BadParameter("--shape and --target are fixed in a compiled library")
@@ -207,6 +226,11 @@ def _open(
         warnings.warn(f"compiled for {loaded.threads} threads, not {threads}", stacklevel=2)
         loaded.threads = threads
     return loaded
+
+
+def _refuse_no_verify(no_verify: bool) -> None:
+    if no_verify:
+        raise typer.BadParameter("--no-verify is about compiled libraries")
 
 
 def _timed_runs(

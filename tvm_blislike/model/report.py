@@ -51,6 +51,28 @@ class CandidateReport:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """Layers that are not computed as they might have been.
+
+    Parameters
+    ----------
+    what : str
+        What became of them: "default rule for", "in float32:", "weights in float32 of".
+    layers : tuple of str
+        Their workloads.
+    reason : str
+        Why.
+    """
+
+    what: str
+    layers: tuple[str, ...]
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.what} {', '.join(self.layers)}: {self.reason}"
+
+
+@dataclass(frozen=True)
 class LayerReport:
     """The choice made for one layer.
 
@@ -90,6 +112,8 @@ class LayerReport:
         Data types of factors, sums and result (`Types`); () where there is no product.
     weights_error : float or None
         Of weights stored in fewer bytes: root of the squared differences over the squared weights.
+    fused : tuple of str
+        Operators that the kernel computes beside the layer itself, in order.
     """
 
     name: str
@@ -109,6 +133,7 @@ class LayerReport:
     derivation: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     weights_error: float | None = None
+    fused: tuple[str, ...] = ()
 
     @property
     def is_chosen(self) -> bool:
@@ -130,12 +155,15 @@ class Report:
         Threads scheduled for.
     notes : tuple of str
         What else the user should know, such as assumed facts about the core.
+    left_out : tuple of LeftOut
+        Layers under the default rule or in other types than they might be, by reason.
     """
 
     layers: tuple[LayerReport, ...]
     core: str = ""
     threads: int = 1
     notes: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def predicted_ms(self) -> float:
@@ -156,7 +184,11 @@ class Report:
         """Return the report that `to_json` wrote."""
         fields = json.loads(text)
         layers = tuple(_layer(entry) for entry in fields.pop("layers"))
-        return Report(layers, fields["core"], fields["threads"], tuple(fields["notes"]))
+        left = tuple(
+            LeftOut(entry["what"], tuple(entry["layers"]), entry["reason"])
+            for entry in fields.pop("left_out", ())
+        )
+        return Report(layers, fields["core"], fields["threads"], tuple(fields["notes"]), left)
 
 
 def _matches(layer: LayerReport, pattern: str) -> bool:
@@ -166,5 +198,5 @@ def _matches(layer: LayerReport, pattern: str) -> bool:
 def _layer(fields: dict[str, Any]) -> LayerReport:
     footprint = tuple(Footprint(**entry) for entry in fields.pop("footprint"))
     candidates = tuple(CandidateReport(**entry) for entry in fields.pop("candidates"))
-    lists = {name: tuple(fields.pop(name, ())) for name in ("derivation", "types")}
+    lists = {name: tuple(fields.pop(name, ())) for name in ("derivation", "types", "fused")}
     return LayerReport(**fields, footprint=footprint, candidates=candidates, **lists)

@@ -61,6 +61,8 @@ class Plan:
         Each layer whose weights should have been stored so and are not, with the reason.
     wide : dict
         Each layer of quantized operands that is computed in 32 bits, by type, with the reason.
+    fused : dict
+        What each kernel of several operators is made of, by its name; see `reporting`.
     """
 
     core: Core
@@ -71,6 +73,7 @@ class Plan:
     wide: dict[str, dict[str, str]] = field(default_factory=dict)
     stored: dict[str, list[float]] = field(default_factory=dict)
     whole: dict[str, str] = field(default_factory=dict)
+    fused: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _noted: dict[str, Choice] = field(default_factory=dict)
 
     def note(self, choice: Choice) -> str:

@@ -13,10 +13,10 @@ from tvm_blislike.cost_models.roofline import clock_hz
 from tvm_blislike.model.choice import Candidate, Choice
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.marks import CHOSEN, DEFAULT_RULE
-from tvm_blislike.model.report import CandidateReport, Footprint, LayerReport, Report
+from tvm_blislike.model.report import CandidateReport, Footprint, LayerReport, LeftOut, Report
 from tvm_blislike.passes import spills
 from tvm_blislike.passes.plan import Plan
-from tvm_blislike.tvm_seams import bindings, functions
+from tvm_blislike.tvm_seams import bindings, functions, op_name
 
 
 def report_of(mod: tvm.IRModule, plan: Plan) -> Report:
@@ -26,8 +26,8 @@ def report_of(mod: tvm.IRModule, plan: Plan) -> Report:
     left_out += _left_out("default rule for", plan.left)
     for dtype, layers_left in plan.wide.items():
         left_out += _left_out(f"in {dtype}:", layers_left)
-    notes = (*plan.core.notes, *spills.notes(plan.core), *left_out)
-    return Report(layers, plan.core.name, plan.threads, notes)
+    notes = (*plan.core.notes, *spills.notes(plan.core), *map(str, left_out))
+    return Report(layers, plan.core.name, plan.threads, notes, tuple(left_out))
 
 
 def _with_errors(
@@ -41,12 +41,12 @@ def _with_errors(
     )
 
 
-def _left_out(what: str, reasons: Mapping[str, str]) -> list[str]:
+def _left_out(what: str, reasons: Mapping[str, str]) -> list[LeftOut]:
     """Say what became of layers, and why: their kernels carry the names of operators only."""
     layers: dict[str, list[str]] = {}
     for layer, reason in reasons.items():
         layers.setdefault(reason, []).append(layer)
-    return [f"{what} {', '.join(found)}: {reason}" for reason, found in layers.items()]
+    return [LeftOut(what, tuple(found), reason) for reason, found in layers.items()]
 
 
 def _calls(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
@@ -61,11 +61,34 @@ def _is_kernel(func: tvm.ir.BaseFunc) -> bool:
 
 
 def _layer(gvar: tvm.ir.GlobalVar, mod: tvm.IRModule, plan: Plan) -> LayerReport:
-    func = mod[gvar]
+    func, name = mod[gvar], gvar.name_hint
+    operators = plan.fused.get(name, ())
     if CHOSEN in func.attrs:
-        return _chosen(gvar.name_hint, plan.noted(str(func.attrs[CHOSEN])), plan)
+        choice = plan.noted(str(func.attrs[CHOSEN]))
+        own = next((op for op in operators if op.startswith(choice.config.implementation)), None)
+        beside = tuple(op for op in operators if op != own)
+        return dataclasses.replace(_chosen(name, choice, plan), fused=beside)
     rule = str(func.attrs.get(DEFAULT_RULE, "unscheduled"))
-    return LayerReport(gvar.name_hint, rule, _shapes(func), "default rule", reason=rule)
+    return LayerReport(name, rule, _shapes(func), "default rule", reason=rule, fused=operators[1:])
+
+
+def fused_operators(mod: tvm.IRModule) -> dict[str, tuple[str, ...]]:
+    """Return, for a module between `FuseOps` and `FuseTIR`, what each kernel is made of.
+
+    Returns
+    -------
+    dict
+        The kernel's name to the names of its operators in order, without their numbers.
+    """
+    return {
+        gvar.name_hint: tuple(
+            binding.value.args[0].name_hint.rstrip("0123456789")
+            for binding in bindings(func)
+            if op_name(binding.value) == "relax.call_tir"
+        )
+        for gvar, func in functions(mod)
+        if "Primitive" in (func.attrs or {})
+    }
 
 
 def _chosen(name: str, choice: Choice, plan: Plan) -> LayerReport:
