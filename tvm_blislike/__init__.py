@@ -1,17 +1,16 @@
 """BLIS-style CPU kernels for Apache TVM.
 
 `tvm_blislike.compile(model)` compiles an ONNX model. Importing this package registers the Relax
-pipeline "blislike" for ordinary `tvm.compile` calls; see README.md for these, for `meta_schedule`
-and for the command line.
+pipeline "blislike" for ordinary `tvm.compile` calls, as soon as TVM is imported too; see the
+documentation for these, for `meta_schedule` and for the command line.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from tvm import relax
 
 if TYPE_CHECKING:
     import tvm
@@ -93,5 +92,17 @@ def _pipeline(**options: Any) -> tvm.transform.Pass:
     return blislike_pipeline(**options)
 
 
-with contextlib.suppress(ValueError):  # registered before: this module is being reloaded
-    relax.register_pipeline("blislike")(_pipeline)
+def _register() -> None:
+    from tvm import relax
+
+    with contextlib.suppress(ValueError):  # registered before: this module is being reloaded
+        relax.register_pipeline("blislike")(_pipeline)
+
+
+if "tvm.relax" in sys.modules:
+    _register()
+else:
+    # TVM takes seconds to import, and who asks the command for its help needs nothing of it.
+    from tvm_blislike.later import when_imported
+
+    when_imported("tvm.relax", _register)

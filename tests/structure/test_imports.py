@@ -12,6 +12,7 @@ ORDER = (
     "files",
     "compiler_lock",
     "progress",
+    "later",
     "hardware",
     "tvm_seams",
     "model",

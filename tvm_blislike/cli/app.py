@@ -6,7 +6,8 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -67,10 +68,34 @@ app = typer.Typer(
     help="Compile ONNX models with BLIS-style generated CPU kernels, and run and measure them.",
     epilog=_exit_codes(),
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        versions = {name: version(name) for name in ("tvm-blislike", "apache-tvm")}
+        print(", ".join(f"{name} {found}" for name, found in versions.items()))
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=_show_version,
+            help="Show the versions of this package and of TVM.",
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
 for _command in (
     compile.compile,
     commands.run,

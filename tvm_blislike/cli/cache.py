@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from tvm_blislike.cache import store
 from tvm_blislike.cli import options
 from tvm_blislike.cli.terminal import print_json, stderr, stdout
+
+if TYPE_CHECKING:
+    from tvm_blislike.cache import store
 
 app = typer.Typer(
     help="Show and remove compiled models that are kept for their next start.",
@@ -24,6 +26,8 @@ app = typer.Typer(
 @app.command()
 def show(as_json: options.Json = False) -> None:
     """List the kept models, those used last first."""
+    from tvm_blislike.cache import store
+
     place, most = store.folder(), store.most_bytes()
     found = [_described(kept) for kept in store.entries()]
     if as_json:
@@ -39,9 +43,14 @@ def show(as_json: options.Json = False) -> None:
 
 
 @app.command()
-def clear() -> None:
+def clear(as_json: options.Json = False) -> None:
     """Remove all kept models."""
+    from tvm_blislike.cache import store
+
     gone = store.clear()
+    if as_json:
+        print_json({"removed": len(gone), "bytes": sum(kept.bytes for kept in gone)})
+        return
     size = _megabytes(sum(kept.bytes for kept in gone))
     stderr().print(f"removed {len(gone)} models, {size}")
 

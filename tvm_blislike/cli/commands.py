@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 
 from tvm_blislike.cli import options, tables
@@ -19,6 +18,8 @@ from tvm_blislike.export.output_names import output_files
 from tvm_blislike.files import make_folder, require_folder, write_array
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from tvm_blislike.choose.constraints import Constraints
     from tvm_blislike.hardware import Core
     from tvm_blislike.model.report import Report

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 
 from tvm_blislike.errors import InputError
 from tvm_blislike.files import parse_size
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from tvm_blislike.choose.constraints import Constraints
     from tvm_blislike.records.book import RecordBook
 
@@ -262,6 +263,8 @@ def load_inputs(options: Sequence[str] | None) -> dict[str, np.ndarray]:
 
 
 def _load_array(name: str, path: Path) -> np.ndarray:
+    import numpy as np
+
     try:
         array = np.load(path, allow_pickle=False)
     except OSError as error:

@@ -51,12 +51,16 @@ def best(records: File = None, as_json: options.Json = False) -> None:
 def merge(
     target: Annotated[Path, typer.Argument(metavar="FILE", help="File to add to.")],
     sources: Annotated[list[Path], typer.Argument(metavar="SOURCE...", help="Files to read.")],
+    as_json: options.Json = False,
 ) -> None:
     """Add the records of other files to a file, each once."""
     from tvm_blislike.records import maintain
 
     added, bad = maintain.merge(target, sources)
     _name_bad(bad)
+    if as_json:
+        print_json({"added": added, "bad_lines": len(bad), "records": str(target)})
+        return
     stderr().print(f"added {added} records to {escape(str(target))}", soft_wrap=True)
 
 
@@ -67,14 +71,17 @@ def prune(
         int | None,
         typer.Option(min=1, metavar="N", help="Keep only the N fastest of each workload."),
     ] = None,
+    as_json: options.Json = False,
 ) -> None:
     """Remove bad lines, superseded records and those of other versions."""
     from tvm_blislike.records import maintain
 
-    if not _is_there(records):
-        return
-    stay, gone = maintain.prune(_path(records), keep)
-    stderr().print(f"{stay} records stay, {gone} lines went")
+    there = _is_there(records)
+    stay, gone = maintain.prune(_path(records), keep) if there else (0, 0)
+    if as_json:
+        print_json({"kept": stay, "removed_lines": gone})
+    elif there:
+        stderr().print(f"{stay} records stay, {gone} lines went")
 
 
 @app.command()
@@ -109,22 +116,28 @@ def _print_trained(facts: Facts, output: Path) -> None:
 
 
 @app.command("export")
-def export_(folder: Folder, records: File = None) -> None:
+def export_(folder: Folder, records: File = None, as_json: options.Json = False) -> None:
     """Write the usable records as MetaSchedule's JSON database."""
     from tvm_blislike.tuning import database
 
     count = database.export(_read(_path(records)), folder)
+    if as_json:
+        print_json({"written": count, "database": str(folder)})
+        return
     stderr().print(f"wrote {count} records to {escape(str(folder))}", soft_wrap=True)
 
 
 @app.command("import")
-def import_(folder: Folder, records: File = None) -> None:
+def import_(folder: Folder, records: File = None, as_json: options.Json = False) -> None:
     """Add the records of MetaSchedule's JSON database that are of this library's kernels."""
     from tvm_blislike.records import files
     from tvm_blislike.tuning import database
 
     found, foreign = database.read(folder)
     files.append(_path(records), found)
+    if as_json:
+        print_json({"added": len(found), "foreign": foreign})
+        return
     stderr().print(f"added {len(found)} records; {foreign} are of other schedules")
 
 

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from tvm_blislike.bench import BenchResult
     from tvm_blislike.hardware import Core
     from tvm_blislike.inspect.loops import LayerLoop
