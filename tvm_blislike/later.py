@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -16,8 +15,8 @@ def when_imported(name: str, then: Callable[[], None]) -> None:
     sys.meta_path.insert(0, _Listener(name, then))
 
 
-class _Listener(MetaPathFinder):
-    """Finds one module as all others would, and calls a function behind its code."""
+class _Listener:
+    """A finder of modules: finds one as all others would, and calls a function behind its code."""
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self.name, self.then = name, then

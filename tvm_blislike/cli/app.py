@@ -6,7 +6,6 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -76,6 +75,8 @@ app = typer.Typer(
 
 def _show_version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import version
+
         versions = {name: version(name) for name in ("tvm-blislike", "apache-tvm")}
         print(", ".join(f"{name} {found}" for name, found in versions.items()))
         raise typer.Exit

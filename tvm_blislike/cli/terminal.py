@@ -12,7 +12,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tvm_blislike import progress as phases
 
@@ -94,6 +93,8 @@ def progress() -> Iterator[Callable[[str], None]]:
 @contextlib.contextmanager
 def bar(what: str) -> Iterator[Callable[[float], None]]:
     """Yield a function that shows which share of `what` is done; only its calls draw."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=stderr(), auto_refresh=False, transient=True) as progress:
         task = progress.add_task(escape(what), total=1.0)
