@@ -93,7 +93,7 @@ REWRITES: dict[str, Rewrite] = {
     "MatMulNBits": blocks.matmul,
     "MaxPool": pooling.max_pool,
     "Mean": elementwise.mean,
-    "MeanVarianceNormalization": elementwise.in_single,
+    "MeanVarianceNormalization": normalization.mean_variance_norm,
     "MelWeightMatrix": signals.mel_weights,
     "Mod": elementwise.mod,
     "MultiHeadAttention": attention.multi_head,

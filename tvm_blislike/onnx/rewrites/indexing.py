@@ -117,15 +117,28 @@ def slice_(site: Site) -> Sequence[str] | None:
 
 def split(site: Site) -> Sequence[str] | None:
     """Write a `Split` with empty parts as slices; TVM wants places to cut that differ."""
+    axis = site.attribute("axis", 0)
     sizes = site.attribute("split") if site.opset < 13 else site.known(1)
+    if sizes is None and not site.has_operand(1) and site.is_known():
+        sizes = _equal_parts(site, site.shape()[axis])
     if sizes is None or all(sizes):
         return None
-    axis = site.attribute("axis", 0) % len(site.shape())
+    axis %= len(site.shape())
     ends = np.cumsum(sizes)
     return [
         site.sliced(site.node.input[0], [axis], [end - size], [end])
         for size, end in zip(sizes, ends, strict=True)
     ]
+
+
+def _equal_parts(site: Site, size: int) -> list[int]:
+    """Return the sizes of a `Split` that names none: equal, but for a last one that is smaller."""
+    count = len(site.node.output)
+    part = -(-size // count)
+    last = size - (count - 1) * part
+    if last < 0:
+        site.refuse(f"{size} elements are no {count} parts of {part} with a smaller last one")
+    return [part] * (count - 1) + [last]
 
 
 def suppression(site: Site) -> Sequence[str]:

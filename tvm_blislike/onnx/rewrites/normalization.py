@@ -8,6 +8,9 @@ import numpy as np
 
 from tvm_blislike.onnx.rewrites.site import Site
 
+# What `MeanVarianceNormalization` adds to a deviation before it divides by it.
+_LEAST_DEVIATION = 1e-9
+
 
 def layer_norm(site: Site) -> Sequence[str] | None:
     """Write `LayerNormalization` out where its mean or deviation is read, or its type is fp64."""
@@ -34,6 +37,26 @@ def rms_norm(site: Site) -> Sequence[str] | None:
     squares = site.reduced("ReduceMean", site.add("Mul", data, data), axes, keepdims=1)
     scaled = site.add("Mul", data, _inverse_root(site, squares))
     return [site.add("Mul", scaled, site.node.input[1])]
+
+
+def mean_variance_norm(site: Site) -> Sequence[str] | None:
+    """Write `MeanVarianceNormalization` by squares of differences.
+
+    TVM subtracts the square of the mean from the mean of squares, which leaves nothing of small
+    variances, and divides by 0 where all elements are the same.
+    """
+    if site.known_dtype() is None:
+        return None
+    data, narrow = site.node.input[0], site.is_of(np.float16)
+    if narrow:
+        data = site.cast(data, np.float32)
+    axes = site.attribute("axes", [0, 2, 3])
+    centred = site.add("Sub", data, site.reduced("ReduceMean", data, axes, keepdims=1))
+    variance = site.reduced("ReduceMean", site.add("Mul", centred, centred), axes, keepdims=1)
+    wide = np.dtype(np.float32) if narrow else site.dtype()
+    tiny = site.constant(np.array(_LEAST_DEVIATION, wide))
+    result = site.add("Div", centred, site.add("Add", site.add("Sqrt", variance), tiny))
+    return [site.cast(result, np.float16) if narrow else result]
 
 
 def lp_norm(site: Site) -> Sequence[str]:
