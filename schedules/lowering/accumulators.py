@@ -61,14 +61,20 @@ def split_rows(func: tirx.PrimFunc, limit: int) -> tirx.PrimFunc:
 
 def _candidates(body: tirx.Stmt, limit: int) -> set[tirx.Buffer]:
     allocated = [alloc.buffer for alloc in collect(body, tirx.AllocBuffer)]
+    wanted = {b for b in allocated if _STACK_BYTES <= _bytes(b) <= limit}
+    if not wanted:
+        return wanted
     loads, stores = (collect(body, kind) for kind in (tvm.ir.TensorLoad, tirx.BufferStore))
     accesses = [(load.source, load.indices) for load in loads]
     accesses += [(store.buffer, store.indices) for store in stores]
     pointers = [call for call in collect(body, tvm.ir.Call) if call.op.same_as(_POINTER)]
     handed = {pointer.args[1].args[0] for pointer in pointers}
-    unknown = {buffer for buffer, indices in accesses if None in map(constant, indices[:-1])}
-    kept = unknown | handed
-    return {b for b in allocated if _STACK_BYTES <= _bytes(b) <= limit} - kept
+    unknown = {
+        buffer
+        for buffer, indices in accesses
+        if buffer in wanted and None in map(constant, indices[:-1])
+    }
+    return wanted - unknown - handed
 
 
 def _bytes(buffer: tirx.Buffer) -> int:

@@ -32,6 +32,8 @@ def bias_first(func: tirx.PrimFunc) -> tirx.PrimFunc:
         Below the level of blocks, with every unrolled loop written out, in vectors.
     """
     written = {store.buffer for store in collect(func.body, tirx.BufferStore)}
+    if all(str(buffer.dtype) != "int32" for buffer in written):
+        return func
 
     def begun(statements: tirx.SeqStmt) -> tirx.Stmt:
         parts = list(statements.seq)

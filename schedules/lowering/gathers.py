@@ -26,11 +26,12 @@ def _shuffled(load: ir.TensorLoad, analyzer: sym.Analyzer) -> tirx.Expr:
     if not load.indices:
         return load
     *outer, index = load.indices
-    lanes = index.ty.dtype.lanes
-    if lanes > 2 and isinstance(index, tirx.Ramp) and _is_two(index.stride):
-        return _every_other(load, outer, index.base, lanes)
-    if lanes == 1 or not _is_sum_of_lanes(index):
+    if isinstance(index, tirx.Ramp):
+        strided = _is_two(index.stride) and int(index.lanes) > 2
+        return _every_other(load, outer, index.base, int(index.lanes)) if strided else load
+    if not _is_sum_of_lanes(index):
         return load
+    lanes = index.ty.dtype.lanes
     places = [analyzer.simplify(_lane(index, i)) for i in range(lanes)]
     if _in_block(load, places, lanes):
         return _of_block(load, outer, places, lanes)
@@ -80,8 +81,8 @@ def _of_block(load: ir.TensorLoad, outer: list[Any], places: list[Any], lanes: i
 
 
 def _is_sum_of_lanes(index: Any) -> bool:
-    """Whether an index is arithmetic on ramps, but not a ramp itself."""
-    if isinstance(index, tirx.Ramp | tirx.Broadcast):
+    """Whether an index is arithmetic on ramps and on what is the same for all lanes."""
+    if not isinstance(index, _ARITHMETIC):
         return False
     parts = [index]
     while parts:

@@ -45,6 +45,8 @@ def keep_nan(mod: tvm.IRModule, core: Core) -> tvm.IRModule:
 
 
 def _stored(store: tirx.BufferStore, core: Core) -> tirx.BufferStore:
+    if not collect(store.value, tuple(_INTRINSICS)):
+        return store
     loads = collect(store.value, ir.TensorLoad)
     reduces = any(load.source.same_as(store.buffer) for load in loads)
 

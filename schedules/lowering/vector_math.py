@@ -57,6 +57,8 @@ def vectorize_math(node: Any) -> Any:
         alone.
     """
     if isinstance(node, tirx.PrimFunc):
+        if not any(map(_is_known, collect(node.body, ir.Call))):
+            return node
         body = vectorize_math(node.body)
         return tirx.PrimFunc(node.params, body, node.ret_type, node.attrs)
     node = tvm_ffi.structural_map(node, [(ir.Call, _widened)])
@@ -81,10 +83,14 @@ def _divide_by_power(quotient: tirx.Div) -> Expr:
     return quotient if inverse is None else quotient.a * inverse
 
 
-def _is_replaced(node: Any) -> bool:
-    """Whether a node is a call that `vectorize_math` replaces."""
-    is_call = isinstance(node, ir.Call) and isinstance(node.op, ir.Op)
-    return is_call and node.op.name in _REWRITES and str(node.ty) == "float32"
+def _is_known(call: ir.Call) -> bool:
+    """Whether a call is of one of the functions, in any type."""
+    return isinstance(call.op, ir.Op) and call.op.name in _REWRITES
+
+
+def _is_replaced(call: ir.Call) -> bool:
+    """Whether a call is one that `vectorize_math` replaces."""
+    return _is_known(call) and str(call.ty) == "float32"
 
 
 def _replaced(call: ir.Call) -> Expr:
@@ -94,8 +100,7 @@ def _replaced(call: ir.Call) -> Expr:
 
 def _widened(call: ir.Call) -> Expr:
     """Return a function of float16 as one of float32 between conversions."""
-    is_known = isinstance(call.op, ir.Op) and call.op.name in _REWRITES
-    if not is_known or str(call.ty) != "float16":
+    if not _is_known(call) or str(call.ty) != "float16":
         return call
     operands = [tirx.Cast("float32", operand) for operand in call.args]
     return tirx.Cast("float16", tirx.call_intrin("float32", call.op.name, *operands))
@@ -132,9 +137,10 @@ def _split_store(
     buffers: list[tirx.Buffer],
 ) -> tirx.Stmt:
     calls = collect(store.value, ir.Call)
+    known = [call for call in calls if _is_replaced(call)]
     # What a condition guards must stay behind it; a function of the choice need not.
-    guarded = _guarded(calls)
-    if sum(_is_replaced(call) and call not in guarded for call in calls) < 2:
+    guarded = _guarded(calls) if len(known) > 1 else set()
+    if sum(call not in guarded for call in known) < 2:
         return store
     taken: list[tuple[ir.Call, tirx.Buffer]] = []
 
