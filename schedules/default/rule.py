@@ -80,7 +80,7 @@ class DefaultCPU(ScheduleRule):
             # Anything else is a mistake of ours, which must not become slow code.
             reason = str(refusal).strip().splitlines()[-1]
             scheduled, family = _parallel_only(func), f"unscheduled: {reason}"
-        scheduled = through_bits(vectorize_math(scheduled))
+        scheduled = through_bits(vectorize_math(scheduled, machine.vector_bits < 512))
         return s_tir.Schedule(scheduled.with_attr(DEFAULT_RULE, family))
 
 

@@ -39,6 +39,9 @@ from tvm_blislike.schedules.lowering.rewrite import at_directives
 from tvm_blislike.schedules.lowering.rounding import by_low_bits
 from tvm_blislike.schedules.lowering.vector_math import vectorize_math
 
+# Bytes of 32 registers of 64: what is as large has vectors whose divisions take long.
+_WIDE_REGISTERS = 2048
+
 _Change = Callable[[tirx.For, Any], tirx.Stmt]
 _Step = tuple[tuple[type[Directive], ...], Callable[[tirx.Stmt, Any], tirx.Stmt]]
 
@@ -139,7 +142,7 @@ _CLEAN_UP = tvm.transform.Sequential(
 
 def _without_calls(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a function in vector arithmetic: of a sigmoid LLVM would call `expf` for each lane."""
-    return vectorize_math(by_low_bits(func))
+    return vectorize_math(by_low_bits(func), int(func.attrs[REGISTER_BYTES]) < _WIDE_REGISTERS)
 
 
 def _is_ours(func: Any) -> bool:

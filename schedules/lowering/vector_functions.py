@@ -11,6 +11,7 @@ sign of zero is kept.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -66,6 +67,7 @@ _LN2_LOW = 1.42860682030941723212e-6
 _LOG2_E = 1.44269504088896341
 # Not far above the logarithm of the smallest normal number.
 _SMALLEST_EXP = -87.0
+_LARGEST = 3.4028234e38
 # Adding this rounds to an integer and leaves that integer plus 127, the exponent bias, in
 # the low bits of the sum.
 _ROUND_AND_BIAS = 1.5 * 2**23 + 127
@@ -164,7 +166,7 @@ def exp_below_one(x: Expr) -> Expr:
     return let(x, value)
 
 
-def _normal_exp(x: Expr) -> Expr:
+def _normal_exp(x: Expr, ln2: tuple[float, ...] = (math.log(2),)) -> Expr:
     """Return e^x where neither it nor 2^n of its factors is denormal or infinite.
 
     ln(2) in one part: what n of them are off by is less than what a float32 of x near them is.
@@ -172,7 +174,8 @@ def _normal_exp(x: Expr) -> Expr:
     magic = f32(_ROUND_AND_BIAS)
 
     def reduced(v: Expr, t: Expr, n: Expr) -> Expr:
-        power = let(v - n * f32(math.log(2)), lambda r: _polynomial(r, _SHORT_EXP))
+        rest = functools.reduce(lambda r, part: r - n * f32(part), ln2, v)
+        power = let(rest, lambda r: _polynomial(r, _SHORT_EXP))
         return power * _power_of_two(t)
 
     return let(x * f32(_LOG2_E) + magic, lambda t: let(t - magic, lambda n: reduced(x, t, n)))
@@ -186,8 +189,26 @@ def sigmoid(x: Expr) -> Expr:
     behind x sigmoid(x) took 2.9 and 5.4 times as long with images that lead to them.)
     """
     # Beyond 30 the result is 1; e / (1 + e) needs no negation and e must not overflow.
-    power = let(x, lambda v: _exp(_clamp(v, -64.0, 30.0)))
+    exact = functools.partial(_normal_exp, ln2=(_LN2_HIGH, _LN2_LOW))
+    power = let(x, lambda v: let(_clamp(v, -64.0, 30.0), exact))
     return let(power, lambda e: e / (e + f32(1.0)))
+
+
+def by_constant(a: Expr, divisor: float) -> Expr:
+    """Return a / divisor, the same to the last bit with fused multiply-adds, but 0 for -0.
+
+    P. Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor"
+    (1990): a product with the rounded reciprocal, corrected by its remainder. Infinities have none.
+    """
+    inverse = f32(1.0 / divisor)
+
+    def corrected(v: Expr) -> Expr:
+        quotient = v * inverse
+        exact = quotient + inverse * (v - f32(divisor) * quotient)
+        below = tirx.Select(quotient < f32(_LARGEST), exact, quotient)
+        return tirx.Select(quotient > f32(-_LARGEST), below, quotient)
+
+    return let(a, corrected)
 
 
 def tanh(x: Expr) -> Expr:
@@ -254,7 +275,7 @@ def log(x: Expr) -> Expr:
 
     def special(v: Expr, value: Expr) -> Expr:
         # Comparisons with NaN are false, so NaN reaches the last branch: v - v is NaN there.
-        infinite = tirx.Select(v > f32(3.4028234e38), v, value)
+        infinite = tirx.Select(v > f32(_LARGEST), v, value)
         positive = tirx.Select(v > f32(0.0), infinite, f32(0.0) * v + f32(float("nan")))
         return tirx.Select(v == f32(0.0), f32(float("-inf")), positive)
 

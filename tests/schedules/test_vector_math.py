@@ -1,5 +1,6 @@
 """Polynomial functions against numpy in double precision, over all of float32."""
 
+import functools
 import math
 import re
 import time
@@ -7,6 +8,7 @@ import time
 import numpy as np
 import pytest
 import tvm
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import te, tirx
@@ -93,6 +95,29 @@ def test_whole_range(name):
     np.testing.assert_array_equal(actual[~finite], rounded[~finite])
     error = np.abs(actual[finite].astype("float64") - expected[finite])
     assert (error / np.spacing(np.abs(rounded[finite]))).max() < 4
+
+
+WIDE = native_core().vector_bits >= 512
+without_division = functools.partial(vectorize_math, divides=False)
+
+
+@pytest.mark.skipif(not WIDE, reason="no vectors of 64 bytes: quotients stay divisions")
+@examples(12)
+@given(st.floats(2.0**-60, 2.0**60, width=32), st.sampled_from([1, -1]))
+def test_quotients_by_constants_are_exact(divisor, sign):
+    divisor *= sign
+    x = samples()
+    evaluate = compiled(
+        lambda v: v / tirx.const(divisor, "float32"),
+        len(x),
+        without_division,
+        native_core().target_config(1),
+    )
+    with np.errstate(all="ignore"):
+        expected = x / np.float32(divisor)
+        # Remainders of others may be denormal, or quotients infinite.
+        usual = (np.abs(x) > 2.0**-60) & (np.abs(expected) > 2.0**-60) | ~np.isfinite(x) | (x == 0)
+    np.testing.assert_array_equal(evaluate(x)[usual], expected[usual])
 
 
 def test_weights_of_a_softmax():
