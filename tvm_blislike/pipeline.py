@@ -27,6 +27,7 @@ from tvm_blislike.passes.parameters import warn_of_weights
 from tvm_blislike.passes.plan import Plan, plan_of
 from tvm_blislike.passes.reporting import fused_operators, report_of
 from tvm_blislike.passes.schedule import schedule
+from tvm_blislike.passes.slabs import join_layers
 from tvm_blislike.passes.stored_weights import StoreWeights
 from tvm_blislike.probe.native import core_of
 from tvm_blislike.records.book import RecordBook
@@ -114,9 +115,13 @@ def scheduled_calls(
     This is TVM's own CPU pipeline, with our passes where it would lower operators to naive loops.
     """
     mod, plan = fused_kernels(mod, strategy, target)
+    tuned = _tuned_by_meta_schedule()
+    if not tuned:
+        # A database knows layers by themselves.
+        mod = join_layers(mod, plan, strategy)
     # Views before scheduling: afterwards a reshape is no longer recognized as one, and TVM's
     # look at some functions fails.
-    mod = tvm.transform.Sequential([VIEWS, *_tuned_by_meta_schedule()])(mod)
+    mod = tvm.transform.Sequential([VIEWS, *tuned])(mod)
     lowering = [*lowering_passes(target), concat_in_place]
     return tvm.transform.Sequential(lowering)(schedule(mod, plan)), plan
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from tvm_blislike.cost_models.slabs.config import NAME as SLABS
+from tvm_blislike.cost_models.slabs.config import SlabConfig
 from tvm_blislike.errors import UsageError, suggest
 from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.types import PRECISIONS, STORED
@@ -127,7 +129,10 @@ def parse_pin(text: str) -> Pin:
     if not (equals and pattern and implementation):
         raise UsageError(f"pin {text!r} is not of the form LAYER=IMPLEMENTATION[,field=value...]")
     _require_known(implementation)
-    own = dataclasses.fields(get_implementation(implementation).config_type)
+    joins = implementation == SLABS
+    own = dataclasses.fields(
+        SlabConfig if joins else get_implementation(implementation).config_type
+    )
     types = {f.name: type(f.default) for f in own if f.name != "implementation"}
     fields = tuple(_field(assignment, types) for assignment in assignments)
     return Pin(pattern, implementation, fields)
@@ -154,6 +159,6 @@ def _field(
 
 
 def _require_known(name: str) -> None:
-    known = [implementation.name for implementation in all_implementations()]
+    known = [SLABS, *(implementation.name for implementation in all_implementations())]
     if name not in known:
         raise UsageError(f"unknown implementation {name!r}", suggest(name, known))
