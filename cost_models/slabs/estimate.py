@@ -12,12 +12,6 @@ import functools
 import math
 from dataclasses import dataclass
 
-from tvm_blislike.cost_models.conv2d_depthwise import candidates as depthwise_candidates
-from tvm_blislike.cost_models.conv2d_depthwise import estimate as depthwise
-from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
-from tvm_blislike.cost_models.conv2d_direct import candidates as direct_candidates
-from tvm_blislike.cost_models.conv2d_direct import estimate as direct
-from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.roofline import (
     bytes_per_cycle,
     finish,
@@ -29,8 +23,10 @@ from tvm_blislike.cost_models.roofline import (
 from tvm_blislike.cost_models.slabs.config import SlabConfig
 from tvm_blislike.cost_models.slabs.geometry import Slabs, slabs_of
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.config import Config
 from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.pair import PairWorkload
+from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import Conv2dWorkload
 
 # Slabs are of as many rows as fit into so many times L1. Golden Cove, 48 KiB and 2 MiB: slabs of 96
@@ -39,23 +35,54 @@ L1_PARTS = 2.0
 # Where images leave L2 slabs are taken unless they are predicted to take so many times as long:
 # what two threads lose on images in each other's caches is not predicted, and up to 0.24.
 DOUBT = 1.1
+# Of an image's way and arithmetic the smaller one is not hidden completely.
+OVERLAP_LOSS = 0.1
+
+
+@dataclass(frozen=True)
+class Alone:
+    """How a layer is computed by itself: in these layouts it lies, and its weights are packed so.
+
+    Parameters
+    ----------
+    implementation : Template
+        The algorithm, one that says by what it packs.
+    config : Config
+        Its configuration.
+    """
+
+    implementation: Template
+    config: Config
+
+    def of_slab(self, workload: Conv2dWorkload, core: Core) -> Config:
+        """Return the fastest configuration of a slab, by one thread, with the same weights."""
+        return _of_slab(self, workload, core)
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_slab(alone: Alone, workload: Conv2dWorkload, core: Core) -> Config:
+    made, like = alone.implementation, alone.config
+    usual = list(made.configs(workload, core, 1))
+    offered = [*usual, *(other for c in usual for other in made.relaid(workload, c, core))]
+    fitting = [c for c in offered if all(getattr(c, f) == getattr(like, f) for f in made.packed_by)]
+    return min(fitting, key=lambda c: made.estimate(workload, c, core, 1).seconds)
 
 
 @dataclass(frozen=True)
 class Layers:
-    """Two layers as they are computed by themselves: in these layouts weights are packed so.
+    """Two layers as they are computed by themselves.
 
     Parameters
     ----------
     pair : PairWorkload
         The layers.
-    depthwise, pointwise : DepthwiseConfig, DirectConfig
-        Their configurations.
+    depthwise, pointwise : Alone
+        How.
     """
 
     pair: PairWorkload
-    depthwise: DepthwiseConfig
-    pointwise: DirectConfig
+    depthwise: Alone
+    pointwise: Alone
 
     def slab_bytes(self, rows: int) -> int:
         """Return the size of some rows of the depthwise result."""
@@ -87,28 +114,6 @@ def slab_rows(layers: Layers, core: Core, threads: int) -> int:
     return math.ceil(w.oh / min(slabs, w.oh))
 
 
-@functools.lru_cache(maxsize=4096)
-def depthwise_config(
-    workload: Conv2dWorkload, like: DepthwiseConfig, core: Core
-) -> DepthwiseConfig:
-    """Return the fastest configuration of a slab whose weights and images lie as `like` has it."""
-    fields = {"data_layout": like.data_layout, "out_layout": like.out_layout}
-    if like.data_layout == "NHWC":
-        fields["loop_order"] = "rows"
-    offered = depthwise_candidates.configs(workload, core, 1)
-    fitting = [c.with_fields(**fields) for c in offered if (c.nr, c.ks) == (like.nr, like.ks)]
-    return min(fitting, key=lambda c: depthwise.estimate(workload, c, core, 1).seconds)
-
-
-@functools.lru_cache(maxsize=4096)
-def pointwise_config(workload: Conv2dWorkload, like: DirectConfig, core: Core) -> DirectConfig:
-    """Return the fastest configuration of a slab whose weights and images lie as `like` has it."""
-    fields = {"data_layout": like.data_layout, "out_layout": like.out_layout}
-    offered = direct_candidates.configs(workload, core, 1)
-    fitting = [c.with_fields(**fields) for c in offered if (c.nr, c.ks) == (like.nr, like.ks)]
-    return min(fitting, key=lambda c: direct.estimate(workload, c, core, 1).seconds)
-
-
 def estimate(layers: Layers, config: SlabConfig, core: Core, threads: int) -> Estimate:
     """Predict the time of one call, with its breakdown.
 
@@ -135,12 +140,13 @@ def estimate(layers: Layers, config: SlabConfig, core: Core, threads: int) -> Es
 def _slab_cycles(layers: Layers, run: Slabs, core: Core) -> dict[str, float]:
     """Cycles of one slab, by layer, without those of weights."""
     first, second = run.depthwise(layers.pair.depthwise), run.pointwise(layers.pair.pointwise)
-    made = depthwise.estimate(first, depthwise_config(first, layers.depthwise, core), core, 1)
-    config = pointwise_config(second, layers.pointwise, core)
-    multiplied = direct.estimate(second, config, core, 1).cycles
+    made, multiplied = (
+        alone.implementation.estimate(w, alone.of_slab(w, core), core, 1).cycles
+        for alone, w in ((layers.depthwise, first), (layers.pointwise, second))
+    )
     return {
-        "depthwise": sum(made.cycles.values()),
-        "pointwise": sum(multiplied.values()) - multiplied["weights"],
+        "depthwise": sum(made.values()),
+        "pointwise": sum(multiplied.values()) - multiplied.get("weights", 0.0),
     }
 
 
@@ -152,14 +158,14 @@ def _input_cycles(workload: Conv2dWorkload, busy: float, core: Core, threads: in
     if level in (1, 2):
         return 0.0
     moving = size / bytes_per_cycle(core, level, threads)
-    return max(0.0, moving - busy) + depthwise.OVERLAP_LOSS * min(moving, busy)
+    return max(0.0, moving - busy) + OVERLAP_LOSS * min(moving, busy)
 
 
 def _weights_cycles(layers: Layers, slabs: float, core: Core, threads: int) -> float:
     """Cycles that the weights of the second layer add: all of them for each slab of a thread."""
-    whole = direct.estimate(layers.pair.pointwise, layers.pointwise, core, threads)
-    w = layers.pair.pointwise
+    w, alone = layers.pair.pointwise, layers.pointwise
+    whole = alone.implementation.estimate(w, alone.config, core, threads)
     size = w.co * w.ci * w.types.b_bytes
     level = level_holding(core, 2 * size, threads)
     again = 0.0 if level in (1, 2) else size / bytes_per_cycle(core, level)
-    return whole.cycles["weights"] + (slabs - 1) * again
+    return whole.cycles.get("weights", 0.0) + (slabs - 1) * again

@@ -211,4 +211,5 @@ IMPLEMENTATION = Template(
     schedule=schedule,
     relaid=candidates.relaid,
     every=space,
+    packed_by=("nr", "ks", "data_layout", "out_layout"),
 )

@@ -234,6 +234,7 @@ IMPLEMENTATION = Template(
     schedule=schedule,
     relaid=candidates.relaid,
     every=space,
+    packed_by=("nr", "ks", "data_layout", "out_layout"),
     derivation=candidates.derivation,
     nests=nests,
 )

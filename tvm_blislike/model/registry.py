@@ -120,6 +120,9 @@ class Template:
     # What bounds the blocks of a configuration, a line each; `explain` prints them.
     derivation: Callable[[Workload, Config, Core, int], tuple[str, ...]] = lambda *_: ()
     nests: Callable[[Core, Types], Iterable[Nest]] = lambda *_: ()
+    # Fields of a configuration on which what `pack` makes depends: with the same ones a slab of an
+    # image is computed from the same packed weights. () where that is not so simple.
+    packed_by: tuple[str, ...] = ()
     # Registers the TensorIntrin of a name if it is one of the algorithm's own, for traces.
     register_named: Callable[[str], None] = lambda _name: None
 

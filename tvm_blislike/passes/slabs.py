@@ -18,7 +18,7 @@ from tvm_blislike.choose.constraints import Pin
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.slabs import estimate as model
 from tvm_blislike.cost_models.slabs.config import NAME, SlabConfig
-from tvm_blislike.cost_models.slabs.estimate import Layers
+from tvm_blislike.cost_models.slabs.estimate import Alone, Layers
 from tvm_blislike.cost_models.slabs.geometry import slabs_of
 from tvm_blislike.errors import ChoiceError
 from tvm_blislike.hardware import Core
@@ -30,6 +30,7 @@ from tvm_blislike.model.types import FLOAT32
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import note_in
+from tvm_blislike.schedules import get_implementation
 from tvm_blislike.schedules.slabs.kernel import Part, kernel
 from tvm_blislike.schedules.slabs.layer import Layer
 from tvm_blislike.tvm_seams import bindings, functions, op_name
@@ -119,8 +120,7 @@ class _Joiner(PyExprMutator):
             return None
         note = note_in(s_tir.Schedule(func.with_attr("global_symbol", "main")))
         choice = self.plan.noted(note) if note else None
-        known = ("conv2d_depthwise", "conv2d_direct")
-        if choice is None or choice.implementation.name not in known:
+        if choice is None or not getattr(choice.implementation, "packed_by", ()):
             return None
         return Layer.of(func, choice.workload, choice.config)
 
@@ -170,7 +170,7 @@ def choose(first: Layer, second: Layer, strategy: Strategy) -> Choice | None:
         When a pin names another implementation, or more rows than there are.
     """
     pair = PairWorkload(first.workload, second.workload)
-    layers = Layers(pair, first.config, second.config)
+    layers = Layers(pair, _alone(first), _alone(second))
     core, threads = strategy.core, strategy.threads
     pin = strategy.constraints.pin_for(pair)
     if pin is None and model.why_not(layers, core):
@@ -187,6 +187,10 @@ def choose(first: Layer, second: Layer, strategy: Strategy) -> Choice | None:
     reason = "pinned" if pin else "the depthwise images leave L2"
     candidates = (Candidate(NAME, estimate.seconds, configs=1), Candidate("two kernels", alone))
     return Choice(pair, _Slabs(layers), config, estimate, reason, candidates)
+
+
+def _alone(layer: Layer) -> Alone:
+    return Alone(get_implementation(layer.config.implementation), layer.config)
 
 
 def _pinned_rows(pin: Pin | None, pair: PairWorkload) -> int:
@@ -206,8 +210,8 @@ def joined(first: Layer, second: Layer, choice: Choice, core: Core, threads: int
     parts = []
     for run in slabs_of(first.workload, choice.config.rows):
         above, below = run.depthwise(first.workload), run.pointwise(second.workload)
-        config = model.depthwise_config(above, first.config, core)
-        config_too = model.pointwise_config(below, second.config, core)
+        config = _alone(first).of_slab(above, core)
+        config_too = _alone(second).of_slab(below, core)
         parts.append(
             Part(run, first.of_slab(above, config, core), second.of_slab(below, config_too, core))
         )
