@@ -39,11 +39,13 @@ EVEN_BLOCKS = 1.1
 # One core of Golden Cove, ms, F(4, 3) against direct convolution: 3 to 64 channels of 112x112 0.33
 # and 0.25, 8 to 64 of 56x56 0.10 and 0.16, 24 to 24 0.11 and 0.22, 57 to 57 of 28x28 0.13 and 0.29.
 FEWEST_CHANNELS = 8
+MOST_STRIDE = 2
 
 
 def applies(workload: Conv2dWorkload, core: Core) -> str:
-    """Return "" for convolutions of stride 1 that transforms may pay for, else the reason."""
+    """Return "" for convolutions that transforms may pay for, else the reason."""
     w = workload
+    taps = taps_of_phases(w)
     if w.types.is_integer_dot:
         reason = missing_types(w.types, core) or why_not_integers(w)
         if not reason and not offered(core, w.types):
@@ -54,15 +56,21 @@ def applies(workload: Conv2dWorkload, core: Core) -> str:
         return reason
     if w.ci > most_steps(w.types):
         return f"{w.ci} products are too many for a sum in {w.types.acc}"
-    if w.stride != (1, 1) or w.dilation != (1, 1):
-        return "only for stride 1 without dilation"
+    if max(w.stride) > MOST_STRIDE or w.dilation != (1, 1):
+        return f"only for strides up to {MOST_STRIDE} without dilation"
     if w.groups > 1:
         return "only for one group"
-    if w.kh == w.kw == 1 or not sizes(w.kh, w.types.acc) or not sizes(w.kw, w.types.acc):
-        return f"no transform for {w.kh}x{w.kw} kernels"
+    if max(taps) == 1 or not all(sizes(each, w.types.acc) for each in taps):
+        return f"no transform for {w.kh}x{w.kw} kernels of stride {max(w.stride)}"
     if min(w.ci, w.co) < FEWEST_CHANNELS:
         return f"{min(w.ci, w.co)} channels: transforms would take longer than direct products"
     return ""
+
+
+def taps_of_phases(workload: Conv2dWorkload) -> tuple[int, int]:
+    """Return the taps along height and width of a phase of the image, which is one of `stride`."""
+    w = workload
+    return math.ceil(w.kh / w.stride[0]), math.ceil(w.kw / w.stride[1])
 
 
 def sizes(r: int, dtype: str, among: Iterable[int] = TILE_SIZES) -> tuple[int, ...]:
@@ -73,8 +81,9 @@ def sizes(r: int, dtype: str, among: Iterable[int] = TILE_SIZES) -> tuple[int, .
 def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[WinogradConfig]:
     """Yield the configurations worth estimating: blocks and chunks whose V and P fit into L2."""
     w = workload
-    for tile_h, tile_w in itertools.product(sizes(w.kh, w.types.acc), sizes(w.kw, w.types.acc)):
-        if min(w.kh, w.kw) > 1 and tile_h != tile_w:
+    taps = taps_of_phases(w)
+    for tile_h, tile_w in itertools.product(*(sizes(each, w.types.acc) for each in taps)):
+        if min(taps) > 1 and tile_h != tile_w:
             continue
         start = WinogradConfig(tile_h=tile_h, tile_w=tile_w)
         for config in (c for k in kernels(w, core) for c in blocked(start, w, k, core, threads)):

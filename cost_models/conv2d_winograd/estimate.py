@@ -147,7 +147,8 @@ def _products(geo: WinogradGeometry, kernel: Microkernel, core: Core) -> dict[st
     vectors = kernel.vectors
     total = {"fma": 0.0, "L2": 0.0, "calls": 0.0, "from L2": 0.0}
     for number, rows in ((full, c.mr), (1 if cut else 0, cut)):
-        count = number * geo.rows * geo.blocks * geo.points * geo.panels * geo.chunks
+        blocks = number * geo.rows * geo.blocks * geo.panels * geo.chunks
+        count = blocks * geo.multiplications
         if count == 0:
             continue
         apart = ROWS_APART if geo.rows > 1 else 1.0
@@ -156,7 +157,8 @@ def _products(geo: WinogradGeometry, kernel: Microkernel, core: Core) -> dict[st
         total["fma"] += count * issue
         total["from L2"] += count * min(arrival, issue)
         total["L2"] += count * l2_cycles(arrival, issue)
-        total["calls"] += count * (CALL_CYCLES + 1.5 * rows * vectors / core.stores_per_cycle)
+        stores = 1.5 * rows * vectors / core.stores_per_cycle
+        total["calls"] += count * CALL_CYCLES + blocks * geo.points * stores
     return total
 
 

@@ -40,18 +40,46 @@ class WinogradGeometry(ConvGeometry):
 
     @derived
     def patch_h(self) -> int:
-        """Input rows that a tile reads: the n of F(m, r)."""
-        return self.config.tile_h + self.workload.kh - 1
+        """Input rows that a tile reads, and products along the height: the n of F(m, r)."""
+        return self.workload.stride[0] * (self.config.tile_h - 1) + self.workload.kh
 
     @derived
     def patch_w(self) -> int:
         """Input columns that a tile reads."""
-        return self.config.tile_w + self.workload.kw - 1
+        return self.workload.stride[1] * (self.config.tile_w - 1) + self.workload.kw
+
+    @derived
+    def multiplications(self) -> int:
+        """Products of a tile for each pair of channels."""
+        return self.patch_h * self.patch_w
+
+    @derived
+    def points_hw(self) -> tuple[int, int]:
+        """Points along height and width: products of all phases of the image are added in each."""
+        height, width = self.workload.stride
+        return math.ceil(self.patch_h / height), math.ceil(self.patch_w / width)
 
     @derived
     def points(self) -> int:
-        """Products of a tile for each pair of channels."""
-        return self.patch_h * self.patch_w
+        """Sums of products of a tile for each output channel."""
+        return math.prod(self.points_hw)
+
+    @derived
+    def phases(self) -> tuple[int, int]:
+        """Phases of the image along height and width: rows 0, s, 2 s, ... are one."""
+        (height, width), w = self.workload.stride, self.workload
+        return min(height, w.kh), min(width, w.kw)
+
+    @derived
+    def last_phases(self) -> tuple[int, int]:
+        """Phases along height and width that have a product at the last point."""
+        (height, width), (down, across) = self.points_hw, self.phases
+        return self.patch_h - (height - 1) * down, self.patch_w - (width - 1) * across
+
+    @derived
+    def phased(self) -> bool:
+        """Whether products are sums over phases."""
+        return self.phases != (1, 1)
 
     @derived
     def block_h(self) -> int:
@@ -147,12 +175,12 @@ class WinogradGeometry(ConvGeometry):
     @derived
     def half_shape(self) -> tuple[int, int]:
         """Rows and columns of a tile between the passes of the output transform."""
-        return self.config.tile_h, self.config.tile_w if self.flat else self.patch_w
+        return self.config.tile_h, self.config.tile_w if self.flat else self.points_hw[1]
 
     @derived
     def input_work(self) -> float:
         """Vectors that a block's input transform loads, stores or computes, per vector of ci."""
-        return 4.0 * self.tiles * self.points
+        return 4.0 * self.tiles * self.multiplications
 
     @derived
     def output_work(self) -> float:
@@ -165,7 +193,7 @@ class WinogradGeometry(ConvGeometry):
     def v_bytes(self) -> int:
         """Size of the transformed input of a block."""
         w = self.workload
-        elements = matrices_elements(self.points, self.v_rows, w.ci, self.lanes)
+        elements = matrices_elements(self.multiplications, self.v_rows, w.ci, self.lanes)
         return transformed(w.types).a_bytes * elements
 
     @derived

@@ -10,7 +10,12 @@ from __future__ import annotations
 import itertools
 import math
 
-from tvm_blislike.cost_models.conv2d_winograd.candidates import BLOCK_ROWS, layouts_of, sizes
+from tvm_blislike.cost_models.conv2d_winograd.candidates import (
+    BLOCK_ROWS,
+    layouts_of,
+    sizes,
+    taps_of_phases,
+)
 from tvm_blislike.cost_models.conv2d_winograd.config import (
     CHANNELS,
     FLAT,
@@ -32,7 +37,8 @@ TILE_SIZES = range(2, 7)
 def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
     """Return the choices of `conv2d_winograd`: F(m, r), blocks, chunks, order and passes."""
     w = workload
-    tiles = list(itertools.product(*(sizes(r, w.types.acc, TILE_SIZES) for r in (w.kh, w.kw))))
+    taps = taps_of_phases(w)
+    tiles = list(itertools.product(*(sizes(r, w.types.acc, TILE_SIZES) for r in taps)))
     # A kernel of one row or column takes one pass anyhow.
     passes = ("", FLAT) if min(w.kh, w.kw) > 1 else ("",)
     own = (

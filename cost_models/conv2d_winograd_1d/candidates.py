@@ -27,6 +27,8 @@ def applies(workload: Conv2dWorkload, core: Core) -> str:
         return f"no {workload.types} transforms of one dimension"
     if min(workload.kh, workload.kw) == 1:
         return "for kernels of one row or column conv2d_winograd is one-dimensional itself"
+    if workload.stride != (1, 1):
+        return "only for stride 1"
     lanes = core.lanes(workload.types.acc)
     if workload.ci % lanes or workload.co % lanes:
         return f"channels are no multiple of {lanes}: conv2d_winograd has forms for that"

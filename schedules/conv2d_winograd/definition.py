@@ -52,6 +52,7 @@ Integers of 8 bits are transformed to such of 16, exactly (`integers`).
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -126,12 +127,23 @@ def error_bound(workload: Conv2dWorkload, config: WinogradConfig) -> float:
     w = workload
     if w.types.is_integer_dot:
         return 0.0
-    return _error_bound(config.tile_h, config.tile_w, w.kh, w.kw, w.ci, w.types.acc)
+    terms = w.ci * math.prod(WinogradGeometry(w, config).phases)
+    tile, kernel = (config.tile_h, config.tile_w), (w.kh, w.kw)
+    return _error_bound(tile, kernel, w.stride, terms, w.types.acc)
 
 
 @functools.cache
-def _error_bound(tile_h: int, tile_w: int, kh: int, kw: int, ci: int, dtype: str) -> float:
-    return transforms_error(transform(tile_h, kh), transform(tile_w, kw), ci, dtype)
+def _error_bound(
+    tile: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    terms: int,
+    dtype: str,
+) -> float:
+    rows, columns = (
+        transform(m, r, stride=s) for m, r, s in zip(tile, kernel, stride, strict=True)
+    )
+    return transforms_error(rows, columns, terms, dtype)
 
 
 def _transforms(workload: Conv2dWorkload, config: WinogradConfig) -> tuple[Transforms, Transforms]:
@@ -143,7 +155,8 @@ def _transforms(workload: Conv2dWorkload, config: WinogradConfig) -> tuple[Trans
         When they are not exact for such integers.
     """
     w, dtype = workload, workload.types.acc
-    rows, columns = transform(config.tile_h, w.kh, dtype), transform(config.tile_w, w.kw, dtype)
+    rows = transform(config.tile_h, w.kh, dtype, w.stride[0])
+    columns = transform(config.tile_w, w.kw, dtype, w.stride[1])
     if w.types.is_integer_dot:
         integers.check(w, rows, columns)
     return rows, columns
@@ -168,28 +181,31 @@ def compute(
     """
     geo = WinogradGeometry(workload, config)
     grid = (workload.n, geo.blocks_h, geo.blocks_w)
-    points = (geo.patch_h, geo.patch_w)
+    points_h, points_w = geo.points_hw
     transformed = _input_transform(geo, data, grid)
 
     mr, nr, ks = config.mr, config.nr, config.ks
     k = te.reduce_axis((0, geo.steps), "k")
     step = [te.reduce_axis((0, ks), "s")] if ks > 1 else []
+    phases = [te.reduce_axis((0, count), "phase") for count in geo.phases] if geo.phased else []
+    phase_h, phase_w = phases or (0, 0)
     types = transformed_types(workload.types)
     # Whole micro-kernel blocks: those that reach beyond the tiles are cut in the schedule.
     groups = -(-geo.tiles // mr)
 
     def product(*index: Any) -> Any:
         n, yb, xb, chunk, xi, nu, panel, group, i, j = index
+        xi, nu = phase_h * points_h + xi, phase_w * points_w + nu
         pixel = transformed[n, yb, xb, xi, nu, group * mr + i, sum(step, k * ks)]
         weight = packed[chunk, xi, nu, panel, k, sum(step, j * ks)]
         if not types.is_uniform:
             pixel, weight = pixel.astype(types.acc), weight.astype(types.acc)
-        return te.sum(pixel * weight, axis=[k, *step])
+        return te.sum(pixel * weight, axis=[*phases, k, *step])
 
-    shape = (*grid, geo.chunks, *points, geo.panels, groups, mr, nr)
+    shape = (*grid, geo.chunks, points_h, points_w, geo.panels, groups, mr, nr)
     acc = te.compute(shape, product, name="acc", attrs=stage("acc"))
     products = te.compute(
-        (*grid, geo.chunks, *points, geo.panels, geo.tiles, nr),
+        (*grid, geo.chunks, points_h, points_w, geo.panels, geo.tiles, nr),
         lambda *i: acc[(*i[:-2], i[-2] // mr, i[-2] % mr, i[-1])],
         name="products",
         attrs=stage("products"),
@@ -213,8 +229,8 @@ def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ..
         return data[n, y, x, ib * block + lane]
 
     def patch_row(n: Any, yb: Any, xb: Any, r: Any, q: Any, ib: Any, i: Any, nu: Any, lane: Any):
-        y = (yb * geo.block_h + r) * c.tile_h + i - w.padding[0]
-        x = (xb * geo.block_w + q) * c.tile_w - w.padding[1]
+        y = (yb * geo.block_h + r) * (c.tile_h * w.stride[0]) + i - w.padding[0]
+        x = (xb * geo.block_w + q) * (c.tile_w * w.stride[1]) - w.padding[1]
 
         def pixel(j: int) -> Any:
             inside = tirx.all(y >= 0, y < w.h, x + j >= 0, x + j < w.w)
@@ -274,9 +290,9 @@ def _output_transform(geo: WinogradGeometry, products: te.Tensor) -> te.Tensor:
             return integers.residue(value) if exact else value
 
         if geo.flat:
-            patch = [point(*p) for p in np.ndindex(geo.patch_h, geo.patch_w)]
+            patch = [point(*p) for p in np.ndindex(geo.points_hw)]
             return flat_pass(rows.at, columns.at, (a, nu), patch, dtype)
-        return one_pass(rows.at, a, [point(xi, nu) for xi in range(geo.patch_h)], dtype)
+        return one_pass(rows.at, a, [point(xi, nu) for xi in range(geo.points_hw[0])], dtype)
 
     shape = (w.n, geo.out_blocks, geo.tiles_h, geo.tiles_w, *geo.half_shape, lanes)
     half = te.compute(shape, tile_column, name="tile_columns", attrs=stage("tile_columns"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -10,16 +12,23 @@ from tvm import tirx
 
 from tvm_blislike.schedules.conv2d_winograd.integers import RESIDUES, integral
 from tvm_blislike.schedules.conv2d_winograd.programs import flat_program, program
-from tvm_blislike.schedules.conv2d_winograd.transforms import ACCURATE_POINTS, Transforms, matrices
+from tvm_blislike.schedules.conv2d_winograd.transforms import (
+    ACCURATE_POINTS,
+    Transforms,
+    by_phases,
+    matrices,
+)
 
 
-def transform(m: int, r: int, dtype: str = "float32") -> Transforms:
+@functools.cache
+def transform(m: int, r: int, dtype: str = "float32", stride: int = 1) -> Transforms:
     """Return F(m, r) with the points that err least, in integers with those that do not."""
+    taps = math.ceil(r / stride)
     if _is_integer(dtype):
-        return integral(m, r)
+        return by_phases(integral(m, taps), r, stride)
     # Two multiplications more per output pass, a quarter of the error (F(4, 3)).
-    points = ACCURATE_POINTS.get(m + r - 1) if min(m, r) > 1 else None
-    return matrices(m, r, points)
+    points = ACCURATE_POINTS.get(m + taps - 1) if min(m, taps) > 1 else None
+    return by_phases(matrices(m, taps, points), r, stride)
 
 
 def one_pass(

@@ -31,6 +31,9 @@ from tvm_blislike.schedules.common import (
     unroll_block,
 )
 
+# Loops over phases of the image.
+PHASES = ("phase_h", "phase_w")
+
 
 def schedule(
     sch: s_tir.Schedule,
@@ -96,7 +99,12 @@ def schedule_products(
     sch.compute_at(products, place, preserve_unit_loops=True)
     point_axis = len(sch.get(products).writes[0].source.shape) - 4 - geo.sums_rows
     align_rows(sch, products, point_axis, geo.lanes)
-    *_, row, t, j = sch.get_loops(products)
+    *_, xi, nu, row, t, j = sch.get_loops(products)
+    if geo.phased:
+        phases = zip((xi, nu), PHASES, geo.phases, geo.last_phases, strict=True)
+        for point, phase, count, last in phases:
+            if last < count:
+                Edge({phase: last}).on(sch, point)
     group, i = sch.split(t, [None, config.mr])
     sch.unroll(i)
     Named("mw").on(sch, i)
@@ -116,11 +124,13 @@ def schedule_products(
 
 def tensorize(sch: s_tir.Schedule, acc: Any, geo: WinogradGeometry, kernel: Microkernel) -> None:
     """Zero a block of products in registers and sum over all channels of a kernel row by a call."""
-    config, count = geo.config, 3 + geo.sums_rows + (geo.config.ks > 1)
-    i, j, *sums = sch.get_loops(acc)[-count:]
-    # Kernel rows and groups of channels outside, elements of a group inside.
-    around, step = sums[: geo.sums_rows + 1], sums[geo.sums_rows + 1 :]
+    config, outside = geo.config, 2 if geo.phased else int(geo.sums_rows)
+    i, j, *sums = sch.get_loops(acc)[-3 - outside - (config.ks > 1) :]
+    # Kernel rows or phases and groups of channels outside, elements of a group inside.
+    around, step = sums[: outside + 1], sums[outside + 1 :]
     sch.reorder(*around, i, j, *step)
+    for phase, loop in zip(PHASES if geo.phased else (), around, strict=False):
+        Named(phase).on(sch, loop)
     sch.unannotate(acc, STAGE)
     sch.vectorize(unroll_block(sch, sch.decompose_reduction(acc, around[0]), kernel))
     steps = geo.workload.ci // config.ks

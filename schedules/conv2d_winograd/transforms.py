@@ -15,7 +15,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -29,6 +29,7 @@ __all__ = [
     "Program",
     "Transforms",
     "amplification",
+    "by_phases",
     "error_bound",
     "flat_program",
     "matrices",
@@ -65,6 +66,9 @@ class Transforms:
         Input transform.
     scale : int
         What G is multiplied with, and the result too.
+    stride : int
+        Inputs from one output to the next; with more than one, rows of G and BT and columns of BT
+        are as many as `inputs`.
     """
 
     m: int
@@ -73,11 +77,21 @@ class Transforms:
     g: Matrix
     bt: Matrix
     scale: int = 1
+    stride: int = 1
 
     @property
     def n(self) -> int:
-        """Points: multiplications, and inputs of a tile."""
-        return self.m + self.r - 1
+        """Points, in which sums of products are transformed to outputs."""
+        return self.m + math.ceil(self.r / self.stride) - 1
+
+    @property
+    def inputs(self) -> int:
+        """Inputs of a tile, and its multiplications."""
+        return self.stride * (self.m - 1) + self.r
+
+    def point(self, product: int) -> int:
+        """Return the point of a product: all points of a phase of the image, then the next."""
+        return product % self.n
 
 
 def matrices(m: int, r: int, points: Sequence[Fraction | int] | None = None) -> Transforms:
@@ -101,6 +115,42 @@ def matrices(m: int, r: int, points: Sequence[Fraction | int] | None = None) -> 
     if points is None and min(m, r) == 1:
         return _plain(m, r)
     return _toom_cook(m, r, _checked(m, r, points))
+
+
+def by_phases(inner: Transforms, r: int, stride: int) -> Transforms:
+    """Return the proven transforms of a strided convolution, the sum of those of its phases.
+
+    With a stride of s, y[i] = sum over j of g[j] d[s i + j] is a sum over the phases p of the
+    image, of the elements p, p + s, ... of both: convolutions of stride 1, of as many taps or one
+    less. All take the same points, so that their products are added before the output transform.
+    Where a phase has one tap less, its product at infinity, of the last tap, is 0 and left out:
+    what remains are s (m - 1) + r products, as few as if each phase had points of its own.
+
+    Parameters
+    ----------
+    inner : Transforms
+        F(m, ceil(r / s)), for phases with most taps.
+    r, stride : int
+        Length of the kernel, and s, 1 or 2.
+    """
+    if stride == 1:
+        return inner
+    inputs = stride * (inner.m - 1) + r
+    g, bt = [], []
+    for phase in range(min(stride, r)):
+        taps, pixels = range(phase, r, stride), range(phase, inputs, stride)
+        for point in range(inner.m + len(taps) - 1):
+            g.append(_spread(inner.g[point], taps, r))
+            bt.append(_spread(inner.bt[point], pixels, inputs))
+    return verify(replace(inner, r=r, g=tuple(g), bt=tuple(bt), stride=stride))
+
+
+def _spread(row: Sequence[Fraction], places: Sequence[int], size: int) -> tuple[Fraction, ...]:
+    """Return a row of so many elements, with the first of another one in such places."""
+    spread = [Fraction(0)] * size
+    for place, value in zip(places, row, strict=False):
+        spread[place] = value
+    return tuple(spread)
 
 
 def _checked(m: int, r: int, points: Sequence[Fraction | int] | None) -> tuple[Fraction, ...]:
@@ -172,7 +222,7 @@ def verify(transforms: Transforms) -> Transforms:
     """Prove that the matrices compute F(m, r) and return them.
 
     y[i] is a sum of products g[j] d[k]; its coefficients, exact, must be 1, or `scale`, where
-    k = i + j and 0 elsewhere. That is the identity itself, for all values of g and d.
+    k = stride i + j and 0 elsewhere. That is the identity itself, for all values of g and d.
 
     Raises
     ------
@@ -180,17 +230,17 @@ def verify(transforms: Transforms) -> Transforms:
         When a matrix has the wrong shape or a coefficient is wrong.
     """
     t = transforms
-    shapes = {"at": (t.m, t.n), "g": (t.n, t.r), "bt": (t.n, t.n)}
+    shapes = {"at": (t.m, t.n), "g": (t.inputs, t.r), "bt": (t.inputs, t.inputs)}
     for name, (height, width) in shapes.items():
         matrix = getattr(t, name)
         if len(matrix) != height or any(len(row) != width for row in matrix):
             raise ValueError(f"{name} of F({t.m}, {t.r}) must be {height} x {width}")
-    for i, j, k in itertools.product(range(t.m), range(t.r), range(t.n)):
-        got = sum(t.at[i][xi] * t.g[xi][j] * t.bt[xi][k] for xi in range(t.n))
-        if got != (k == i + j) * t.scale:
+    for i, j, k in itertools.product(range(t.m), range(t.r), range(t.inputs)):
+        got = sum(t.at[i][t.point(xi)] * t.g[xi][j] * t.bt[xi][k] for xi in range(t.inputs))
+        wanted = (k == t.stride * i + j) * t.scale
+        if got != wanted:
             raise ValueError(
-                f"not F({t.m}, {t.r}): output {i} holds {got} times g[{j}] d[{k}], "
-                f"not {(k == i + j) * t.scale}"
+                f"not F({t.m}, {t.r}): output {i} holds {got} times g[{j}] d[{k}], not {wanted}"
             )
     return transforms
 
@@ -208,7 +258,7 @@ def transform_weights(weights: np.ndarray, rows: Transforms, columns: Transforms
     Returns
     -------
     ndarray
-        float32, (rows.n, columns.n, ci, co).
+        float32, (rows.inputs, columns.inputs, ci, co).
 
     Raises
     ------
@@ -237,6 +287,7 @@ def amplification(transforms: Transforms) -> float:
     """
     at, g, bt = (np.array(getattr(transforms, name), "float64") for name in ("at", "g", "bt"))
     products = np.linalg.norm(g, axis=1) * np.linalg.norm(bt, axis=1)
+    at = at[:, [transforms.point(product) for product in range(transforms.inputs)]]
     return float(np.linalg.norm(at * products, axis=1).max() / math.sqrt(transforms.r))
 
 
@@ -260,7 +311,7 @@ def error_bound(
     rows, columns : Transforms
         F(m, kh) along the height and F(m, kw) along the width.
     channels : int
-        Input channels, added up in one accumulator.
+        Products added up in one accumulator: input channels, those of each phase of the image.
     dtype : str
         In which everything is computed.
     """

@@ -24,6 +24,8 @@ NAMES = {
     "yi": "rows of tiles in a slab of the image",
     "ry": "rows of a convolution's kernel",
     "rx": "columns of a convolution's kernel",
+    "phase_h": "phases of the image along its height: rows 0, s, 2 s, ... of stride s are one",
+    "phase_w": "phases of the image along its width",
     "k": "iterations of a micro-kernel's loop",
     "ki": "steps of k in one iteration",
     "column": "blocks in a row of the image",
