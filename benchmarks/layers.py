@@ -37,18 +37,27 @@ def choice(name: str, workload: Conv2dWorkload, core: Core) -> Config | None:
 
     None where the implementation does not apply or has no configuration that is exact enough.
     """
+    return next((config for _, config in choices(name, workload, core)), None)
+
+
+def choices(
+    name: str, workload: Conv2dWorkload, core: Core, threads: int = 1
+) -> list[tuple[float, Config]]:
+    """Return the predicted seconds and the configurations that are exact enough, fastest first."""
     ours = get_implementation(name)
     if ours.applies(workload, core):
-        return None
-    offered = ours.configs(workload, core, 1)
+        return []
+    offered = ours.configs(workload, core, threads)
     allowed = Constraints().allowed_error(workload.types.out)
     exact = (c for c in offered if ours.error_bound(workload, c) <= allowed)
-    seconds = {c: ours.estimate(workload, c, core, 1).seconds for c in exact}
-    return min(seconds, key=seconds.__getitem__, default=None)
+    found = [(ours.estimate(workload, c, core, threads).seconds, c) for c in exact]
+    return sorted(found, key=lambda each: each[0])
 
 
-def library(workload: Conv2dWorkload, config: Config, core: Core) -> tvm.runtime.Executable:
-    """Return what has the function "main" (image, packed weights, result), for one thread."""
+def library(
+    workload: Conv2dWorkload, config: Config, core: Core, threads: int = 1
+) -> tvm.runtime.Executable:
+    """Return what has the function "main" (image, packed weights, result)."""
     w, ours = workload, get_implementation(config.implementation)
     zeros = np.zeros((w.co, w.ci, w.kh, w.kw), w.types.a)
     shape = Layout(config.data_layout).shape(w.n, w.ci, w.h, w.w)
@@ -56,11 +65,11 @@ def library(workload: Conv2dWorkload, config: Config, core: Core) -> tvm.runtime
     packed = te.placeholder(ours.pack(w, config, zeros).shape, w.types.a, name="packed")
     func = te.create_prim_func([data, packed, ours.compute(w, config, data, packed)])
     sch = s_tir.Schedule(func.with_attr({"global_symbol": "main", "tirx.noalias": True}))
-    ours.schedule(sch, w, config, core, 1)
+    ours.schedule(sch, w, config, core, threads)
     register_bytes = core.vector_registers * core.vector_bits // 8
     scheduled = sch.mod["main"].with_attr(REGISTER_BYTES, register_bytes)
     module = lowering.lower(tvm.IRModule({"main": scheduled}))
-    return tvm.compile(module, tvm.target.Target(core.target_config(1)))
+    return tvm.compile(module, tvm.target.Target(core.target_config(threads)))
 
 
 class Layer:
@@ -73,6 +82,7 @@ class Layer:
         core: Core,
         data: np.ndarray,
         weights: np.ndarray,
+        threads: int = 1,
     ) -> None:
         w = workload
         self.config, self._channels = config, w.co
@@ -80,7 +90,7 @@ class Layer:
         out = np.empty(Layout(config.out_layout).shape(w.n, w.co, w.oh, w.ow), np.float32)
         arrays = (_in_layout(data, config.data_layout), packed, out)
         self._arguments = [tvm.runtime.tensor(array) for array in arrays]
-        self._function = library(w, config, core)["main"]
+        self._function = library(w, config, core, threads)["main"]
 
     def run(self) -> None:
         """Compute the result once."""

@@ -29,6 +29,8 @@ _Own = TypeVar("_Own", bound=BlockedConfig)
 # fp16, 64 and 512 channels, direct convolution errs by 3.7e-3 and 2.8e-3 of the largest output,
 # F(2, 3) by 2.2e-3 and 5.0e-3, F(4, 3) by 1.1e-2 and 2.5e-2.
 TILE_SIZES = (2, 4, 6)
+# With stride 2; 5, 6 and 7 were slower than one of these in each of twelve layers (Golden Cove).
+PHASED_TILE_SIZES = (2, 3, 4)
 MOST_POINTS = {"float32": 8, "float16": 4, "int32": MOST_INTEGER_POINTS}
 # "channels" order: V of the whole batch is reread for each chunk, from L3 at most.
 MOST_KEPT_V = 16 << 20
@@ -54,8 +56,11 @@ def applies(workload: Conv2dWorkload, core: Core) -> str:
         reason = missing(w, core)
     if reason:
         return reason
-    if w.ci > most_steps(w.types):
-        return f"{w.ci} products are too many for a sum in {w.types.acc}"
+    if w.types.is_integer_dot and w.stride != (1, 1):
+        return "strided ones of integers save fewer products than words instead of bytes cost"
+    terms = w.ci * min(w.kh, w.stride[0]) * min(w.kw, w.stride[1])
+    if terms > most_steps(w.types):
+        return f"{terms} products are too many for a sum in {w.types.acc}"
     if max(w.stride) > MOST_STRIDE or w.dilation != (1, 1):
         return f"only for strides up to {MOST_STRIDE} without dilation"
     if w.groups > 1:
@@ -82,13 +87,14 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Wino
     """Yield the configurations worth estimating: blocks and chunks whose V and P fit into L2."""
     w = workload
     taps = taps_of_phases(w)
-    for tile_h, tile_w in itertools.product(*(sizes(each, w.types.acc) for each in taps)):
+    among = TILE_SIZES if w.stride == (1, 1) else PHASED_TILE_SIZES
+    for tile_h, tile_w in itertools.product(*(sizes(each, w.types.acc, among) for each in taps)):
         if min(taps) > 1 and tile_h != tile_w:
             continue
         start = WinogradConfig(tile_h=tile_h, tile_w=tile_w)
         for config in (c for k in kernels(w, core) for c in blocked(start, w, k, core, threads)):
             geo = WinogradGeometry(w, config)
-            room = planned_bytes(w, config.nr, core, threads)
+            room = planned_bytes(geo, core, threads)
             if geo.v_bytes + geo.p_bytes <= room:
                 yield config
             keeps_v = geo.blocks * geo.v_bytes <= MOST_KEPT_V
@@ -96,12 +102,13 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Wino
                 yield config.with_fields(loop_order=CHANNELS)
 
 
-def planned_bytes(workload: Conv2dWorkload, nr: int, core: Core, threads: int) -> float:
+def planned_bytes(geo: WinogradGeometry, core: Core, threads: int) -> float:
     """Return what V and P of a block may take of L2, where panels of U pass through (Low et al.).
 
     U has the part of Br in the model of `cache_blocking`: a panel is in use, the next on its way.
     """
-    panel = workload.ci * nr * transformed(workload.types).b_bytes
+    terms = geo.workload.ci * math.prod(geo.phases)
+    panel = terms * geo.config.nr * transformed(geo.workload.types).b_bytes
     return room_bytes(core, 2 * panel, threads)
 
 
@@ -110,7 +117,7 @@ def derivation(
 ) -> tuple[str, ...]:
     """Say what bounds a block of tiles."""
     geo = WinogradGeometry(workload, config)
-    room = planned_bytes(workload, config.nr, core, threads)
+    room = planned_bytes(geo, core, threads)
     return (
         f"block of {config.mc} tiles: V and P take {geo.v_bytes + geo.p_bytes:,} of {room:,.0f} "
         "bytes that L2 has beside two panels of U and a way for C",

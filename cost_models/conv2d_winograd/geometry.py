@@ -33,7 +33,8 @@ class WinogradGeometry(ConvGeometry):
 
     The image is cut into tiles of `tile_h` x `tile_w` outputs. A block is `oh_block` rows of
     tiles, `mc` tiles altogether; its products are `mc` x `nc` matrices, one for each of the
-    `points`. Tiles beyond the image, which make the last block whole, compute on zeros.
+    `points`. Tiles beyond the image, which make the last block whole, compute on zeros. With a
+    stride, a point sums the products of all `phases` of the image.
     """
 
     config: BlockedConfig
@@ -239,6 +240,9 @@ class WinogradGeometry(ConvGeometry):
 
     @derived
     def packed_shape(self) -> tuple[int, ...]:
-        """Shape of the transformed weights: (chunks, patch_h, patch_w, panels, steps, nr * ks)."""
+        """Shape of the transformed weights: (chunks, patch_h, patch_w, panels, steps, nr * ks).
+
+        Along the patch: all points of the first phase, then those of the next.
+        """
         inner = (self.panels, self.steps, self.config.nr * self.config.ks)
         return (self.chunks, self.patch_h, self.patch_w, *inner)

@@ -58,7 +58,7 @@ def least_seconds(workload: Conv2dWorkload, core: Core, threads: int) -> float:
 
 
 def _fits(geo: Winograd1dGeometry, core: Core, threads: int) -> bool:
-    room = candidates.planned_bytes(geo.workload, geo.config.nr, core, threads)
+    room = candidates.planned_bytes(geo, core, threads)
     return geo.v_bytes + geo.p_bytes <= room
 
 

@@ -22,6 +22,14 @@ V and P of a block stay in L2; the weights stream past them, from L2, L3 or memo
 would each read all weights. Threads share V after that barrier and divide chunks and their blocks:
 a thread's run of them touches few chunks, whose weights stay in its own L2.
 
+A convolution of stride s is the sum of convolutions of stride 1 on the phases of the image, of all
+s-th rows and columns, whose products are added in the same points (`transforms.by_phases`): V and
+the weights have a matrix for each product of a phase, P one for each point, and micro-kernels sum
+over the phases before they store. 3x3 of stride 2 by F(4, 2): 81 matrices of V and not four times
+25, since phases of one tap have no product at infinity (`Edge` leaves them out), and 25 of P.
+Weights are 9 times as many (F(2, 2): 2.8 times), which is what limits it: images of 7x7 outputs
+are faster by direct convolution (`benchmarks/results/strided.txt`).
+
 Channels that fill no vectors (NHWC: 24, 57) are transformed in blocks of 16 of which the last is
 narrower, V has as many columns as there are channels, and only panels of weights are filled up with
 zeros: 1.6 to 2.5 times as fast as direct convolution from 8 channels on (`cost_models`).

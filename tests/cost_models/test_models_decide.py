@@ -117,7 +117,7 @@ def test_winograd_blocks_fit_beside_two_panels() -> None:
         core = resized(2, size * KIB)
         for config in winograd.configs(LAYER, core, 1):
             geo = WinogradGeometry(LAYER, config)
-            room = winograd.planned_bytes(LAYER, config.nr, core, 1)
+            room = winograd.planned_bytes(geo, core, 1)
             assert min(geo.v_bytes + geo.p_bytes, 2 * geo.p_bytes) <= room < size * KIB
 
 

@@ -25,6 +25,7 @@ from tvm_blislike.microkernels.spills import keeps_registers
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules import get_implementation
 
 CORES = [Core.named(name) for name in names()]
 AVX512 = Core.named("sapphirerapids")
@@ -37,13 +38,16 @@ ODD = [
     Conv2dWorkload(1, 32, 29, 1, 32, 3, 1, padding=(1, 0, 1, 0)),
     Conv2dWorkload(1, 64, 224, 224, 64, 3, 3, padding=SAME),
     Conv2dWorkload(1, 512, 7, 7, 512, 3, 3, padding=SAME),
+    Conv2dWorkload(1, 64, 57, 55, 128, 3, 3, (2, 2), SAME),
+    Conv2dWorkload(2, 24, 29, 31, 57, 5, 7, (2, 2), (2, 3, 2, 3)),
+    Conv2dWorkload(1, 64, 29, 31, 64, 3, 3, (1, 2), SAME),
 ]
 
 
 def workloads(lanes: int) -> st.SearchStrategy[Conv2dWorkload]:
     whole = st.integers(1, 24).map(lambda count: lanes * count)
     channels = st.one_of(whole, st.integers(8, 100))
-    return convolutions(channels=channels, image=80, stride=1, dilation=1, most_macs=math.inf)
+    return convolutions(channels=channels, image=80, stride=2, dilation=1, most_macs=math.inf)
 
 
 def room(core: Core, threads: int) -> float:
@@ -61,8 +65,8 @@ def check(workload: Conv2dWorkload, config: Config, core: Core, threads: int) ->
     empty = -workload.co % config.nc
     assert config.nc % config.nr == 0 and empty < core.lanes()
     assert empty == 0 or config.out_layout == "NHWC"
-    assert max(geo.patch_h, geo.patch_w) <= candidates.MOST_POINTS["float32"]
-    assert min(workload.kh, workload.kw) == 1 or config.tile_h == config.tile_w
+    assert max(geo.points_hw) <= candidates.MOST_POINTS["float32"]
+    assert min(candidates.taps_of_phases(workload)) == 1 or config.tile_h == config.tile_w
     assert config.loop_order in (TILES, CHANNELS)
     if config.loop_order == TILES:
         assert geo.v_bytes + geo.p_bytes <= room(core, threads)
@@ -74,7 +78,7 @@ def check(workload: Conv2dWorkload, config: Config, core: Core, threads: int) ->
     assert estimate.cycles["fma"] > 0
     assert estimate.seconds == pytest.approx(sum(estimate.cycles.values()) / clock_hz(core))
     # Fewer multiplications than direct convolution, but never fewer than one for each point.
-    saved = config.tile_h * config.tile_w * workload.kh * workload.kw / geo.points
+    saved = config.tile_h * config.tile_w * workload.kh * workload.kw / geo.multiplications
     assert 0 < estimate.peak_fraction <= saved
     for name, level, size, fraction in estimate.footprint:
         assert size > 0 and math.isfinite(fraction), name
@@ -151,6 +155,23 @@ def test_offers_every_tile_of_at_most_eight_points(
     assert tile_sizes(workload) == sizes
 
 
+@pytest.mark.parametrize(
+    "kernel, stride, products",
+    [
+        ((3, 3), (2, 2), {25, 49, 81}),
+        ((3, 3), (2, 1), {20, 35, 54}),
+        ((5, 5), (2, 2), {49, 81, 121}),
+        ((3, 1), (2, 1), {5, 7, 9}),
+    ],
+)
+def test_strided_ones_have_as_many_products_as_inputs(
+    kernel: tuple[int, int], stride: tuple[int, int], products: set[int]
+) -> None:
+    workload = Conv2dWorkload(1, 64, 56, 56, 64, *kernel, stride)
+    offered = candidates.configs(workload, AVX512, 1)
+    assert {WinogradGeometry(workload, c).multiplications for c in offered} == products
+
+
 def test_offers_both_orders_and_chunks() -> None:
     offered = list(candidates.configs(LAYER, AVX512, 2))
     assert {c.loop_order for c in offered} == {TILES, CHANNELS}
@@ -161,8 +182,9 @@ def test_offers_both_orders_and_chunks() -> None:
 @pytest.mark.parametrize(
     "workload, reason",
     [
-        (dataclasses.replace(LAYER, stride=(2, 2)), "only for stride 1"),
-        (dataclasses.replace(LAYER, stride=(1, 2)), "only for stride 1"),
+        (dataclasses.replace(LAYER, stride=(3, 3)), "only for strides up to 2"),
+        (dataclasses.replace(LAYER, stride=(1, 4)), "only for strides up to 2"),
+        (dataclasses.replace(LAYER, kh=1, kw=2, stride=(1, 2)), "no transform for 1x2 kernels"),
         (dataclasses.replace(LAYER, dilation=(2, 1)), "without dilation"),
         (dataclasses.replace(LAYER, groups=2), "only for one group"),
         (dataclasses.replace(LAYER, groups=64), "only for one group"),
@@ -221,6 +243,28 @@ def test_matrices_by_hand() -> None:
     whole = config.with_fields(loop_order=CHANNELS)
     # Seven blocks of V once, and a P for each thread.
     assert winograd.workspace_bytes(LAYER, whole, 2) == 7 * 260_352 + 2 * 131_328
+
+
+def test_matrices_of_a_strided_one_by_hand() -> None:
+    """F(4, 3) of stride 2: 9 x 9 products, added up in 5 x 5 points, of all four phases."""
+    workload = dataclasses.replace(LAYER, stride=(2, 2))
+    fields = {"tile_h": 4, "tile_w": 4, "mr": 14, "nr": 16, "mc": 14, "nc": 32, "oh_block": 2}
+    config = WinogradConfig(loop_order=TILES, out_layout="NCHW16c", data_layout="NCHW16c", **fields)
+    geo = WinogradGeometry(workload, config)
+    assert (geo.points_hw, geo.phases, geo.last_phases) == ((5, 5), (2, 2), (1, 1))
+    # 14 x 64 elements are 56 vectors, 14 x 32 are 28; one more makes them odd.
+    assert (geo.v_bytes, geo.p_bytes) == (81 * 57 * 64, 25 * 29 * 64)
+    assert geo.packed_shape == (2, 9, 9, 2, 64, 16)
+    wide = WinogradGeometry(dataclasses.replace(workload, kh=4, kw=4), config)
+    assert (wide.points_hw, wide.last_phases) == ((5, 5), (2, 2))
+
+
+def test_large_strided_layers_are_faster_by_phases() -> None:
+    workload = Conv2dWorkload(1, 128, 104, 104, 256, 3, 3, (2, 2), SAME)
+    direct = get_implementation("conv2d_direct")
+    offered = direct.configs(workload, AVX512, 1)
+    best = min(direct.estimate(workload, c, AVX512, 1).seconds for c in offered)
+    assert fastest(workload) < best / 1.2
 
 
 def fastest(workload: Conv2dWorkload, threads: int = 1) -> float:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tvm_blislike.schedules.conv2d_winograd.transforms import (
     ACCURATE_POINTS,
     amplification,
+    by_phases,
     error_bound,
     matrices,
     program,
@@ -43,6 +44,61 @@ def proof(t):
 @pytest.mark.parametrize("m, r", VARIANTS)
 def test_symbolic_proof(m, r):
     assert proof(matrices(m, r)) == [0] * m
+
+
+STRIDED = [(2, 3), (3, 3), (4, 3), (4, 2), (3, 4), (2, 5), (4, 5), (2, 7), (1, 1)]
+
+
+@pytest.mark.parametrize("m, r", STRIDED)
+def test_symbolic_proof_of_strided_ones(m, r):
+    inner = matrices(m, math.ceil(r / 2))
+    t = by_phases(inner, r, 2)
+    assert t.inputs == 2 * (m - 1) + r and t.n == inner.n
+    g, d = sympy.symbols(f"g:{r}"), sympy.symbols(f"d:{t.inputs}")
+    u, v = program(t.g).apply(g, rational), program(t.bt).apply(d, rational)
+    sums = [0] * t.n
+    for product, (a, b) in enumerate(zip(u, v, strict=True)):
+        sums[t.point(product)] += a * b
+    for i, y in enumerate(program(t.at).apply(sums, rational)):
+        assert sympy.expand(y - sum(g[j] * d[2 * i + j] for j in range(r))) == 0
+
+
+def test_the_proof_of_strided_ones_can_fail():
+    t = by_phases(matrices(4, 2), 3, 2)
+    with pytest.raises(ValueError, match=r"output 0 holds .* times g\[\d\] d\[\d\], not"):
+        verify(dataclasses.replace(t, g=t.g[::-1]))
+
+
+@pytest.mark.parametrize("m, r", [(2, 3), (3, 3), (4, 3), (2, 5), (4, 5), (2, 7)])
+def test_errors_of_strided_ones_stay_below_their_bound_and_near_it(m, r):
+    """Phase by phase, as the micro-kernels add: all channels of one, then of the next."""
+    t, channels = by_phases(matrices(m, math.ceil(r / 2)), r, 2), 64
+    rng, worst = np.random.default_rng(3), 0.0
+    g = rng.standard_normal((8, channels, r, r)).astype("float32")
+    u = transform_weights(g, t, t)
+    for _ in range(4):
+        d = rng.uniform(-1, 1, (t.inputs, t.inputs, 8, channels)).astype("float32")
+        v = nested(t.bt, t.bt, d, np.float32)
+        y = nested(t.at, t.at, of_phases(t, v, u), np.float32)
+        expected = sum(
+            np.einsum(
+                "yxtc,oc->yxto", d[i : i + 2 * m - 1 : 2, j : j + 2 * m - 1 : 2], g[:, :, i, j]
+            )
+            for i, j in np.ndindex(r, r)
+        )
+        worst = max(worst, np.abs(y - expected).max() / np.abs(expected).max())
+    assert worst < error_bound(t, t, 4 * channels) < 12 * worst
+
+
+def of_phases(t, v, u):
+    """Return v @ u in float32, the products of a point one after the other."""
+    total = np.zeros((t.n, t.n, v.shape[2], u.shape[-1]), "float32")
+    for xi, nu in np.ndindex(t.inputs, t.inputs):
+        at = t.point(xi), t.point(nu)
+        for c in range(v.shape[-1]):
+            product = np.outer(v[xi, nu, :, c].astype("float64"), u[xi, nu, c].astype("float64"))
+            total[at] = (total[at] + product).astype("float32")
+    return total
 
 
 def test_symbolic_proof_of_the_accurate_points():
