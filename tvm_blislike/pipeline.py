@@ -17,6 +17,7 @@ from tvm_blislike.choose.type_choice import may_gain, why_floats
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes import spills, tir_pipeline
+from tvm_blislike.passes.batches.depth_first import depth_first
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.concat import concat_in_place
 from tvm_blislike.passes.kernel_code import compiled_kernels
@@ -137,7 +138,9 @@ def fused_kernels(
     """Return a module of fused PrimFuncs, each with a note of its choice, and the plan of these."""
     mod = prepare(target, strategy)(mod)
     progress.begin("choice")
+    mod, note = depth_first(mod, strategy)
     plan = plan_of(mod, strategy)
+    plan.notes += (note,) if note else ()
     progress.begin("lowering")
     warn_of_weights(mod, plan)
     before = [

@@ -72,6 +72,9 @@ class Constraints:
     precision : str
         What layers of fp32 may be computed in, a key of `model.types.PRECISIONS`: "fast" takes for
         each what is predicted to be fastest; types whose errors exceed `max_error` are left out.
+    images : int, optional
+        How many images of a batch go through the first layers at a time, as far as they stay apart;
+        0: all at once. By default what is predicted to be fastest.
 
     Raises
     ------
@@ -86,6 +89,7 @@ class Constraints:
     pins: tuple[Pin, ...] = ()
     weights: str = ""
     precision: str = "fp32"
+    images: int | None = None
 
     def __post_init__(self) -> None:
         for name in (*self.only, *self.without, *(pin.implementation for pin in self.pins)):

@@ -63,6 +63,8 @@ class Plan:
         Each layer of quantized operands that is computed in 32 bits, by type, with the reason.
     fused : dict
         What each kernel of several operators is made of, by its name; see `reporting`.
+    notes : tuple of str
+        What was decided about the whole, such as its batch.
     """
 
     core: Core
@@ -74,6 +76,7 @@ class Plan:
     stored: dict[str, list[float]] = field(default_factory=dict)
     whole: dict[str, str] = field(default_factory=dict)
     fused: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     _noted: dict[str, Choice] = field(default_factory=dict)
 
     def note(self, choice: Choice) -> str:

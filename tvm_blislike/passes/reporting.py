@@ -26,7 +26,7 @@ def report_of(mod: tvm.IRModule, plan: Plan) -> Report:
     left_out += _left_out("default rule for", plan.left)
     for dtype, layers_left in plan.wide.items():
         left_out += _left_out(f"in {dtype}:", layers_left)
-    notes = (*plan.core.notes, *spills.notes(plan.core), *map(str, left_out))
+    notes = (*plan.core.notes, *spills.notes(plan.core), *plan.notes, *map(str, left_out))
     return Report(layers, plan.core.name, plan.threads, notes, tuple(left_out))
 
 

@@ -1,0 +1,65 @@
+"""Predicted time around the kernels of a batch: calls, and results that leave the caches.
+
+The estimate of a layer says when its operands come from beyond L2. What it leaves there for the
+next one is not part of it, nor are other operators: those of one image stay in L2 where those of a
+whole batch go to L3 or memory, and that is what depth first over images saves.
+"""
+
+from __future__ import annotations
+
+from tvm_blislike.cost_models.roofline import (
+    beyond_l2_cycles,
+    clock_hz,
+    fork_cycles,
+    level_holding,
+)
+from tvm_blislike.cost_models.transforms import CALL_SECONDS, transform_seconds
+from tvm_blislike.hardware import Core
+
+# A call of a function of the virtual machine with views of its inputs.
+_GROUP_SECONDS = 3e-6
+# Share of the predicted time that has to be saved: estimates of the same layers for one image and
+# for several err alike, but not to the last percent.
+LEAST_GAIN = 0.01
+
+
+def kernel_seconds(moved_bytes: int, core: Core, threads: int) -> float:
+    """Return the time of calling one kernel, and of what it leaves or reads beyond L2.
+
+    Parameters
+    ----------
+    moved_bytes : int
+        Of tensors that its own estimate, if there is one, leaves out.
+    """
+    return CALL_SECONDS + _fork_seconds(core, threads) + traffic_seconds(moved_bytes, core, threads)
+
+
+def traffic_seconds(size: int, core: Core, threads: int) -> float:
+    """Return the time of writing or reading a tensor of `size` bytes where it is."""
+    part = size / threads
+    level = level_holding(core, int(part), threads)
+    return part * beyond_l2_cycles(core, level) / clock_hz(core)
+
+
+def joining_seconds(
+    elements: int, dtype: str, is_laid_out: bool, images: int, core: Core, threads: int
+) -> float:
+    """Return the time of putting a tensor together from the parts of groups of images.
+
+    Parameters
+    ----------
+    elements, dtype
+        Of the whole tensor.
+    is_laid_out : bool
+        Whether it may lie in another layout on either side: then it is moved twice more.
+    images : int
+        Groups.
+    """
+    moves = 3 if is_laid_out else 1
+    return moves * transform_seconds(elements, core, threads, dtype) + images * (
+        CALL_SECONDS + _GROUP_SECONDS + _fork_seconds(core, threads)
+    )
+
+
+def _fork_seconds(core: Core, threads: int) -> float:
+    return fork_cycles(core) / clock_hz(core) if threads > 1 else 0.0

@@ -1,0 +1,104 @@
+"""Depth first over images: the same numbers as all at once, and images that meet are kept whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tvm
+from relax_graphs import conv, graph, random
+from tvm import relax
+from tvm.relax import op
+
+from tvm_blislike.choose.constraints import Constraints
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.errors import ChoiceError
+from tvm_blislike.hardware import native_core
+from tvm_blislike.passes.batches.images import apart
+from tvm_blislike.pipeline import compile_module
+
+Builder = relax.BlockBuilder
+IMAGE = (4, 16, 6, 6)
+
+
+def residual(b: Builder, x: relax.Var) -> relax.Expr:
+    first = b.emit(op.nn.relu(conv(b, x, 16)))
+    return op.add(conv(b, first, 16), x)
+
+
+def joined(b: Builder, x: relax.Var) -> relax.Expr:
+    parts = [conv(b, x, 16), conv(b, x, 24, 1)]
+    return conv(b, op.concat(parts, 1), 8)
+
+
+def classifier(b: Builder, x: relax.Var) -> relax.Expr:
+    pooled = b.emit(op.mean(conv(b, x, 32), [2, 3], keepdims=True))
+    flat = b.emit(op.squeeze(pooled))
+    product = b.emit(op.matmul(flat, relax.const(random(32, 10))))
+    return op.nn.softmax(product, -1)
+
+
+def reshaped(b: Builder, x: relax.Var) -> relax.Expr:
+    rows = b.emit(op.reshape(conv(b, x, 8), (4, 8, 36)))
+    return op.permute_dims(rows, [0, 2, 1])
+
+
+def several_results(b: Builder, x: relax.Var) -> tuple[relax.Expr, ...]:
+    first = conv(b, x, 16)
+    return op.nn.relu(first), op.nn.max_pool2d(conv(b, first, 8), [2, 2], [2, 2])
+
+
+def same_constant(b: Builder, x: relax.Var) -> relax.Expr:
+    bias = np.repeat(random(1, 8, 1, 1), 4, axis=0)
+    return op.add(conv(b, x, 8), relax.const(bias))
+
+
+def meeting_late(b: Builder, x: relax.Var) -> relax.Expr:
+    pooled = b.emit(op.mean(conv(b, x, 16), [2, 3]))
+    return op.subtract(pooled, b.emit(op.mean(pooled, [0], keepdims=True)))
+
+
+def run(mod: tvm.IRModule, images: int | None, *arrays: np.ndarray) -> list[np.ndarray]:
+    strategy = Strategy(native_core(), 1, constraints=Constraints(images=images))
+    machine = relax.VirtualMachine(compile_module(mod, strategy)[2], tvm.cpu())
+    result = machine["main"](*map(tvm.runtime.tensor, arrays))
+    return [r.numpy() for r in ([result] if hasattr(result, "numpy") else result)]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [residual, joined, classifier, reshaped, several_results, same_constant, meeting_late],
+)
+@pytest.mark.parametrize("images", [1, 2])
+def test_numbers_are_those_of_all_at_once(function: Callable, images: int) -> None:
+    mod, x = graph(function, IMAGE), random(*IMAGE)
+    for found, wanted in zip(run(mod, images, x), run(mod, 0, x), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+MEETING: dict[str, Callable] = {
+    "softmax goes along": lambda _b, x: op.nn.softmax(x, 0),
+    "goes over all": lambda _b, x: op.sum(x, [0]),
+    "joins them along": lambda _b, x: op.concat([x, x], 0),
+    "takes some": lambda _b, x: op.strided_slice(x, [0], [0], [2]),
+    "adds others": lambda _b, x: op.nn.pad(x, [1, 1, 0, 0, 0, 0, 0, 0]),
+    "makes 3x": lambda _b, x: op.reshape(x, (3, 4, 16, 12)),
+    "other numbers": lambda _b, x: op.add(x, relax.const(random(4, 1, 1, 1))),
+}
+
+
+@pytest.mark.parametrize("reason", MEETING)
+def test_images_that_meet_are_refused_with_the_reason(reason: str) -> None:
+    mod = graph(MEETING[reason], IMAGE)
+    func = mod["main"]
+    found = apart(func, 4, {func.params[0]: 0})
+    assert found.reach == 0
+    assert reason in found.why_not
+    with pytest.raises(ChoiceError, match=reason):
+        run(mod, 1, random(*IMAGE))
+
+
+def test_a_number_that_does_not_divide_the_batch_is_refused() -> None:
+    with pytest.raises(ChoiceError, match="do not divide a batch of 4"):
+        run(graph(residual, IMAGE), 3, random(*IMAGE))
