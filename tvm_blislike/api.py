@@ -16,6 +16,7 @@ from tvm_blislike.runtime.threads import default_threads, use_threads
 
 if TYPE_CHECKING:
     import onnx
+    import torch
     import tvm
 
     from tvm_blislike.choose.constraints import Constraints
@@ -30,7 +31,7 @@ Result = TypeVar("Result")
 
 
 def compile(
-    model: str | os.PathLike[str] | onnx.ModelProto,
+    model: str | os.PathLike[str] | onnx.ModelProto | torch.export.ExportedProgram,
     target: str | os.PathLike[str] | Core = "native",
     shapes: Mapping[str, Sequence[int]] | None = None,
     threads: int | None = None,
@@ -42,12 +43,12 @@ def compile(
     precision: str | None = None,
     cache: bool = True,
 ) -> CompiledModel:
-    """Compile an ONNX model, or open what was kept of compiling the same before.
+    """Compile a model of ONNX or PyTorch, or open what was kept of compiling the same before.
 
     Parameters
     ----------
-    model : path or onnx.ModelProto
-        The model.
+    model : path, onnx.ModelProto or torch.export.ExportedProgram
+        The model. A program's inputs and outputs have the names and the order of its ONNX export.
     target : str, path or Core
         "native", the name of a core (see `tvm-blislike targets`), or a TOML file.
     shapes : mapping of str to sequence of int, optional
@@ -85,7 +86,8 @@ def compile(
     Raises
     ------
     ModelError, UnsupportedOperatorError, InputError
-        See `tvm_blislike.onnx.frontend.load`; also when `learned` cannot be read.
+        See `tvm_blislike.onnx.frontend.load`, and `tvm_blislike.onnx.exported.to_onnx`; also when
+        `learned` cannot be read.
     TargetError
         When `target` is unknown.
     ValueError
@@ -95,8 +97,9 @@ def compile(
     UsageError
         When `learned` is of another core or number of threads, or weights cannot be stored so.
     ToolchainError
-        When `learned` needs xgboost, which is not installed.
+        When `learned` needs xgboost, or a program onnxscript, which is not installed.
     """
+    model = _as_onnx(model)
     asked = {"weights": weights, "precision": precision}
     if any(asked.values()):
         from tvm_blislike.choose.constraints import Constraints
@@ -121,7 +124,7 @@ def compile(
 
 
 def explain(
-    model: str | os.PathLike[str] | onnx.ModelProto,
+    model: str | os.PathLike[str] | onnx.ModelProto | torch.export.ExportedProgram,
     target: str | os.PathLike[str] | Core = "native",
     shapes: Mapping[str, Sequence[int]] | None = None,
     threads: int | None = None,
@@ -131,7 +134,7 @@ def explain(
     learned: str | os.PathLike[str] | Predictor | None = None,
     cache: bool = True,
 ) -> Report:
-    """Return what would be chosen for each layer of an ONNX model, without compiling it.
+    """Return what would be chosen for each layer of a model, without compiling it.
 
     The arguments, and the errors raised, are those of `compile`.
 
@@ -140,6 +143,7 @@ def explain(
     Report
         The same as `compile(...).explain()`; of a kept model what is kept.
     """
+    model = _as_onnx(model)
     core = resolve_core(target)
     threads = resolve_threads(core, threads)
     if cache and override is None and isinstance(model, str | os.PathLike):
@@ -154,6 +158,14 @@ def explain(
 
     strategy = resolve_strategy(core, threads, override, constraints, records, learned)
     return built(strategy, model, shapes, explain_module)[1]
+
+
+def _as_onnx(
+    model: str | os.PathLike[str] | onnx.ModelProto | torch.export.ExportedProgram,
+) -> str | os.PathLike[str] | onnx.ModelProto:
+    from tvm_blislike.onnx import exported
+
+    return exported.to_onnx(model) if exported.is_exported(model) else model
 
 
 def _key(

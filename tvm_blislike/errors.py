@@ -104,6 +104,10 @@ class WeightsWarning(BlislikeWarning):
     """Weights are not constant, so each call packs them again."""
 
 
+class EagerWarning(BlislikeWarning):
+    """A graph of `torch.compile` cannot be compiled, and runs as torch runs it."""
+
+
 @functools.cache
 def warn_once(category: type[BlislikeWarning], text: str) -> None:
     """Warn, but not a second time in this process of the same."""

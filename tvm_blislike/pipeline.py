@@ -82,13 +82,20 @@ def blislike_pipeline(
 
     @tvm.transform.module_pass(opt_level=0, name="blislike.Pipeline")
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        target = tvm.target.Target.current(allow_none=core is not None)
+        target = tvm.target.Target.current() or _target_of(mod)
+        if target is None and core is None:
+            target = tvm.target.Target.current(allow_none=False)  # which says what is missing
         target = target or tvm.target.Target(core.target_config(threads))
         strategy = strategy_for(target, core, threads, override, constraints, records, predictor)
         with compiler_lock(), target:
             return for_machine(scheduled_calls(mod, strategy, target)[0], target)
 
     return run
+
+
+def _target_of(mod: tvm.IRModule) -> tvm.target.Target | None:
+    """Return the target that a module says it is for, as `torch.compile(backend="tvm")` has it."""
+    return mod.attrs["target"] if mod.attrs and "target" in mod.attrs else None
 
 
 def strategy_for(

@@ -36,6 +36,7 @@ ORDER = (
     "standalone",
     "tuning",
     "meta_schedule",
+    "torch",
     "",
     "bench",
     "pictures",

@@ -15,6 +15,7 @@ from tvm_blislike.model.tensor_spec import TensorSpec
 from tvm_blislike.runtime import library
 from tvm_blislike.runtime.inputs import Inputs, arranged
 from tvm_blislike.runtime.machine import ModelMachine
+from tvm_blislike.runtime.runner import Runner
 from tvm_blislike.runtime.threads import use_threads
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class LayerTime:
 class CompiledModel:
     """A compiled model with fixed input shapes.
 
-    One model may be used from several Python threads; its runs then follow one another.
+    One model may be used from several Python threads; its runs then follow one another, those of
+    runners of their own (`runner`) do not.
 
     Parameters
     ----------
@@ -139,12 +141,14 @@ class CompiledModel:
         Parameters
         ----------
         inputs : mapping of str to array, or sequence of arrays
-            One array per input, with exactly its shape and data type.
+            One array per input, with exactly its shape and data type: of NumPy, or anything with
+            DLPack in the memory of the CPU, such as a torch tensor. What is contiguous and aligned
+            to 64 bytes is read where it lies.
 
         Returns
         -------
         dict of str to array
-            The outputs by name.
+            The outputs by name, with memory of their own, aligned to 64 bytes.
 
         Raises
         ------
@@ -157,6 +161,21 @@ class CompiledModel:
         use_threads(self.threads)
         names = [spec.name for spec in self.outputs]
         return dict(zip(names, self._machine.run(arrays), strict=True))
+
+    def runner(self, outputs: Mapping[str, Any] | None = None) -> Runner:
+        """Return what runs the model for one thread, in fixed memory; see `Runner`.
+
+        Parameters
+        ----------
+        outputs : mapping of str to array, optional
+            What runs write; by default arrays of the runner's own.
+
+        Raises
+        ------
+        InputError, UsageError
+            As of `Runner`.
+        """
+        return Runner(self, self._machine, outputs)
 
     def check(self, inputs: Inputs) -> None:
         """Raise InputError unless `run` would accept these inputs."""

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from tvm_blislike.hardware.switches import is_on
-from tvm_blislike.runtime.instruments import attached
+from tvm_blislike.runtime.instruments import Instrument, attached
 
 _SIZE_FILE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 # 32 MiB and more where pages are larger than 4 KiB.
@@ -40,21 +40,24 @@ _LEAST_FILLED = 0.5
 
 
 @contextlib.contextmanager
-def moved(machine: Any) -> Iterator[None]:
+def moved(machine: Any, instrument: Instrument | None = None) -> Iterator[None]:
     """Move what a run of a virtual machine inside this context uses onto huge pages.
 
     Parameters
     ----------
     machine : tvm.relax.VirtualMachine
         Without an instrument: the context uses one.
+    instrument : callable, optional
+        Watches the machine, too.
     """
     if not is_wanted():
-        yield
+        with attached(machine, instrument) if instrument else contextlib.nullcontext():
+            yield
         return
     from tvm_blislike.tvm_seams import runtime
 
     before, tensors = filled_blocks(), _TensorBlocks(runtime.is_kernel)
-    with attached(machine, tensors):
+    with attached(machine, *filter(None, (tensors, instrument))):
         yield
     after = filled_blocks()
     used = tensors.blocks.union(*(_blocks_of(*piece) for piece in runtime.workspaces()))

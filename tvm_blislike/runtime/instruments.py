@@ -14,17 +14,23 @@ Instrument = Callable[..., int]
 
 
 @contextlib.contextmanager
-def attached(machine: Any, instrument: Instrument) -> Iterator[None]:
-    """Let an instrument watch a virtual machine inside this context.
+def attached(machine: Any, *instruments: Instrument) -> Iterator[None]:
+    """Let instruments watch a virtual machine inside this context.
 
     Parameters
     ----------
     machine : tvm.relax.VirtualMachine
         Without an instrument: it can have one only.
-    instrument : callable
-        As above.
+    *instruments : callable
+        As above; what they return is of no account where they are several.
     """
-    machine.set_instrument(instrument)
+
+    def all_of_them(*call: Any) -> int:
+        for each in instruments:
+            each(*call)
+        return 0
+
+    machine.set_instrument(instruments[0] if len(instruments) == 1 else all_of_them)
     try:
         yield
     finally:

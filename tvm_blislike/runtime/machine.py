@@ -1,4 +1,4 @@
-"""TVM's virtual machine with the buffers of a model's inputs: one run at a time."""
+"""TVM's virtual machine for the first run of a model, and its calls of kernels for all others."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tvm_blislike.runtime import huge_pages, instruments
+from tvm_blislike.runtime.arrays import aligned, array_of
+from tvm_blislike.runtime.replay import Replay
 from tvm_blislike.runtime.runnable import require_runnable
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable, Module
 
     from tvm_blislike.model.tensor_spec import TensorSpec
+
+# Runs once, from arrays into arrays.
+Run = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 
 
 class ModelMachine:
@@ -46,13 +51,13 @@ class ModelMachine:
     ) -> None:
         self.started: Any = None
         self._executable, self._inputs, self._target = executable, inputs, target
-        self._buffers: list[Any] = []
-        self._views: list[np.ndarray | None] = []
+        self._replay: Replay | None = None
+        self._may_record = all(None not in spec.shape for spec in inputs)
         self._lock = threading.Lock()
         _machines.add(self)
 
     def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Run once on arrays that are what the inputs say; return the outputs.
+        """Run once on arrays that are what the inputs say; return the outputs, with own memory.
 
         Raises
         ------
@@ -60,9 +65,28 @@ class ModelMachine:
             When the executable is for another kind of processor.
         """
         with self._lock:
-            result = self._run_on(arrays)
-            values = [result] if hasattr(result, "numpy") else result
-            return [_copied(value) for value in values]
+            if self.started is None or self._replay is None:
+                results, self._replay = self._recorded(arrays)
+                return [_copied(result) for result in results]
+            outputs = [aligned(shape, dtype) for shape, dtype in self._replay.results]
+            self._replay.run(arrays, outputs)
+            return outputs
+
+    def recorded(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Run:
+        """Run once into arrays, and return what does so again, with memory of its own.
+
+        What it returns may run beside others; where the calls of kernels depend on values or
+        sizes, runs follow one another.
+
+        Raises
+        ------
+        TargetError
+            When the executable is for another kind of processor.
+        """
+        with self._lock:
+            results, replay = self._recorded(inputs)
+            _copy(results, outputs)
+        return self._interpreted if replay is None else replay.run
 
     def run_linked(self, kernels: Module) -> None:
         """Take kernels out of a library, before the first run."""
@@ -81,61 +105,83 @@ class ModelMachine:
         """
         clock = instruments.KernelClock()
         with self._lock:
-            self._run_on(arrays)
+            # The machine shall have the memory that runs had.
+            self._replay = None
+            buffers = self._filled(arrays)
+            with self._start() if self.started is None else contextlib.nullcontext():
+                self.started["main"](*buffers)
             with instruments.attached(self.started, clock):
                 for _ in range(repeat):
                     clock.start_run()
-                    self.started["main"](*self._buffers)
+                    self.started["main"](*buffers)
         return clock.runs
 
-    def _run_on(self, arrays: Sequence[np.ndarray]) -> Any:
-        """Run on new inputs, which stay in the buffers."""
-        # The machine's first run allocates all that later ones use.
-        settled = self._start() if self.started is None else contextlib.nullcontext()
-        # Own buffers: kernels may count on TVM's alignment, which numpy does not promise.
-        for buffer, view, array in zip(self._buffers, self._views, arrays, strict=True):
-            if view is None:
-                buffer.copyfrom(array)
-            else:
-                np.copyto(view, array)
-        with settled:
-            return self.started["main"](*self._buffers)
+    def _interpreted(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        with self._lock:
+            _copy(_listed(self.started["main"](*self._filled(inputs))), outputs)
 
-    def _start(self) -> contextlib.AbstractContextManager[None]:
+    def _recorded(self, arrays: Sequence[np.ndarray]) -> tuple[list[Any], Replay | None]:
+        """Run the machine; return the outputs, and its calls where all runs make the same."""
+        from tvm_blislike.tvm_seams.tapes import Recorder, Tape
+
+        recorder, buffers = Recorder(), self._filled(arrays)
+        # The machine's first run allocates all that later ones use.
+        watched = self._start(recorder) if self.started is None else None
+        with watched or instruments.attached(self.started, recorder):
+            results = _listed(self.started["main"](*buffers))
+        if not (self._may_record and recorder.is_complete and _are_arrays(buffers, results)):
+            return results, None
+        return results, Replay(Tape(recorder), recorder.allocated, buffers, results)
+
+    def _filled(self, arrays: Sequence[np.ndarray]) -> list[Any]:
+        """Return tensors with the values of arrays, aligned as kernels count on."""
+        import tvm
+
+        buffers = [tvm.runtime.empty(a.shape, str(a.dtype)) for a in arrays]
+        for buffer, array in zip(buffers, arrays, strict=True):
+            buffer.copyfrom(array)
+        return buffers
+
+    def _start(
+        self, instrument: instruments.Instrument | None = None
+    ) -> contextlib.AbstractContextManager[None]:
         """Load the executable and return the context of its first run."""
         import tvm
         from tvm import relax
 
         require_runnable(self._target)
-        machine = relax.VirtualMachine(self._executable, tvm.cpu())
-        self._buffers = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in self._inputs]
-        self._views = [_view(buffer) for buffer in self._buffers]
-        # Last: whatever fails before, the next run starts anew.
-        self.started = machine
-        return huge_pages.moved(machine)
+        self.started = relax.VirtualMachine(self._executable, tvm.cpu())
+        return huge_pages.moved(self.started, instrument)
 
     def after_fork(self) -> None:
         """Forget a run of another thread, which is not in this process and never ends its run."""
         if self._lock.locked():
-            self.started = None
+            self.started = self._replay = None
             self._lock = threading.Lock()
 
 
-def _view(tensor: Any) -> np.ndarray | None:
-    """Return the elements of a tensor where they are, None of a type that NumPy lacks.
+def _listed(result: Any) -> list[Any]:
+    return [result] if hasattr(result, "numpy") else list(result)
 
-    NumPy copies through it in 0.3 microseconds, `copyfrom` and `numpy` take 4.7: as long as a small
-    layer.
-    """
+
+def _are_arrays(*groups: Sequence[Any]) -> bool:
+    """Whether NumPy has the types of all tensors."""
     try:
-        return np.from_dlpack(tensor)
-    except (BufferError, RuntimeError, TypeError):  # as versions of NumPy say it
-        return None
+        return bool([array_of(tensor) for group in groups for tensor in group])
+    except TypeError:
+        return False
+
+
+def _copy(results: Sequence[Any], outputs: Sequence[np.ndarray]) -> None:
+    for result, output in zip(results, outputs, strict=True):
+        np.copyto(output, array_of(result))
 
 
 def _copied(tensor: Any) -> np.ndarray:
-    view = _view(tensor)
-    return tensor.numpy() if view is None else view.copy()
+    try:
+        return array_of(tensor).copy()
+    except TypeError:  # a type that NumPy lacks
+        return tensor.numpy()
 
 
 _machines: weakref.WeakSet[ModelMachine] = weakref.WeakSet()

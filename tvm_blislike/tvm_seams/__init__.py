@@ -14,6 +14,7 @@
 | `relax_ir` | how it spells its Relax IR |
 | `runtime` | threads, workspaces and caches of its C runtime |
 | `steps` | functions inside functions that are being built, and that call themselves |
+| `tapes` | the calls that its virtual machine makes, and its C interface of functions |
 | `wheels` | the files in its wheels |
 
 `tests/seams` states what is relied upon, a file for each of these; `tests/structure/test_seams.py`

@@ -1,0 +1,149 @@
+"""A recorded run, made again on other inputs and outputs where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tvm_blislike.errors import InputError
+from tvm_blislike.runtime.arrays import ALIGNMENT, address_of, array_of
+
+# Address and bytes.
+Span = tuple[int, int]
+
+
+class Replay:
+    """A run's calls of kernels, which read inputs and write outputs where the caller has them.
+
+    Inputs and outputs that are not aligned as kernels count on, and outputs that no kernel alone
+    writes, such as constants, views of inputs or a part of another tensor, are copied.
+
+    Parameters
+    ----------
+    tape : Tape
+        The calls.
+    allocated : set of tuple of int
+        Address and bytes of what the run allocated.
+    inputs, outputs : sequence of tvm.runtime.Tensor
+        Of the recorded run.
+
+    Attributes
+    ----------
+    results : list of tuple
+        Shape and data type of each output.
+    """
+
+    def __init__(
+        self, tape: Any, allocated: set[Span], inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> None:
+        self._tape = tape
+        self._held = (tuple(inputs), tuple(outputs))
+        arrays = [array_of(t) for t in inputs], [array_of(t) for t in outputs]
+        self.results = [(array.shape, array.dtype) for array in arrays[1]]
+        spans = [[(address_of(a), a.nbytes) for a in each] for each in arrays]
+        self._inputs = [
+            _Place(tape, array, span, not any(_meet(span, other) for other in spans[1]))
+            for array, span in zip(arrays[0], spans[0], strict=True)
+        ]
+        self._outputs = [
+            _Place(tape, array, span, _is_alone(i, spans[1], allocated, tape.tensors))
+            for i, (array, span) in enumerate(zip(arrays[1], spans[1], strict=True))
+        ]
+
+    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Run once.
+
+        Parameters
+        ----------
+        inputs, outputs : sequence of array
+            Of the sizes and types of the model.
+
+        Raises
+        ------
+        InputError
+            When an output lies in the memory of an input.
+        """
+        moved = [p.move(a) for p, a in zip(self._inputs, inputs, strict=True)]
+        moved += [p.move(a) for p, a in zip(self._outputs, outputs, strict=True)]
+        if any(moved):
+            self._require_apart(inputs, outputs)
+        for place, array in zip(self._inputs, inputs, strict=True):
+            if not place.is_there:
+                np.copyto(place.own, array)
+        self._tape.run()
+        for place, array in zip(self._outputs, outputs, strict=True):
+            if not place.is_there:
+                np.copyto(array, place.own)
+
+    def _require_apart(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        arrays = [*inputs, *outputs]
+        for j, output in enumerate(outputs, len(inputs)):
+            if any(np.may_share_memory(output, other) for other in arrays[:j]):
+                for place in (*self._inputs, *self._outputs):
+                    place.back()
+                raise InputError(
+                    f"output {j - len(inputs)} lies in the memory of an input or another output",
+                    "give every output memory of its own",
+                )
+
+
+class _Place:
+    """An input or output: where the kernels have it at the moment.
+
+    Attributes
+    ----------
+    own : array
+        The memory of the recorded run.
+    is_there : bool
+        Whether the kernels have the caller's memory.
+    """
+
+    def __init__(self, tape: Any, own: np.ndarray, span: Span, may_move: bool) -> None:
+        self.own, self.is_there = own, False
+        self._tape, self._may_move = tape, may_move
+        self._start = self._now = span[0]
+        self._parts = [
+            (number, other[0] - span[0])
+            for number, other in enumerate(tape.tensors)
+            if _meet(span, other)
+        ]
+
+    def move(self, array: np.ndarray) -> bool:
+        """Take the caller's memory where that can be; return whether it is another than before."""
+        address = address_of(array)
+        fits = self._may_move and address % ALIGNMENT == 0 and array.flags.c_contiguous
+        wanted = address if fits else self._start
+        if wanted == self._now:
+            return False
+        self._set(wanted)
+        return True
+
+    def back(self) -> None:
+        """Take the memory of the recorded run."""
+        self._set(self._start)
+
+    def _set(self, address: int) -> None:
+        self.is_there = address != self._start
+        self._now = address
+        for number, offset in self._parts:
+            self._tape.move(number, address + offset)
+
+
+def _is_alone(
+    index: int, outputs: Sequence[Span], allocated: set[Span], tensors: Sequence[Span]
+) -> bool:
+    """Whether an output was allocated as such, and whatever meets it lies within it."""
+    span = outputs[index]
+    others = [other for i, other in enumerate(outputs) if i != index]
+    within = all(_lies_in(t, span) for t in tensors if _meet(span, t))
+    return span in allocated and within and not any(_meet(span, other) for other in others)
+
+
+def _meet(one: Span, other: Span) -> bool:
+    return one[0] < other[0] + other[1] and other[0] < one[0] + one[1]
+
+
+def _lies_in(one: Span, other: Span) -> bool:
+    return other[0] <= one[0] and one[0] + one[1] <= other[0] + other[1]

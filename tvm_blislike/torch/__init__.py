@@ -1,0 +1,1 @@
+"""The backend "tvm_blislike" of `torch.compile`."""

@@ -1,0 +1,213 @@
+"""`torch.compile(model, backend="tvm_blislike")`.
+
+Each graph is compiled when it is first called, for the sizes it is called with: parameters are
+constants then, whose weights are packed once. A graph that cannot be compiled runs eagerly, and a
+warning says why.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tvm_blislike.api import compile
+from tvm_blislike.errors import (
+    BlislikeError,
+    EagerWarning,
+    UnsupportedOperatorError,
+    UsageError,
+    suggest,
+    warn_once,
+)
+from tvm_blislike.runtime.arrays import array_of
+from tvm_blislike.runtime.compiled import CompiledModel
+from tvm_blislike.torch.graphs import (
+    Bound,
+    Computed,
+    Constants,
+    Known,
+    Result,
+    View,
+    are_parameters,
+    results_of,
+)
+
+_OPTIONS = {"threads", "override", "constraints", "records", "learned", "weights", "precision"}
+# As many as torch compiles one function anew by default.
+_MOST_SIZES = 8
+
+
+def backend(
+    graph: torch.fx.GraphModule,
+    arguments: Sequence[Any],
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Return what runs a graph; called by `torch.compile`.
+
+    Parameters
+    ----------
+    graph : torch.fx.GraphModule
+        The graph.
+    arguments : sequence
+        Examples of its arguments.
+    options : mapping, optional
+        Arguments of `tvm_blislike.compile`: threads (by default `torch.get_num_threads()`),
+        override, constraints, records, learned, weights, precision.
+    mode : str, optional
+        None or "default".
+
+    Raises
+    ------
+    UsageError
+        When there is no such option or mode.
+    """
+    unknown = sorted(set(options or {}) - _OPTIONS)
+    if unknown:
+        raise UsageError(f"the backend has no option {unknown[0]!r}", suggest(unknown[0], _OPTIONS))
+    if mode not in (None, "default"):
+        raise UsageError(f"the backend has no mode {mode!r}", "leave mode out, and see options")
+    return CompiledGraph(graph, dict(options or {}))
+
+
+class CompiledGraph:
+    """A graph that is compiled for each combination of sizes when it is called with them first."""
+
+    def __init__(self, graph: torch.fx.GraphModule, options: Mapping[str, Any]) -> None:
+        self._graph, self._options = graph, options
+        self._is_parameter = are_parameters(graph)
+        self._compiled: dict[Any, _ForSizes | None] = {}
+
+    def __call__(self, *arguments: Any) -> Sequence[Any]:
+        """Run the graph."""
+        key = tuple(map(_sizes, arguments, self._is_parameter))
+        reason = _why_eager(arguments)
+        if reason is not None:
+            self._warn(reason)
+            return self._graph(*arguments)
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(arguments)
+        found = self._compiled[key]
+        if found is None:
+            return self._graph(*arguments)
+        if not found.holds(arguments):
+            found = self._compiled[key] = self._compile(arguments)
+        return found(arguments)
+
+    def _compile(self, arguments: Sequence[Any]) -> _ForSizes | None:
+        """Compile for arguments like these; where that fails, warn and return None."""
+        if len(self._compiled) >= _MOST_SIZES:
+            self._warn(f"it was called with more than {_MOST_SIZES} combinations of sizes")
+            return None
+        try:
+            return _ForSizes(self._graph, arguments, self._is_parameter, self._options)
+        except UsageError:
+            raise
+        except BlislikeError as error:
+            self._warn(error.message)
+        except Exception as error:  # of torch.export, which has no kind of its own
+            lines = str(error).strip().splitlines() or [""]
+            self._warn(f"torch cannot export it: {type(error).__name__}: {lines[0]}")
+        return None
+
+    def _warn(self, reason: str) -> None:
+        count = sum(node.op.startswith("call_") for node in self._graph.graph.nodes)
+        warn_once(EagerWarning, f"a graph of {count} operators runs eagerly: {reason}")
+
+
+class _ForSizes:
+    """A graph compiled for arguments of some sizes.
+
+    Raises
+    ------
+    BlislikeError
+        When it cannot be.
+    """
+
+    def __init__(
+        self,
+        graph: torch.fx.GraphModule,
+        arguments: Sequence[Any],
+        is_parameter: Sequence[bool],
+        options: Mapping[str, Any],
+    ) -> None:
+        tensors = [i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)]
+        self._inputs = [i for i in tensors if not is_parameter[i]]
+        self._parameters = [i for i in tensors if is_parameter[i]]
+        self._constants = Constants([arguments[i] for i in self._parameters])
+        self._results = results_of(graph, arguments)
+        computed = [i for i, r in enumerate(self._results) if isinstance(r, Computed)]
+        bound = Bound(graph, arguments, self._inputs, computed)
+        examples = tuple(arguments[i] for i in self._inputs)
+        with torch.no_grad():
+            program = torch.export.export(bound, examples)
+        options = {"threads": torch.get_num_threads(), **options}
+        model = compile(program, **options)
+        self._require_same(model)
+        self._runner, self._lock = model.runner(), threading.Lock()
+
+    def _require_same(self, model: CompiledModel) -> None:
+        """Raise when the model differs from torch: in types, as under autocast, or in inputs."""
+        if any(None in spec.shape for spec in (*model.inputs, *model.outputs)):
+            raise UnsupportedOperatorError("it has sizes that are known at run time only")
+        if len(model.inputs) != len(self._inputs):
+            raise UnsupportedOperatorError("its export has other inputs")
+        given = [str(spec.dtype) for spec in model.outputs]
+        ours = [r for r in self._results if isinstance(r, Computed)]
+        wanted = [str(r.dtype).removeprefix("torch.") for r in ours]
+        if given != wanted:
+            raise UnsupportedOperatorError(
+                f"it returns {', '.join(wanted)}, compiled {', '.join(given)}"
+            )
+
+    def holds(self, arguments: Sequence[Any]) -> bool:
+        """Whether the parameters are those that it was compiled with."""
+        return self._constants.hold([arguments[i] for i in self._parameters])
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        inputs = [array_of(arguments[i].detach()) for i in self._inputs]
+        computed = [r for r in self._results if isinstance(r, Computed)]
+        found = [torch.empty(r.size, dtype=r.dtype) for r in computed]
+        with self._lock:
+            self._runner.run_on(inputs, [array_of(each) for each in found])
+        values = map(_strided, found, computed)
+        return [_value(result, arguments, values) for result in self._results]
+
+
+def _strided(value: torch.Tensor, result: Computed) -> torch.Tensor:
+    """Return a value with the strides that torch would give it."""
+    if value.stride() == result.stride:
+        return value
+    return torch.empty_strided(result.size, result.stride, dtype=result.dtype).copy_(value)
+
+
+def _value(result: Result, arguments: Sequence[Any], values: Iterator[torch.Tensor]) -> Any:
+    if isinstance(result, Known):
+        return result.value
+    if isinstance(result, View):
+        base = arguments[result.argument]
+        offset = base.storage_offset() + result.offset
+        return base.as_strided(result.size, result.stride, offset)
+    return next(values)
+
+
+def _sizes(argument: Any, is_parameter: bool) -> Any:
+    """Return what a compiled graph depends on of an argument."""
+    if not isinstance(argument, torch.Tensor):
+        return argument
+    return None if is_parameter else (argument.size(), argument.stride())
+
+
+def _why_eager(arguments: Sequence[Any]) -> str | None:
+    tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
+    if any(t.device.type != "cpu" for t in tensors):
+        return "its tensors are not on the CPU"
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return (
+            "gradients are wanted; call it under torch.no_grad(), or after "
+            "model.requires_grad_(False)"
+        )
+    return None

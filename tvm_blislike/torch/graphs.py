@@ -1,0 +1,174 @@
+"""What a graph of torch's compiler takes and returns: parameters, views, sizes.
+
+Private sides of torch are used here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tvm_blislike.errors import UnsupportedOperatorError
+
+
+@dataclass(frozen=True)
+class Known:
+    """A result that does not depend on the values of tensors, such as a size."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class View:
+    """A result that is a view of an argument.
+
+    Parameters
+    ----------
+    argument : int
+        Which.
+    size, stride : tuple of int
+        Of the view, in elements.
+    offset : int
+        Elements from where the argument begins.
+    """
+
+    argument: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A result with memory of its own; parameters as of `torch.empty_strided`."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+Result = Known | View | Computed
+
+
+def are_parameters(graph: torch.fx.GraphModule) -> tuple[bool, ...]:
+    """Return, for each argument of a graph, whether it is a parameter or a buffer of a module."""
+    places = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    notes = [node.meta.get("tensor_dict") or {} for node in places]
+    return tuple("_dynamo_static_input_type" in note for note in notes)
+
+
+def results_of(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> tuple[Result, ...]:
+    """Return what each result of a graph is for arguments like these; computes no values.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        When running it changes an argument, or two results share memory.
+    """
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fakes = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in arguments]
+        before = [_version(a) for a in fakes]
+        results = graph(*fakes)
+    for node, fake, version in zip(graph.graph.nodes, fakes, before, strict=False):
+        if _version(fake) != version:
+            raise UnsupportedOperatorError(f"it writes into its argument {node.name}")
+    found = tuple(_result(result, fakes) for result in results)
+    _require_apart([r for r in results if isinstance(r, torch.Tensor)])
+    return found
+
+
+def _result(result: Any, arguments: Sequence[Any]) -> Result:
+    if not isinstance(result, torch.Tensor):
+        return Known(result)
+    size, stride = tuple(map(int, result.size())), tuple(map(int, result.stride()))
+    for i, argument in enumerate(arguments):
+        if isinstance(argument, torch.Tensor) and _storage(argument) == _storage(result):
+            offset = int(result.storage_offset()) - int(argument.storage_offset())
+            return View(i, size, stride, offset)
+    return Computed(size, stride, result.dtype)
+
+
+def _require_apart(results: Sequence[torch.Tensor]) -> None:
+    """Changing one result would change the other in torch, and not in a compiled model."""
+    if len({_storage(result) for result in results}) < len(results):
+        raise UnsupportedOperatorError("two of its results share memory")
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _version(value: Any) -> int:
+    """Return how often a tensor was changed in place; 0 for one that does not count it."""
+    is_counted = isinstance(value, torch.Tensor) and not value.is_inference()
+    return value._version if is_counted else 0
+
+
+class Constants:
+    """Tensors whose values a compiled model holds, and whether they still have them.
+
+    Parameters
+    ----------
+    tensors : sequence of torch.Tensor
+        Parameters and buffers.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._state = [(t, t.data_ptr(), _version(t)) for t in tensors]
+
+    def hold(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether these are the same tensors with the same values.
+
+        What is written by way of `.data` is not seen, as torch does not count it.
+        """
+        return all(
+            now is tensor and now.data_ptr() == place and _version(now) == version
+            for now, (tensor, place, version) in zip(tensors, self._state, strict=True)
+        )
+
+
+class Bound(torch.nn.Module):
+    """A graph whose parameters and sizes are bound: takes tensors, returns computed tensors.
+
+    Parameters
+    ----------
+    graph : torch.fx.GraphModule
+        The graph.
+    arguments : sequence
+        All of its arguments.
+    free : sequence of int
+        The arguments that stay.
+    computed : sequence of int
+        The results to return.
+    """
+
+    def __init__(
+        self,
+        graph: torch.fx.GraphModule,
+        arguments: Sequence[Any],
+        free: Sequence[int],
+        computed: Sequence[int],
+    ) -> None:
+        super().__init__()
+        self.graph = graph
+        self._arguments = [None if i in free else a for i, a in enumerate(arguments)]
+        self._free, self._computed = tuple(free), tuple(computed)
+        for i, argument in enumerate(self._arguments):
+            if isinstance(argument, torch.Tensor):
+                self.register_buffer(f"constant{i}", argument.detach())
+                self._arguments[i] = None
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Run the graph."""
+        given = dict(zip(self._free, tensors, strict=True))
+        constants = dict(self.named_buffers(recurse=False))
+        arguments = [
+            given[i] if i in given else constants.get(f"constant{i}", argument)
+            for i, argument in enumerate(self._arguments)
+        ]
+        results = self.graph(*arguments)
+        return tuple(results[i] for i in self._computed)
