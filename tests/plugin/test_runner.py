@@ -244,11 +244,11 @@ def test_anything_with_dlpack_is_an_input_and_an_output(
 
 
 def test_what_does_not_fit_is_named(network: tvm_blislike.CompiledModel) -> None:
-    with pytest.raises(InputError, match="no output named 'score'.*\n.*did you mean scores"):
+    with pytest.raises(InputError, match=r"no output named 'score'.*\n.*did you mean scores"):
         network.runner(outputs={"score": np.zeros((1, 5), np.float32)})
     with pytest.raises(InputError, match="output scores has shape 1x4"):
         network.runner(outputs={"scores": np.zeros((1, 4), np.float32)})
-    with pytest.raises(InputError, match="output scores has data type float64.*returns float32"):
+    with pytest.raises(InputError, match=r"output scores has data type float64.*returns float32"):
         network.runner(outputs={"scores": np.zeros((1, 5))})
     frozen = np.zeros((1, 5), np.float32)
     frozen.flags.writeable = False

@@ -54,7 +54,7 @@ def test_sizes_that_a_program_leaves_open() -> None:
 
 def test_a_program_that_writes_into_its_buffers_is_refused() -> None:
     program = torch.export.export(ResidualBlock().train(), (torch.randn(1, 16, 8, 8),))
-    with pytest.raises(UnsupportedOperatorError, match="writes into first_norm.*\n.*model.eval"):
+    with pytest.raises(UnsupportedOperatorError, match=r"writes into first_norm.*\n.*model.eval"):
         tvm_blislike.compile(program, threads=1)
 
 

@@ -235,7 +235,7 @@ def test_options_are_those_of_compile(compilations: list) -> None:
     with torch.no_grad():
         compiled(linear, threads=2)(torch.randn(3, 16))
         assert compilations[0].threads == 2
-        with pytest.raises(Exception, match="(?s)no option 'thread'.*did you mean threads"):
+        with pytest.raises(Exception, match=r"(?s)no option 'thread'.*did you mean threads"):
             compiled(nn.Linear(4, 3), thread=2)(torch.randn(3, 4))
         with pytest.raises(Exception, match="no mode 'max-autotune'"):
             torch.compile(linear, backend="tvm_blislike", mode="max-autotune")(torch.randn(2, 16))
