@@ -144,4 +144,4 @@ def test_missing_packages_are_named(
     result = _report(model, records, tmp_path / "out", "--no-measure")
     assert result.exit_code == 2
     assert "needs jinja2" in result.stderr
-    assert "pip install tvm-blislike[report]" in result.stderr
+    assert "pip install 'tvm-blislike[report]'" in result.stderr

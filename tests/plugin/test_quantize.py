@@ -284,7 +284,7 @@ def missing(monkeypatch: pytest.MonkeyPatch) -> None:
     ("fault", "code", "message"),
     [
         (unquantizable, 3, "ONNX Runtime cannot quantize the model: no idea"),
-        (missing, 2, "pip install tvm-blislike[quantize]"),
+        (missing, 2, "pip install 'tvm-blislike[quantize]'"),
     ],
 )
 def test_what_was_there_stays_when_it_fails(

@@ -103,5 +103,5 @@ def _require_extra() -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"`report` needs {' and '.join(missing)}", "pip install tvm-blislike[report]"
+            f"`report` needs {' and '.join(missing)}", "pip install 'tvm-blislike[report]'"
         )

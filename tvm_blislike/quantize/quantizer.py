@@ -86,7 +86,7 @@ class Quantized:
 def require_quantizer() -> None:
     """Raise UsageError when ONNX Runtime is not installed."""
     if importlib.util.find_spec("onnxruntime") is None:
-        raise UsageError("`quantize` needs onnxruntime", "pip install tvm-blislike[quantize]")
+        raise UsageError("`quantize` needs onnxruntime", "pip install 'tvm-blislike[quantize]'")
 
 
 def quantize(

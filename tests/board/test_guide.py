@@ -1,4 +1,4 @@
-"""The README's way to a Raspberry Pi, command by command, with an emulated board behind ssh."""
+"""The guide's way to a Raspberry Pi, command by command, with an emulated board behind ssh."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tvm_blislike.records import files
 
-SECTION = "From ONNX to a Raspberry Pi"
+GUIDE = ROOT / "docs" / "guides" / "board.md"
 
 
 def _blocks(language: str) -> list[str]:
-    """Commands of the section; what is marked as a shell's goes on in the background: tuning."""
-    text = (ROOT / "README.md").read_text().partition(f"## {SECTION}")[2].partition("\n## ")[0]
+    """Commands of the page; what is marked as a shell's goes on in the background: tuning."""
+    text = GUIDE.read_text()
     found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.S | re.M)
     return [block for marked, block in found if marked == language]
 
@@ -111,7 +111,7 @@ def test_tuning_works_as_written(here: Path, tmp_path: Path) -> None:
         (line,) = {x for x in "".join(_blocks("")).split("\n") if x.startswith(command)}
         _run(line, here)
     (block,) = _blocks("sh")
-    # Ports of the README may be taken here by other tests; TVM's tracker takes none from 9199 on.
+    # Ports of the guide may be taken here by other tests; TVM's tracker takes none from 9199 on.
     for port, free in (("9190", _free_port(range(9100, 9190))), ("9090", _free_port([0]))):
         assert port in block
         block = block.replace(port, str(free))
