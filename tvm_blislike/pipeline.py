@@ -94,7 +94,7 @@ def blislike_pipeline(
 
 
 def _target_of(mod: tvm.IRModule) -> tvm.target.Target | None:
-    """Return the target that a module says it is for, as `torch.compile(backend="tvm")` has it."""
+    """Return the target that a module says it is for, as TVM's `relax_dynamo` has it."""
     return mod.attrs["target"] if mod.attrs and "target" in mod.attrs else None
 
 

@@ -175,7 +175,8 @@ class CompiledModel:
         InputError, UsageError
             As of `Runner`.
         """
-        return Runner(self, self._machine, outputs)
+        specs = self.inputs, self.outputs
+        return Runner(self._machine, specs, lambda: self.threads, outputs)
 
     def check(self, inputs: Inputs) -> None:
         """Raise InputError unless `run` would accept these inputs."""

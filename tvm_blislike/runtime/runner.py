@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from tvm_blislike.runtime.inputs import Inputs, arranged, fitting
 from tvm_blislike.runtime.threads import use_threads
 
 if TYPE_CHECKING:
-    from tvm_blislike.runtime.compiled import CompiledModel
+    from tvm_blislike.model.tensor_spec import TensorSpec
     from tvm_blislike.runtime.machine import ModelMachine, Run
 
 
@@ -22,10 +22,12 @@ class Runner:
 
     Parameters
     ----------
-    model : CompiledModel
-        The model.
     machine : ModelMachine
-        Its machine.
+        The model's.
+    specs : tuple
+        Its inputs and its outputs.
+    threads : callable
+        Returns the threads of the next run.
     outputs : mapping of str to array, optional
         What runs write, NumPy arrays or anything with DLPack; the others get memory of their own.
 
@@ -46,17 +48,18 @@ class Runner:
 
     def __init__(
         self,
-        model: CompiledModel,
         machine: ModelMachine,
+        specs: tuple[Sequence[TensorSpec], Sequence[TensorSpec]],
+        threads: Callable[[], int],
         outputs: Mapping[str, Any] | None = None,
     ) -> None:
-        self._model, self._machine = model, machine
-        specs = (*model.inputs, *model.outputs)
-        unknown = [spec.name for spec in specs if None in spec.shape]
+        self._machine, self._threads = machine, threads
+        self._inputs, results = specs
+        unknown = [spec.name for spec in (*self._inputs, *results) if None in spec.shape]
         if unknown:
             raise UsageError(f"the size of {unknown[0]} is known at run time only", "use model.run")
-        self.inputs = {spec.name: aligned(spec.shape, spec.dtype) for spec in model.inputs}
-        given, names = dict(outputs or {}), [spec.name for spec in model.outputs]
+        self.inputs = {spec.name: aligned(spec.shape, spec.dtype) for spec in self._inputs}
+        given, names = dict(outputs or {}), [spec.name for spec in results]
         for name in given:
             if name not in names:
                 raise InputError(f"the model has no output named {name!r}", suggest(name, names))
@@ -65,14 +68,14 @@ class Runner:
             fitting(spec, given[spec.name], "output")
             if spec.name in given
             else aligned(spec.shape, spec.dtype)
-            for spec in model.outputs
+            for spec in results
         ]
-        for spec, array in zip(model.outputs, self._written, strict=True):
+        for spec, array in zip(results, self._written, strict=True):
             if not array.flags.writeable:
                 raise InputError(f"output {spec.name} cannot be written")
         self.outputs = {
             spec.name: given.get(spec.name, array)
-            for spec, array in zip(model.outputs, self._written, strict=True)
+            for spec, array in zip(results, self._written, strict=True)
         }
         self._run: Run | None = None
 
@@ -89,13 +92,13 @@ class Runner:
         InputError, TargetError
             As of `CompiledModel.run`; also when an output lies in the memory of an input.
         """
-        arrays = self._given if inputs is None else arranged(inputs, self._model.inputs)
+        arrays = self._given if inputs is None else arranged(inputs, self._inputs)
         self.run_on(arrays, self._written)
         return self.outputs
 
     def run_on(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> None:
         """Run on arrays of the model's sizes and types, in its order, without looking at them."""
-        use_threads(self._model.threads)
+        use_threads(self._threads())
         if self._run is None:
             self._run = self._machine.recorded(inputs, outputs)
         else:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from tvm_blislike.errors import UnsupportedOperatorError
 
@@ -98,8 +99,8 @@ def _require_apart(results: Sequence[torch.Tensor]) -> None:
         raise UnsupportedOperatorError("two of its results share memory")
 
 
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+def _storage(tensor: torch.Tensor) -> StorageWeakRef:
+    return StorageWeakRef(tensor.untyped_storage())
 
 
 def _version(value: Any) -> int:
