@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from blocks import ROOT
+from fences import ROOT
 
 pytest.importorskip("mkdocs", reason="needs the extra docs")
 

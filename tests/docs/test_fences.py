@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from blocks import PAGES, ROOT, Block, blocks_of, lines_of
+from fences import PAGES, ROOT, Block, blocks_of, lines_of
 from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
