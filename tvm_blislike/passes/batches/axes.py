@@ -23,11 +23,11 @@ _ELEMENTWISE = {
     f"relax.{name}"
     for name in (
         "abs acos acosh asin asinh atan atanh bitwise_not ceil clip cos cosh erf exp floor "
-        "isfinite isinf isnan log logical_not negative round rsqrt sigmoid sign sin sinh sqrt square tan "
-        "tanh trunc astype nn.relu nn.relu6 nn.leakyrelu nn.gelu nn.gelu_tanh nn.selu nn.silu "
-        "nn.softplus add subtract multiply divide floor_divide mod floor_mod power maximum minimum "
-        "equal not_equal less less_equal greater greater_equal logical_and logical_or logical_xor "
-        "bitwise_and bitwise_or bitwise_xor where"
+        "isfinite isinf isnan log logical_not negative round rsqrt sigmoid sign sin sinh sqrt "
+        "square tan tanh trunc astype nn.relu nn.relu6 nn.leakyrelu nn.gelu nn.gelu_tanh nn.selu "
+        "nn.silu nn.softplus add subtract multiply divide floor_divide mod floor_mod power maximum "
+        "minimum equal not_equal less less_equal greater greater_equal logical_and logical_or "
+        "logical_xor bitwise_and bitwise_or bitwise_xor where"
     ).split()
 }
 # Of images along the first axis, whose layout begins with N.
