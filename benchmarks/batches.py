@@ -12,14 +12,19 @@ are the speed of an image beside that of batch 1, of "whole" and of the best of 
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
 import numpy as np
+import onnx
+from integer_models import job_on
 from zoo_runs import add_model_option, in_turns, timed, zoo
 
 import tvm_blislike
 from tvm_blislike import Constraints
+from tvm_blislike.bench.engines import load_engine
 from tvm_blislike.bench.turns import wait_until_idle
 
 MODELS = ("resnet18", "resnet50", "mobilenet_v2")
@@ -38,11 +43,11 @@ def ours(name: str, batch: int, threads: int, images: int | None) -> tuple[Calla
 
 def peer(engine: str, name: str, batch: int, threads: int) -> Callable:
     """Return a run of another engine."""
-    from tvm_blislike.bench.engines import Job, load_engine
-
-    proto = zoo.build(name, batch)
-    job = Job(proto, {"input": sample(batch)}, threads, tvm_blislike.native_core())
-    return load_engine(engine, job)[0].run
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name}.onnx"
+        onnx.save(zoo.build(name, batch), path)
+        job = job_on(path, {"input": sample(batch)}, threads, tvm_blislike.native_core())
+        return load_engine(engine, job)[0].run
 
 
 def sample(batch: int) -> np.ndarray:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from small_models import two_convolutions
 from typer.testing import CliRunner
 
@@ -186,3 +189,34 @@ def test_results_keep_to_a_tight_error(model: str) -> None:
     exact = tvm_blislike.compile(proto, threads=1, constraints=Constraints(max_error=0.0))
     (got,) = exact.run({name: x}).values()
     assert np.abs(got - wanted).max() <= 1e-6 * np.abs(wanted).max()
+
+
+def test_images_at_a_time_as_an_option(tmp_path: Path) -> None:
+    path = tmp_path / "batch.onnx"
+    onnx.save(batch_of_four(), path)
+
+    def notes(*options: str) -> list[str]:
+        command = ["explain", str(path), "--json", "--no-cache", "--threads", "1", *options]
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+        return [note for note in json.loads(done.stdout)["notes"] if note.startswith("batch of 4")]
+
+    assert "2 at a time" in notes("--images", "2")[0]
+    assert not notes("--images", "0")
+    refused = CliRunner().invoke(app, ["explain", str(path), "--images", "3", "--no-cache"])
+    assert refused.exit_code == 2 and "do not divide a batch of 4" in refused.output
+
+
+def batch_of_four() -> onnx.ModelProto:
+    """A convolution of four images, and its Relu."""
+    weights = np.random.default_rng(0).standard_normal((8, 4, 3, 3), dtype=np.float32)
+    image, result = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", (4, 4, 9, 9)), ("y", (4, 8, 7, 7)))
+    )
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["y"])]
+    graph = helper.make_graph(
+        nodes, "batch", [image], [result], [numpy_helper.from_array(weights, "w")]
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)

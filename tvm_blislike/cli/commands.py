@@ -47,6 +47,7 @@ def run(
     pin: options.Pins = None,
     weights: options.Weights = None,
     precision: options.Precision = "fp32",
+    images: options.Images = None,
     records: options.Records = None,
     learned: options.Learned = None,
     no_verify: options.NoVerify = False,
@@ -62,7 +63,9 @@ def run(
     if output is not None:
         require_folder(output)
     require_runnable(resolve_core(target).target_config())
-    limits = options.constraints(max_error, max_workspace, only, without, pin, weights, precision)
+    limits = options.constraints(
+        max_error, max_workspace, only, without, pin, weights, precision, images
+    )
     cache = not no_cache
     compiled = _open(model, target, shape, threads, limits, records, learned, no_verify, cache)
     arrays = arrays or random_inputs(compiled.inputs)
@@ -99,6 +102,7 @@ def explain(
     pin: options.Pins = None,
     weights: options.Weights = None,
     precision: options.Precision = "fp32",
+    images: options.Images = None,
     records: options.Records = None,
     learned: options.Learned = None,
     no_verify: options.NoVerify = False,
@@ -132,7 +136,9 @@ def explain(
     from tvm_blislike.cli.overview import print_overview
     from tvm_blislike.runtime.library import is_library
 
-    limits = options.constraints(max_error, max_workspace, only, without, pin, weights, precision)
+    limits = options.constraints(
+        max_error, max_workspace, only, without, pin, weights, precision, images
+    )
     cache = not no_cache
     if asm or is_library(model):
         # Nothing that is kept tells the text of its machine code.

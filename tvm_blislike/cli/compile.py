@@ -41,6 +41,7 @@ def compile(
     pin: options.Pins = None,
     weights: options.Weights = None,
     precision: options.Precision = "fp32",
+    images: options.Images = None,
     records: options.Records = None,
     learned: options.Learned = None,
     as_json: options.Json = False,
@@ -52,7 +53,9 @@ def compile(
     outputs = _outputs(Path(model).stem, core, output, bundle, standalone)
     _require_possible(core, outputs, cc, threads)
     started = time.perf_counter()
-    limits = options.constraints(max_error, max_workspace, only, without, pin, weights, precision)
+    limits = options.constraints(
+        max_error, max_workspace, only, without, pin, weights, precision, images
+    )
     book = options.record_book(records)
     if standalone:
         _, path = next(iter(outputs.items()))

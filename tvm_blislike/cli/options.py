@@ -138,6 +138,16 @@ Precision = Annotated[
         "--max-error. `explain` shows the errors.",
     ),
 ]
+Images = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=0,
+        rich_help_panel=_CHOICE,
+        help="How many images of a batch go through the first layers at a time, as far as they "
+        "stay apart; 0: all at once. Default: what is predicted to be fastest.",
+    ),
+]
 Records = Annotated[
     Path | None,
     typer.Option(
@@ -172,6 +182,7 @@ def constraints(
     pins: Sequence[str] | None,
     weights: str | None = None,
     precision: str = "fp32",
+    images: int | None = None,
 ) -> Constraints | None:
     """Return the limits that the options set, None where they set none.
 
@@ -182,7 +193,8 @@ def constraints(
     typer.BadParameter
         When `max_workspace` is no size.
     """
-    given = (max_error, max_workspace, *(only or ()), *(without or ()), *(pins or ()), weights)
+    named = (*(only or ()), *(without or ()), *(pins or ()))
+    given = (max_error, max_workspace, *named, weights, images)
     if precision == "fp32" and all(option is None for option in given):
         return None
     from tvm_blislike.choose.constraints import Constraints, parse_pin
@@ -195,6 +207,7 @@ def constraints(
         tuple(parse_pin(pin) for pin in pins or ()),
         weights or "",
         precision,
+        images,
     )
 
 

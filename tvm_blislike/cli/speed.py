@@ -49,6 +49,7 @@ def bench(
     pin: options.Pins = None,
     weights: options.Weights = None,
     precision: options.Precision = "fp32",
+    images: options.Images = None,
     records: options.Records = None,
     learned: options.Learned = None,
     no_cache: options.NoCache = False,
@@ -62,7 +63,9 @@ def bench(
         require_writable(json_file)
     names = [name.strip() for name in engines.split(",") if name.strip()]
     shapes, arrays = options.parse_shapes(shape), options.load_inputs(input) or None
-    limits = options.constraints(max_error, max_workspace, only, without, pin, weights, precision)
+    limits = options.constraints(
+        max_error, max_workspace, only, without, pin, weights, precision, images
+    )
     book = options.record_book(records)
     with progress() as show:
         result = measure(

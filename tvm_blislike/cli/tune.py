@@ -86,6 +86,7 @@ def tune(
     without: options.Without = None,
     weights: options.Weights = None,
     precision: options.Precision = "fp32",
+    images: options.Images = None,
     learned: Annotated[
         Path | None,
         typer.Option(
@@ -108,7 +109,9 @@ def tune(
     if search in IN_WHOLE_SPACE and budget is None and trials is None:
         bound = f"at most {PER_TASK_IN_SPACE} measurements of each distinct layer"
         stderr().print(f"{bound}: --budget and --trials set other bounds", soft_wrap=True)
-    limits = options.constraints(max_error, max_workspace, only, without, None, weights, precision)
+    limits = options.constraints(
+        max_error, max_workspace, only, without, None, weights, precision, images
+    )
     shapes = options.parse_shapes(shape)
     progress = Progress(stderr())
     result = sweep(
