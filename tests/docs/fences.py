@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.S | re.M)
-_REMARK = re.compile(r"<!-- (not run: .*?|run by .*?) -->\n*\Z", re.S)
+_REMARK = re.compile(r"<!-- (not run: [^>]*?|run by [^>]*?) -->\n*\Z")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import runpy
 import shlex
 import subprocess
 import sys
@@ -135,15 +134,12 @@ def _run(line: str, here: Path) -> None:
 
 
 def _run_script(arguments: list[str]) -> None:
-    given, path = sys.argv, list(sys.path)
-    sys.argv = arguments
-    sys.path.insert(0, str(ROOT / "examples"))
-    try:
-        runpy.run_path(os.path.realpath(arguments[0]), run_name="__main__")
-    except SystemExit as end:
-        assert not end.code
-    finally:
-        sys.argv, sys.path[:] = given, path
+    """Run it in a process of its own: examples register algorithms, and those stay."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "examples")}
+    done = subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True
+    )
+    assert not done.returncode, f"{arguments}: {done.stdout}{done.stderr}"
 
 
 def _check_extras(arguments: list[str]) -> None:

@@ -157,5 +157,7 @@ def test_workloads_of_other_kinds_are_read(sum_workload: type[Workload]) -> None
 
 
 def test_unknown_kinds_are_named() -> None:
-    with pytest.raises(ValueError, match="unknown workload kind 'fft'; known: conv2d, gemm"):
+    with pytest.raises(
+        ValueError, match="unknown workload kind 'fft'; known: conv2d, conv2d pair, gemm"
+    ):
         Workload.from_json('{"kind": "fft"}')

@@ -344,7 +344,6 @@ def test_mean_variance_normalization_of_a_constant_channel() -> None:
 
 
 REFUSED = {
-    "no 4 parts of 2": Form("Split", [normal(2, 5)], outputs=4, attributes=LAST_IN_FOUR),
     "sorted is 0": Form("Unique", [between(0, 5, 9)], attributes={"sorted": 0}),
     "results behind the first": Form("Unique", [between(0, 5, 9)], outputs=4),
     "training_mode": Form(

@@ -131,14 +131,15 @@ def split(site: Site) -> Sequence[str] | None:
     ]
 
 
-def _equal_parts(site: Site, size: int) -> list[int]:
-    """Return the sizes of a `Split` that names none: equal, but for a last one that is smaller."""
+def _equal_parts(site: Site, size: int) -> list[int] | None:
+    """Return the sizes of a `Split` that names none: equal, but for a last one that is smaller.
+
+    None where there are too few elements, as in branches of ONNX's functions that are not taken.
+    """
     count = len(site.node.output)
     part = -(-size // count)
     last = size - (count - 1) * part
-    if last < 0:
-        site.refuse(f"{size} elements are no {count} parts of {part} with a smaller last one")
-    return [part] * (count - 1) + [last]
+    return [part] * (count - 1) + [last] if last >= 0 else None
 
 
 def suppression(site: Site) -> Sequence[str]:
