@@ -109,7 +109,9 @@ def test_nothing_is_allocated_in_the_loop(network: tvm_blislike.CompiledModel) -
             runner.run()
 
     loop(3)
-    assert _peak(lambda: loop(500)) <= _peak(lambda: loop(20)) + 256
+    # What the interpreter allocates now and then is in neither of the least.
+    many, few = (min(_peak(lambda n=n: loop(n)) for _ in range(5)) for n in (500, 20))
+    assert many <= few + 256
     tracemalloc.start()
     loop(1)  # what is replaced in each run counts on both sides
     before = tracemalloc.take_snapshot()
