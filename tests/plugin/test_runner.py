@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -114,13 +115,16 @@ def test_nothing_is_allocated_in_the_loop(network: tvm_blislike.CompiledModel) -
     assert many <= few + 256
     tracemalloc.start()
     loop(1)  # what is replaced in each run counts on both sides
+    gc.collect()
     before = tracemalloc.take_snapshot()
-    loop(50)
+    loop(1000)
+    gc.collect()
     after = tracemalloc.take_snapshot()
     tracemalloc.stop()
     ours = tracemalloc.Filter(True, "*/tvm_blislike/runtime/*")
     grown = after.filter_traces([ours]).compare_to(before.filter_traces([ours]), "filename")
-    assert sum(each.size_diff for each in grown) == 0, grown
+    # What the interpreter keeps once, such as texts of types, is less than a byte of each run.
+    assert sum(each.size_diff for each in grown) < 1000, grown
 
 
 def _peak(function: Callable[[], None]) -> int:
