@@ -50,7 +50,7 @@ def fitting(spec: TensorSpec, value: Any, role: str = "input") -> np.ndarray:
     """
     array = _array(spec.name, value, role)
     verb = "takes" if role == "input" else "returns"
-    if str(array.dtype) != spec.dtype:
+    if array.dtype != np.dtype(spec.dtype):  # its text would be made anew in each run
         raise InputError(
             f"{role} {spec.name} has data type {array.dtype}; the model {verb} {spec.dtype}",
             f"convert the array, for example with .astype({spec.dtype!r})",
