@@ -1,4 +1,4 @@
-"""The command compile: a library, a bundle for a board, or an object without a runtime."""
+"""The command compile: a library, a bundle for a board, or code without a runtime."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tvm_blislike.errors import UsageError
 if TYPE_CHECKING:
     from tvm_blislike.choose.constraints import Constraints
     from tvm_blislike.hardware import Core
-    from tvm_blislike.model.report import Report
     from tvm_blislike.records.book import RecordBook
     from tvm_blislike.runtime.compiled import CompiledModel
+    from tvm_blislike.standalone import StandaloneModel
 
 
 def compile(
@@ -46,8 +46,8 @@ def compile(
     learned: options.Learned = None,
     as_json: options.Json = False,
 ) -> None:
-    """Compile an ONNX model to a shared library, a bundle for a board, or a static object."""
-    from tvm_blislike.api import resolve_core
+    """Compile an ONNX model to a shared library, a bundle for a board, or code for C and C++."""
+    from tvm_blislike.api import resolve_core, resolve_threads
 
     core = resolve_core(target)
     outputs = _outputs(Path(model).stem, core, output, bundle, standalone)
@@ -58,8 +58,11 @@ def compile(
     )
     book = options.record_book(records)
     if standalone:
-        _, path = next(iter(outputs.items()))
-        result, report = _standalone(model, core, shape, limits, book, learned, path, cc)
+        kind, path = next(iter(outputs.items()))
+        count = 1 if kind == "object" else resolve_threads(core, threads)
+        name = path.stem if kind == "object" else path.absolute().name
+        compiled = _standalone(model, core, shape, count, limits, book, learned, name)
+        result, report = _written(compiled, kind, path, cc), compiled.report
     else:
         compiled = compiled_model(model, core, shape, threads, limits, book, learned)
         written = [_write(compiled, kind, path, cc) for kind, path in outputs.items()]
@@ -81,7 +84,9 @@ def _outputs(
     if standalone:
         if bundle is not None:
             raise UsageError("--standalone and --bundle exclude each other")
-        return {"object": output or Path(stem + (".a" if darwin else ".o"))}
+        path = output or Path(stem + (".a" if darwin else ".o"))
+        is_folder = path.is_dir() or not (path.suffix or path.exists())
+        return {"folder" if is_folder else "object": path}
     outputs = {"bundle": bundle, "library": output}
     asked = {kind: path for kind, path in outputs.items() if path is not None}
     return asked or {"library": Path(stem + (".dylib" if darwin else ".so"))}
@@ -98,18 +103,25 @@ def _require_possible(
     for kind, path in outputs.items():
         if kind == "bundle":
             require_bundle(path, core.target_config())
+        elif kind == "folder":
+            from tvm_blislike.standalone import require_package
+
+            require_package(path, core.target_config()["mtriple"])
         elif kind == "object":
             from tvm_blislike.standalone import require_places
 
             require_places(path)
         else:
             require_writable(path)
-    if "object" not in outputs:
+    if "object" not in outputs and "folder" not in outputs:
         find_compiler(core.target_config(), cc)
         return
     find_builder(core.target_config(), cc)
-    if (threads or 1) > 1:
-        raise UsageError("a standalone object runs in one thread", "leave out --threads")
+    if "object" in outputs and (threads or 1) > 1:
+        raise UsageError(
+            "a standalone object runs in one thread",
+            "leave out --threads, or name a folder with -o",
+        )
 
 
 def _write(compiled: CompiledModel, kind: str, path: Path, cc: str | None) -> tuple[Path, int]:
@@ -136,37 +148,47 @@ def _standalone(
     model: str,
     core: Core,
     shape: list[str] | None,
+    threads: int,
     limits: Constraints | None,
     book: RecordBook,
     learned: Path | None,
-    path: Path,
-    cc: str | None,
-) -> tuple[dict[str, Any], Report]:
-    """Compile and write an object without a runtime."""
+    name: str,
+) -> StandaloneModel:
+    """Compile without a runtime."""
     from tvm_blislike import standalone
 
     shapes = options.parse_shapes(shape)
     with working(f"compiling {Path(model).name}"):
-        compiled = standalone.compile(
+        return standalone.compile(
             model,
             core,
-            path.stem,
+            name,
             shapes,
+            threads,
             constraints=limits,
             records=book,
             learned=learned,
         )
+
+
+def _written(compiled: StandaloneModel, kind: str, path: Path, cc: str | None) -> dict[str, Any]:
+    """Write an object or a folder; return what is told of it."""
+    from tvm_blislike import standalone
+
     with working(f"writing {path}"):
-        header = standalone.write(compiled, path, cc)
-    result = {
+        if kind == "folder":
+            package = standalone.package(compiled, path, cc)
+            told = {"header": str(package.header), "bytes": package.bytes}
+        else:
+            header = standalone.write(compiled, path, cc)
+            told = {"header": str(header), "bytes": path.stat().st_size}
+            told["needs"] = standalone.needs(compiled, path)
+    return {
         "output": str(path),
-        "header": str(header),
-        "bytes": path.stat().st_size,
+        **told,
         "workspace_bytes": compiled.workspace_bytes,
-        "needs": standalone.needs(compiled, path),
-        "core": core.name,
-        "threads": 1,
+        "core": compiled.core.name,
+        "threads": compiled.threads,
         "inputs": [asdict(spec) for spec in compiled.inputs],
         "outputs": [asdict(spec) for spec in compiled.outputs],
     }
-    return result, compiled.report

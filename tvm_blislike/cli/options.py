@@ -57,7 +57,8 @@ Standalone = Annotated[
     bool,
     typer.Option(
         "--standalone",
-        help="Write a static object with a C entry point and its header, which needs no TVM.",
+        help="Write code for C and C++ that needs no TVM: -o DIR for a folder with header, "
+        "libraries and CMake package, -o NAME.o for one object that needs no system either.",
     ),
 ]
 Inputs = Annotated[

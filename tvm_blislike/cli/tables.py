@@ -47,8 +47,9 @@ def print_compiled(console: Console, report: Report, result: Mapping[str, Any]) 
             console.print(f"  {label} {escape(str(TensorSpec(**fields)))}")
     console.print(f"  kernels: {kernels}")
     if "header" in result:
+        console.print(f"  {result['header']}; a run takes {result['workspace_bytes'] / 1e6:.2f} MB")
+    if "needs" in result:
         needs = ", ".join(result["needs"]) or "see the header"
-        console.print(f"  {result['header']}; workspace {result['workspace_bytes'] / 1e6:.2f} MB")
         console.print(f"  needs from elsewhere: {needs}")
 
 

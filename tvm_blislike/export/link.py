@@ -99,6 +99,18 @@ def find_archiver(target: Mapping[str, Any], compiler: Sequence[str]) -> list[st
     return [*compiler, "-r", "-nostdlib", "-Wl,--strip-debug", "-o"]
 
 
+def find_ar(compiler: Sequence[str]) -> list[str]:
+    """Return the command `ar` that goes with a compiler: what `find_builder` returned."""
+    if "ziglang" in compiler:
+        return [*_zig(), "ar"]
+    asked = [*compiler, "-print-prog-name=ar"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise ToolchainError(f"cannot run {asked[0]}: {error.strerror}", _OTHER) from error
+    return [done.stdout.strip() or "ar"]
+
+
 def link(compiler: Sequence[str], output: str, objects: Sequence[str], **_: object) -> None:
     """Link object files with a command of `find_compiler`.
 

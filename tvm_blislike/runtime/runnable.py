@@ -34,7 +34,7 @@ def why_not_runnable(target: Mapping[str, Any]) -> str | None:
     if here != "x86_64":
         return None
     present = _processor_flags()
-    missing = [name for name in _extensions(target) if present and name not in present]
+    missing = [name for name in extensions(target) if present and name not in present]
     return f"this processor lacks {', '.join(missing)}" if missing else None
 
 
@@ -45,7 +45,7 @@ def require_runnable(target: Mapping[str, Any]) -> None:
         raise TargetError(f"this model cannot run here: {reason}")
 
 
-def _extensions(target: Mapping[str, Any]) -> list[str]:
+def extensions(target: Mapping[str, Any]) -> list[str]:
     """Return the x86 extensions that code for `target` may use."""
     import tvm
     from tvm.target import codegen

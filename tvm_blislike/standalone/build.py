@@ -1,8 +1,8 @@
-"""A model as one static object with a C entry point, for systems without TVM's runtime.
+"""A model as a static object with a C interface, for systems without TVM's runtime.
 
 TVM's virtual machine is part of its runtime, so the calls of the kernels become a table and a
-small C program (`static/standalone.c`). What is left is one thread, static shapes, and memory that
-the caller provides.
+small C program (`static/standalone.c`). What is left is static shapes, and memory that is planned.
+Threads come with a folder (`package`); an object needs no operating system, and runs in one.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from tvm import tirx
 
 from tvm_blislike.api import built, resolve_core, resolve_strategy
 from tvm_blislike.compiler_lock import compiler_lock
-from tvm_blislike.errors import OutputError
+from tvm_blislike.errors import OutputError, UsageError
 from tvm_blislike.export.link import find_archiver, find_builder, is_darwin, run_tool
 from tvm_blislike.files import atomic_path, is_stream, require_writable, scratch_beside
 from tvm_blislike.passes import tir_pipeline
 from tvm_blislike.passes.reporting import report_of
 from tvm_blislike.pipeline import scheduled_calls
 from tvm_blislike.standalone import c_tables
+from tvm_blislike.standalone.c_header import SOURCES, header, identifier
 from tvm_blislike.standalone.call_plan import CallPlan, plan_calls
 from tvm_blislike.standalone.model import StandaloneModel
 from tvm_blislike.tvm_seams import executables, llvm_text
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
     from tvm_blislike.hardware import Core
     from tvm_blislike.model.report import Report
 
-_SOURCE = Path(__file__).parent / "static" / "standalone.c"
-# Of ELF files.
+# Of ELF files; the name is for linkers, which define it.
 _SYMBOL_TABLE, _GLOBAL = 2, 1
+_OF_LINKERS = "_GLOBAL_OFFSET_TABLE_"
 
 
 def compile(
@@ -49,9 +50,10 @@ def compile(
     target: str | os.PathLike[str] | Core,
     name: str = "model",
     shapes: Mapping[str, Sequence[int]] | None = None,
+    threads: int = 1,
     **options: Any,
 ) -> StandaloneModel:
-    """Compile an ONNX model for one thread and without TVM's runtime.
+    """Compile an ONNX model without TVM's runtime.
 
     Parameters
     ----------
@@ -59,6 +61,8 @@ def compile(
         As of `tvm_blislike.compile`.
     name : str
         Prefix of all its C names; characters that C does not allow become underscores.
+    threads : int
+        Threads to schedule for. One that is to be an object has one.
     **options
         As of `tvm_blislike.compile`: override, constraints, records, learned.
 
@@ -69,10 +73,10 @@ def compile(
     BlislikeError
         As of `tvm_blislike.compile`.
     """
-    strategy = resolve_strategy(resolve_core(target), 1, **options)
-    prefix = c_tables.identifier(name)
+    strategy = resolve_strategy(resolve_core(target), threads, **options)
+    prefix = identifier(name)
     loaded, parts = built(strategy, model, shapes, partial(_compiled, prefix))
-    return StandaloneModel(*parts, loaded.inputs, loaded.outputs, strategy.core, prefix)
+    return StandaloneModel(*parts, loaded.inputs, loaded.outputs, strategy.core, prefix, threads)
 
 
 @compiler_lock()
@@ -80,7 +84,7 @@ def _compiled(
     prefix: str, mod: tvm.IRModule, strategy: Strategy
 ) -> tuple[CallPlan, tvm.runtime.Executable, Report]:
     """Return the calls of a module, its kernels, named with a prefix, and the report."""
-    target = tvm.target.Target(strategy.core.target_config(1))
+    target = tvm.target.Target(strategy.core.target_config(strategy.threads))
     with target:
         calls, plan = scheduled_calls(mod, strategy, target)
     kernels = {
@@ -95,7 +99,8 @@ def _compiled(
 def write(model: StandaloneModel, path: str | os.PathLike[str], cc: str | None = None) -> Path:
     """Write the object `path` and, beside it, a C header; return the header's path.
 
-    The object is one relocatable file; for Apple's systems a static archive.
+    The object is one relocatable file; for Apple's systems a static archive. It needs neither an
+    operating system nor a C library but for what its header names.
 
     Parameters
     ----------
@@ -113,17 +118,21 @@ def write(model: StandaloneModel, path: str | os.PathLike[str], cc: str | None =
         When a file cannot be written.
     ToolchainError
         When there is no C compiler, or it fails.
+    UsageError
+        When the model was compiled for several threads.
     """
     path = Path(path)
-    header = path.with_suffix(".h")
+    beside = path.with_suffix(".h")
     require_places(path)
-    compiler = find_builder(model.core.target_config(1), cc)
-    with atomic_path(header) as fresh_header, atomic_path(path) as fresh:
+    if model.threads != 1:
+        raise UsageError("a standalone object runs in one thread", "compile for one, or a folder")
+    compiler = find_builder(model.core.target_config(), cc)
+    with atomic_path(beside) as fresh_header, atomic_path(path) as fresh:
         with scratch_beside(fresh) as scratch:
-            os.replace(_joined(model, scratch, compiler), fresh)
-        text = c_tables.header(model, needs(model, fresh))
+            os.replace(joined(model, scratch, compiler, "-ffreestanding"), fresh)
+        text = header(model, needs(model, fresh))
         fresh_header.write_text(text, encoding="utf-8")
-    return header
+    return beside
 
 
 def require_places(path: Path) -> None:
@@ -144,19 +153,35 @@ def require_places(path: Path) -> None:
             )
 
 
-def _joined(model: StandaloneModel, folder: Path, compiler: list[str]) -> Path:
-    """Build the parts of the object and join them."""
-    target = model.core.target_config(1)
+def joined(model: StandaloneModel, folder: Path, compiler: Sequence[str], option: str) -> Path:
+    """Build the parts of a model in a folder and join them; return the result.
+
+    Parameters
+    ----------
+    model : StandaloneModel
+        The model.
+    folder : Path
+        For all files.
+    compiler : sequence of str
+        Command of a C compiler.
+    option : str
+        Of the C program's compilation: -ffreestanding, or -DBLISLIKE_THREADS for a system with
+        threads and a C library.
+    """
+    target = model.core.target_config()
     parts = [folder / f"{part}.o" for part in ("kernels", "weights", "calls")]
     model.kernels.mod.write_to_file(str(parts[0]))
+    parts[0].write_bytes(llvm_text.with_own_variables(parts[0].read_bytes(), model.name))
     _write_weights(model.plan, folder / "weights.bin")
     (folder / "weights.S").write_text(c_tables.weights_source(model.name, is_darwin(target)))
     (folder / "tables.h").write_text(c_tables.tables(model))
-    shutil.copyfile(_SOURCE, folder / "standalone.c")
-    compile_part = [*compiler, "-c", "-O2", "-fPIC", "-ffreestanding", f"-I{folder}"]
-    sources = (folder / "weights.S", folder / "standalone.c")
-    for source, part in zip(sources, parts[1:], strict=True):
-        run_tool([*compile_part, str(source), "-o", str(part)], f"compile {source.name}")
+    for source in (*SOURCES.glob("*.h"), SOURCES / "standalone.c"):
+        shutil.copyfile(source, folder / source.name)
+    compile_part = [*compiler, "-c", "-O2", "-fPIC", f"-I{folder}"]
+    weights = [*compile_part, str(folder / "weights.S"), "-o", str(parts[1])]
+    run_tool(weights, "compile weights.S")
+    calls = ["-x", "c", option, str(folder / "standalone.c"), "-o", str(parts[2])]
+    run_tool([*compile_part, *calls], "compile standalone.c")
     whole = folder / "whole"
     join = find_archiver(target, compiler)
     run_tool([*join, str(whole), *map(str, parts)], "join the object")
@@ -185,7 +210,7 @@ def needs(model: StandaloneModel, path: Path) -> list[str]:
     """
     content = path.read_bytes()
     if content.startswith(b"\x7fELF"):
-        return sorted(set(_undefined(content)))
+        return sorted(set(_undefined(content)) - {_OF_LINKERS})
     declared = llvm_text.declared(executables.code_of(model.kernels))
     return sorted(declared | {"memcpy", "memset"})
 

@@ -35,12 +35,15 @@ class Storage:
         Where it begins: in the workspace or the weights, in bytes; the number of an input.
     value : array or None
         Of a weight.
+    output : int or None
+        Of a workspace that is one output and nothing else: which; it may be the caller's memory.
     """
 
     kind: str
     bytes: int
     offset: int = 0
     value: np.ndarray | None = None
+    output: int | None = None
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,19 @@ def plan_calls(mod: tvm.IRModule) -> CallPlan:
     parts = list(result.fields) if isinstance(result, relax.Tuple) else [result]
     whole = reader.tuples.get(result, parts)
     reader.plan.outputs = [reader.number(part) for part in whole]
-    return _placed(reader.plan)
+    return _placed(_with_outputs(reader.plan))
+
+
+def _with_outputs(plan: CallPlan) -> CallPlan:
+    """Mark the workspaces that are one output each."""
+    used = [plan.tensors[number].storage for number in plan.outputs]
+    for output, number in enumerate(plan.outputs):
+        tensor = plan.tensors[number]
+        storage = plan.storages[tensor.storage]
+        whole = tensor.offset == 0 and tensor.bytes == storage.bytes
+        if storage.kind == "workspace" and whole and used.count(tensor.storage) == 1:
+            plan.storages[tensor.storage] = replace(storage, output=output)
+    return plan
 
 
 class _Reader:

@@ -1,11 +1,13 @@
-"""A model compiled for one thread and without TVM's runtime."""
+"""A model compiled without TVM's runtime."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tvm_blislike.standalone.call_plan import ALIGNMENT, CallPlan, rounded
+from tvm_blislike.standalone.layout import Layout, laid_out
 from tvm_blislike.tvm_seams import executables, llvm_text
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StandaloneModel:
-    """A model compiled for `write`.
+    """A model compiled for `write` and `package`.
 
     Parameters
     ----------
@@ -29,11 +31,13 @@ class StandaloneModel:
     report : Report
         What was chosen for each layer.
     inputs, outputs : tuple of TensorSpec
-        In the order of the C function's arguments.
+        In the order of the C functions' arguments.
     core : Core
         What it was compiled for.
     name : str
         Prefix of all its C names.
+    threads : int
+        What it was compiled for.
     """
 
     plan: CallPlan
@@ -43,15 +47,22 @@ class StandaloneModel:
     outputs: tuple[TensorSpec, ...]
     core: Core
     name: str
+    threads: int
 
     @property
     def workspace_bytes(self) -> int:
-        """Memory that the caller provides for a call: its tensors, then what kernels ask for."""
-        return max(self.plan.workspace_bytes + self.scratch_bytes, ALIGNMENT)
+        """Memory of a runner with the threads that the model was compiled for."""
+        return self.layout.bytes(self.threads)
 
-    @property
-    def scratch_bytes(self) -> int:
-        """Most memory that one kernel asks for while it runs."""
+    @cached_property
+    def layout(self) -> Layout:
+        """Where everything lies in the memory of a runner."""
+        inputs = [storage.bytes for storage in self.plan.storages if storage.kind == "input"]
+        scratch = (self._most_scratch(of_tasks) for of_tasks in (False, True))
+        return laid_out(inputs, len(self.outputs), self.plan.workspace_bytes, *scratch)
+
+    def _most_scratch(self, of_tasks: bool) -> int:
+        """Return the most memory that one kernel asks for while it runs."""
         # As the C program counts: each is aligned, and has a note in front.
-        asked = llvm_text.allocations(executables.code_of(self.kernels))
-        return max(sum(rounded(size) + ALIGNMENT for size in sizes) for sizes in asked)
+        asked = llvm_text.allocations(executables.code_of(self.kernels) or "", of_tasks)
+        return max((sum(rounded(size) + ALIGNMENT for size in sizes) for sizes in asked), default=0)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 
 # Calls of TVM's allocator: device, number, bytes, type.
 _ALLOCATION = re.compile(r"call ptr %\S+\(i32 \S+, i32 \S+, i64 (\S+), i32 \d+, i32 \d+\)")
+_TASK = "__tvm_parallel_lambda"
+# Variables in machine code that TVM's runtime fills with its functions when it loads a library, by
+# what these do for kernels.
+RUNTIME_VARIABLES = {
+    "TAKE": "__TVMBackendAllocWorkspace",
+    "GIVE_BACK": "__TVMBackendFreeWorkspace",
+    "LAUNCH": "__TVMBackendParallelLaunch",
+    "BARRIER": "__TVMBackendParallelBarrier",
+}
 
 
 def symbol_of(function: str) -> str:
@@ -28,11 +38,37 @@ def parts_of(function: str, bodies: Mapping[str, str]) -> list[str]:
     return own
 
 
-def allocations(text: str) -> list[list[int]]:
-    """Return the bytes of all workspaces that each function of LLVM's text asks TVM for."""
+def allocations(text: str, of_tasks: bool) -> list[list[int]]:
+    """Return the bytes of all workspaces that each function of LLVM's text asks TVM for.
+
+    Parameters
+    ----------
+    text : str
+        Of LLVM.
+    of_tasks : bool
+        Whether to return those of bodies of parallel loops, or those of all other functions.
+    """
     # A size that is no constant would be that of a dynamic shape.
-    functions = re.split(r"^define ", text, flags=re.M)
-    return [[int(size) for size in _ALLOCATION.findall(function)] for function in functions]
+    functions = re.split(r"^define ", text, flags=re.M)[1:]
+    wanted = [f for f in functions if (f"@{_TASK}" in f.partition("\n")[0]) == of_tasks]
+    return [[int(size) for size in _ALLOCATION.findall(function)] for function in wanted]
+
+
+def own_variable(prefix: str, variable: str) -> str:
+    """Return a name for one of `RUNTIME_VARIABLES` in the model of a prefix, as long as it was."""
+    digest = hashlib.sha256(f"{prefix} {variable}".encode()).hexdigest()
+    return f"__{digest}"[: len(variable)]
+
+
+def with_own_variables(code: bytes, prefix: str) -> bytes:
+    """Return an object file whose `RUNTIME_VARIABLES` have names of a model's own.
+
+    They are weak: models in one program would share them, and with them each other's threads.
+    """
+    for variable in RUNTIME_VARIABLES.values():
+        old, new = (f"{name}\0".encode() for name in (variable, own_variable(prefix, variable)))
+        code = code.replace(old, new)
+    return code
 
 
 def declared(text: str) -> set[str]:
