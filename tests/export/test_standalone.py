@@ -16,9 +16,10 @@ from use_standalone import build, results
 
 from tvm_blislike import standalone
 from tvm_blislike.cli.app import app
+from tvm_blislike.errors import UsageError
 from tvm_blislike.export.link import find_builder, run_tool
 from tvm_blislike.hardware import Core
-from tvm_blislike.standalone import c_tables
+from tvm_blislike.standalone import c_header
 
 
 def _run(*command: object) -> None:
@@ -71,13 +72,22 @@ def test_agrees_with_onnxruntime(model: object, tmp_path: Path) -> None:
     _check(model(), tmp_path)
 
 
-def test_inputs_have_to_be_aligned(tmp_path: Path) -> None:
+def test_memory_need_not_be_aligned(tmp_path: Path) -> None:
+    model = standalone.compile(small_network(), "native")
+    image = np.random.default_rng(1).standard_normal((1, 3, 8, 8)).astype("float32")
+    found = results(model, [image], tmp_path, _run, arguments=[1, 4])
+    np.testing.assert_allclose(found["scores"], small_reference(image), rtol=1e-5, atol=1e-5)
+
+
+def test_an_object_has_one_thread_and_no_heap(tmp_path: Path) -> None:
     program = build(standalone.compile(small_network(), "native"), tmp_path)
     (tmp_path / "in").write_bytes(bytes(4 * 3 * 8 * 8))
-    command = [str(program), str(tmp_path / "in"), str(tmp_path / "out"), "4"]
+    command = [str(program), str(tmp_path / "in"), str(tmp_path / "out"), "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "an input is not aligned to 64 bytes" in done.stderr
+    assert done.returncode == 1 and "an object runs in one thread" in done.stderr
+    two = standalone.compile(small_network(), "native", threads=2)
+    with pytest.raises(UsageError, match="one thread"):
+        standalone.write(two, tmp_path / "two.o")
 
 
 def test_says_what_it_needs(tmp_path: Path) -> None:
@@ -102,7 +112,7 @@ def test_two_models_in_one_program(tmp_path: Path) -> None:
         standalone.write(model, tmp_path / f"{name}.o")
         objects.append(str(tmp_path / f"{name}.o"))
     text = "".join(f'#include "{name}.h"\n' for name in names)
-    calls = "".join(f"{name}_error() ||" for name in names)
+    calls = "".join(f"{name}_model.threads != 1 ||" for name in names)
     (tmp_path / "both.c").write_text(f"{text}int main() {{ return {calls} 0; }}\n")
     command = [*find_builder(model.core.target_config()), f"-I{tmp_path}"]
     command += [str(tmp_path / "both.c"), *objects, "-lm", "-o", str(tmp_path / "both")]
@@ -115,7 +125,7 @@ def test_apple_archive_links(tmp_path: Path) -> None:
     model = standalone.compile(small_network(), "apple-m1", "net")
     header = standalone.write(model, tmp_path / "net.a")
     (tmp_path / "main.c").write_text(
-        f'#include "{header.name}"\nint main() {{ return !net_error; }}'
+        f'#include "{header.name}"\nint main() {{ return net_model.threads != 1; }}'
     )
     command = [*find_builder(model.core.target_config()), f"-I{tmp_path}", str(tmp_path / "main.c")]
     run_tool([*command, str(tmp_path / "net.a"), "-o", str(tmp_path / "main")], "link")
@@ -123,9 +133,9 @@ def test_apple_archive_links(tmp_path: Path) -> None:
 
 
 def test_names_become_identifiers() -> None:
-    assert c_tables.identifier("input:0") == "input_0"
-    assert c_tables.identifier("1st") == "_1st"
-    assert c_tables.identifier("größe") == "gr__e"
+    assert c_header.identifier("input:0") == "input_0"
+    assert c_header.identifier("1st") == "_1st"
+    assert c_header.identifier("größe") == "gr__e"
 
 
 def test_arguments_have_names_of_their_own(tmp_path: Path) -> None:
@@ -135,8 +145,8 @@ def test_arguments_have_names_of_their_own(tmp_path: Path) -> None:
     ]
     sizes = [float_input(name, [3]) for name in ("int", "x.1", "x:1", "y")]
     model = standalone.compile(make_model(nodes, sizes[:2], sizes[2:], []), "native")
-    header = c_tables.header(model, [])
-    assert "model_run(const float* int_, const float* x_1, float* x_1_, float* y, void*" in header
+    arguments = "const float* int_, const float* x_1, float* x_1_, float* y, blislike_error*"
+    assert f"model_run(blislike_runner* runner, {arguments}" in c_header.header(model)
     inputs = [np.array([1, -2, 3], "float32"), np.array([1, 1, 1], "float32")]
     found = results(model, inputs, tmp_path, _run)
     np.testing.assert_array_equal(found["x:1"], [2, -1, 4])
@@ -150,7 +160,8 @@ def test_command_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*arguments, *output, "--target", "cortex-a53"])
     assert result.exit_code == 0, result.output
     assert "needs from elsewhere: memcpy" in result.stdout
-    assert "my_net_run(const float* image, float* scores" in (tmp_path / "my-net.h").read_text()
+    text = (tmp_path / "my-net.h").read_text()
+    assert "my_net_run(blislike_runner* runner, const float* image, float* scores" in text
     for wrong in (["--threads", "2"], ["--bundle", str(tmp_path / "ship")]):
         refused = CliRunner().invoke(app, [*arguments, *output, *wrong])
         assert refused.exit_code == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import tvm
 from small_kernels import TARGET, doubled
 from tvm import relax, te, tirx
@@ -30,7 +32,41 @@ def test_workspaces_are_calls_of_tvms_allocator() -> None:
     one = te.compute(data.shape, lambda *at: data(*at) * 2.0, name="one")
     two = te.compute(data.shape, lambda *at: te.exp(one(*at[::-1])), name="two")
     text = code_of(tvm.compile(te.create_prim_func([data, two]), TARGET))
-    assert [40000] in llvm_text.allocations(text), "TVM calls its allocator in another way"
+    found = llvm_text.allocations(text, of_tasks=False)
+    assert [40000] in found, "TVM calls its allocator in another way"
+    assert not llvm_text.allocations(text, of_tasks=True)
+
+
+def test_workspaces_of_parallel_loops_are_told_apart() -> None:
+    def kernel(parallel: bool) -> tvm.tirx.PrimFunc:
+        data = te.placeholder((100, 100), name="data")
+        one = te.compute(data.shape, lambda *at: data(*at) * 2.0, name="one")
+        two = te.compute(data.shape, lambda *at: te.exp(one(*at)), name="two")
+        sch = tvm.s_tir.Schedule(te.create_prim_func([data, two]))
+        outer, _ = sch.get_loops(sch.get_sblock("two"))
+        sch.compute_at(sch.get_sblock("one"), outer)
+        sch.set_scope(sch.get_sblock("one"), 0, "local")
+        if parallel:
+            sch.parallel(outer)
+        return sch.mod["main"]
+
+    for parallel in (False, True):
+        text = code_of(tvm.compile(kernel(parallel), TARGET))
+        assert [400] in llvm_text.allocations(text, parallel), "TVM names tasks otherwise"
+        assert [400] not in llvm_text.allocations(text, not parallel)
+
+
+def test_variables_of_the_runtime_get_names_of_their_own(tmp_path: Path) -> None:
+    compiled = tvm.compile(doubled(parallel=True), TARGET)
+    compiled.mod.write_to_file(str(tmp_path / "kernel.o"))
+    code = (tmp_path / "kernel.o").read_bytes()
+    launch = llvm_text.RUNTIME_VARIABLES["LAUNCH"]
+    assert f"{launch}\0".encode() in code, "TVM calls its threads otherwise"
+    assert f"@{launch} " in code_of(compiled)
+    own = llvm_text.with_own_variables(code, "net")
+    assert len(own) == len(code) and launch.encode() not in own
+    assert llvm_text.own_variable("net", launch).encode() in own
+    assert llvm_text.with_own_variables(code, "other") != own
 
 
 def test_foreign_functions_are_declared() -> None:

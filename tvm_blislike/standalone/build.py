@@ -31,7 +31,7 @@ from tvm_blislike.standalone import c_tables
 from tvm_blislike.standalone.c_header import SOURCES, header, identifier
 from tvm_blislike.standalone.call_plan import CallPlan, plan_calls
 from tvm_blislike.standalone.model import StandaloneModel
-from tvm_blislike.tvm_seams import executables, llvm_text
+from tvm_blislike.tvm_seams import llvm_text
 
 if TYPE_CHECKING:
     import onnx
@@ -211,7 +211,7 @@ def needs(model: StandaloneModel, path: Path) -> list[str]:
     content = path.read_bytes()
     if content.startswith(b"\x7fELF"):
         return sorted(set(_undefined(content)) - {_OF_LINKERS})
-    declared = llvm_text.declared(executables.code_of(model.kernels))
+    declared = llvm_text.declared(model.llvm_text)
     return sorted(declared | {"memcpy", "memset"})
 
 

@@ -29,7 +29,7 @@ def tables(model: StandaloneModel) -> str:
     arguments = [number for _, numbers in plan.calls for number in numbers]
     lines = [
         f"#define NAME(x) {model.name}_##x",
-        *(f"#define {word} {own_variable(model.name, v)}" for word, v in RUNTIME_VARIABLES.items()),
+        *_variables(model),
         f"#define MODEL_NAME {_text(model.name)}",
         f"#define VERSION {_text(importlib.metadata.version('tvm-blislike'))}",
         f"#define CORE {_text(model.core.name)}",
@@ -63,6 +63,16 @@ def weights_source(name: str, darwin: bool) -> str:
     return (
         f'{section}\n.globl {symbol}\n.p2align 6\n{symbol}:\n.incbin "weights.bin"\n.byte 0\n{note}'
     )
+
+
+def _variables(model: StandaloneModel) -> Iterator[str]:
+    """Yield declarations of the variables that the kernels have, and their addresses or NULL."""
+    for word, variable in RUNTIME_VARIABLES.items():
+        own = own_variable(model.name, variable)
+        is_there = f"@{variable} " in model.llvm_text
+        if is_there:
+            yield f"extern void* {own};"
+        yield f"#define {word} {f'&{own}' if is_there else 'NULL'}"
 
 
 def _features(model: StandaloneModel) -> Iterator[str]:

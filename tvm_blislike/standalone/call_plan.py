@@ -177,6 +177,8 @@ class _Reader:
             self.bind(var, self._alias(value, var, name == "relax.memory.view"))
         elif isinstance(value, relax.Tuple):
             self.tuples[var] = list(value.fields)
+        elif isinstance(value, relax.TupleGetItem) and value.tuple_value in self.tuples:
+            self.bind(var, self.number(self.tuples[value.tuple_value][value.index]))
         elif isinstance(value, relax.Var) and value in self.tuples:
             self.tuples[var] = self.tuples[value]
         elif isinstance(value, relax.Var) or is_constant(value):

@@ -55,6 +55,11 @@ class StandaloneModel:
         return self.layout.bytes(self.threads)
 
     @cached_property
+    def llvm_text(self) -> str:
+        """Its kernels as LLVM's text."""
+        return executables.code_of(self.kernels) or ""
+
+    @cached_property
     def layout(self) -> Layout:
         """Where everything lies in the memory of a runner."""
         inputs = [storage.bytes for storage in self.plan.storages if storage.kind == "input"]
@@ -64,5 +69,5 @@ class StandaloneModel:
     def _most_scratch(self, of_tasks: bool) -> int:
         """Return the most memory that one kernel asks for while it runs."""
         # As the C program counts: each is aligned, and has a note in front.
-        asked = llvm_text.allocations(executables.code_of(self.kernels) or "", of_tasks)
+        asked = llvm_text.allocations(self.llvm_text, of_tasks)
         return max((sum(rounded(size) + ALIGNMENT for size in sizes) for sizes in asked), default=0)

@@ -132,16 +132,12 @@ __attribute__((weak)) void TVMFFIErrorSetRaisedFromCStrParts(const char* kind, c
 }
 
 /* The kernels' object has those of these variables that it needs; TVM's runtime would fill them. */
-extern __attribute__((weak)) void* TAKE;
-extern __attribute__((weak)) void* GIVE_BACK;
-extern __attribute__((weak)) void* LAUNCH;
-extern __attribute__((weak)) void* BARRIER;
-
 static void connect_kernels(void) {
-  if (&TAKE) __atomic_store_n(&TAKE, (void*)take, __ATOMIC_RELAXED);
-  if (&GIVE_BACK) __atomic_store_n(&GIVE_BACK, (void*)give_back, __ATOMIC_RELAXED);
-  if (&LAUNCH) __atomic_store_n(&LAUNCH, (void*)launch, __ATOMIC_RELAXED);
-  if (&BARRIER) __atomic_store_n(&BARRIER, (void*)barrier, __ATOMIC_RELAXED);
+  static void* const functions[] = {(void*)take, (void*)give_back, (void*)launch, (void*)barrier};
+  static void** const variables[] = {TAKE, GIVE_BACK, LAUNCH, BARRIER};
+  for (int i = 0; i < 4; i++) {
+    if (variables[i] != NULL) __atomic_store_n(variables[i], functions[i], __ATOMIC_RELAXED);
+  }
 }
 
 static unsigned char* address(const TensorEntry* entry, const Runner* runner) {

@@ -130,13 +130,12 @@ static int32_t barrier(int32_t number, ParallelEnv* group) {
 
 static void stop_workers(Runner* runner) {
   Pool* pool = runner->pool;
-  /* The threads of a forked process's parent are not in it. */
-  if (pool->process == getpid()) {
-    __atomic_store_n(&pool->stop, 1, __ATOMIC_RELAXED);
-    begin_loop(pool);
-    for (int32_t i = 1; i < runner->started; i++) {
-      pthread_join((pthread_t)runner->lanes[i].thread, NULL);
-    }
+  /* The threads of a forked process's parent are not in it, but its locks say they wait. */
+  if (pool->process != getpid()) return;
+  __atomic_store_n(&pool->stop, 1, __ATOMIC_RELAXED);
+  begin_loop(pool);
+  for (int32_t i = 1; i < runner->started; i++) {
+    pthread_join((pthread_t)runner->lanes[i].thread, NULL);
   }
   pthread_cond_destroy(&pool->wake);
   pthread_mutex_destroy(&pool->mutex);
