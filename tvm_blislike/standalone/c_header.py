@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tvm_blislike.standalone.model import StandaloneModel
 
 SOURCES = Path(__file__).parent / "static"
+# .h and .hpp.
+INTERFACE = SOURCES / "blislike"
 # Names an argument cannot have: those of the function that has them, and what C and C++ reserve.
 _WORDS = (
     "runner error inputs_ outputs_ auto bool break case catch char class const continue default "
@@ -45,7 +47,7 @@ def header(model: StandaloneModel, needs: Sequence[str] = ()) -> str:
     name, upper = model.name, model.name.upper()
     version = importlib.metadata.version("tvm-blislike")
     inputs, outputs = _names(model)
-    return f"""{(SOURCES / "blislike.h").read_text()}
+    return f"""{INTERFACE.with_suffix(".h").read_text()}
 /* The model {name}, compiled by tvm-blislike {version} for {model.core.name}, threads: \
 {model.threads}.
 {_specs("inputs", inputs, model.inputs)}{_specs("outputs", outputs, model.outputs)}\

@@ -20,7 +20,7 @@ from tvm_blislike.export import manifest
 from tvm_blislike.export.bundle import fresh_folder
 from tvm_blislike.export.link import find_ar, find_builder, is_darwin, machine_of, run_tool
 from tvm_blislike.standalone.build import joined, needs
-from tvm_blislike.standalone.c_header import SOURCES, header
+from tvm_blislike.standalone.c_header import INTERFACE, SOURCES, header
 from tvm_blislike.standalone.model import StandaloneModel
 
 
@@ -133,7 +133,7 @@ def _write_texts(model: StandaloneModel, folder: Path) -> None:
     name = model.name
     texts = {
         f"include/{name}.h": header(model),
-        "include/blislike.hpp": (SOURCES / "blislike.hpp").read_text(),
+        "include/blislike.hpp": INTERFACE.with_suffix(".hpp").read_text(),
         f"lib/cmake/{name}/{name}Config.cmake": _filled("package.cmake", name),
         f"lib/pkgconfig/{name}.pc": _filled("package.pc", name),
     }
