@@ -74,7 +74,7 @@ class Runner:
             raise Failed(status, self._error.value.decode())
 
     def run(self, inputs: Sequence[Given], outputs: Sequence[Given]) -> None:
-        given = [(Given * len(side))(*side) for side in (inputs, outputs)]
+        given = [(Given * len(side))(*side) if side else None for side in (inputs, outputs)]
         counts = len(inputs), len(outputs)
         arguments = (given[0], counts[0], given[1], counts[1])
         self._require(self.model.run(self._runner, *arguments, self._error))

@@ -120,15 +120,22 @@ def test_two_models_in_one_program(tmp_path: Path) -> None:
     _run(tmp_path / "both")
 
 
-def test_apple_archive_links(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_apple_archive_links(is_folder: bool, tmp_path: Path) -> None:
     """Never run, but complete: a program for macOS links with it."""
     model = standalone.compile(small_network(), "apple-m1", "net")
-    header = standalone.write(model, tmp_path / "net.a")
+    if is_folder:
+        header = standalone.package(model, tmp_path / "net").header
+        archive = tmp_path / "net" / "lib" / "libnet.a"
+    else:
+        archive = tmp_path / "net.a"
+        header = standalone.write(model, archive)
     (tmp_path / "main.c").write_text(
         f'#include "{header.name}"\nint main() {{ return net_model.threads != 1; }}'
     )
-    command = [*find_builder(model.core.target_config()), f"-I{tmp_path}", str(tmp_path / "main.c")]
-    run_tool([*command, str(tmp_path / "net.a"), "-o", str(tmp_path / "main")], "link")
+    command = [*find_builder(model.core.target_config()), f"-I{header.parent}"]
+    command += [str(tmp_path / "main.c"), str(archive)]
+    run_tool([*command, "-o", str(tmp_path / "main")], "link")
     assert (tmp_path / "main").read_bytes()[:4] == b"\xcf\xfa\xed\xfe"
 
 

@@ -59,8 +59,10 @@ static blislike_input as_input(const blislike_output* output) {
   return same;
 }
 
-static blislike_status check_count(int32_t given, int32_t wanted, const blislike_tensor* tensors,
-                                   Side side, blislike_error* error) {
+static blislike_status check_count(const void* arrays, int32_t given, int32_t wanted,
+                                   const blislike_tensor* tensors, Side side,
+                                   blislike_error* error) {
+  if (arrays == NULL) given = 0;
   if (given == wanted) return BLISLIKE_OK;
   fail(error, BLISLIKE_INVALID, "");
   say_number(error, given);
@@ -85,8 +87,10 @@ static int overlap(const void* one, size_t one_bytes, const void* other, size_t 
 static blislike_status check_all(const blislike_input* inputs, int32_t input_count,
                                  const blislike_output* outputs, int32_t output_count,
                                  blislike_error* error) {
-  blislike_status status = check_count(input_count, INPUTS, input_specs, kInputSide, error);
-  if (!status) status = check_count(output_count, OUTPUTS, output_specs, kOutputSide, error);
+  blislike_status status = check_count(inputs, input_count, INPUTS, input_specs, kInputSide, error);
+  if (!status) {
+    status = check_count(outputs, output_count, OUTPUTS, output_specs, kOutputSide, error);
+  }
   for (int32_t i = 0; !status && i < INPUTS; i++) {
     status = check(&input_specs[i], &inputs[i], kInputSide, error);
   }
