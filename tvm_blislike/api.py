@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tvm_blislike import progress
-from tvm_blislike.errors import BlislikeError, TargetError, UnsupportedOperatorError, suggest
+from tvm_blislike.errors import (
+    BlislikeError,
+    SizesMeetError,
+    TargetError,
+    UnsupportedOperatorError,
+    suggest,
+)
 from tvm_blislike.export.link import is_foreign
 from tvm_blislike.runtime.compiled import CompiledModel
 from tvm_blislike.runtime.threads import default_threads, use_threads
@@ -24,16 +32,19 @@ if TYPE_CHECKING:
     from tvm_blislike.choose.strategy import Override, Strategy
     from tvm_blislike.hardware import Core
     from tvm_blislike.model.report import Report
+    from tvm_blislike.model.tensor_spec import TensorSpec
     from tvm_blislike.onnx import frontend
+    from tvm_blislike.onnx.open_sizes import Shapes
     from tvm_blislike.records.book import RecordBook
 
 Result = TypeVar("Result")
+_log = logging.getLogger("tvm_blislike")
 
 
 def compile(
     model: str | os.PathLike[str] | onnx.ModelProto | torch.export.ExportedProgram,
     target: str | os.PathLike[str] | Core = "native",
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     threads: int | None = None,
     override: Override | None = None,
     constraints: Constraints | None = None,
@@ -52,7 +63,10 @@ def compile(
     target : str, path or Core
         "native", the name of a core (see `tvm-blislike targets`), or a TOML file.
     shapes : mapping of str to sequence of int, optional
-        Shapes of the inputs that the model leaves symbolic.
+        Shapes of the inputs that the model leaves symbolic, or the values of such sizes by their
+        own names: `{"x": (1, 3, 224, 224)}`, `{"batch": 1}`. A size may stay open: one model then
+        takes all the values of `range(1, 9)`, or of `(64, 128)` in its place. All of them share
+        weights, and kernels where they can.
     threads : int, optional
         Threads to schedule for and to run with; by default one per usable physical core, for
         another architecture one per core of the target.
@@ -126,7 +140,7 @@ def compile(
 def explain(
     model: str | os.PathLike[str] | onnx.ModelProto | torch.export.ExportedProgram,
     target: str | os.PathLike[str] | Core = "native",
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     threads: int | None = None,
     override: Override | None = None,
     constraints: Constraints | None = None,
@@ -157,7 +171,7 @@ def explain(
     from tvm_blislike.pipeline import explain_module
 
     strategy = resolve_strategy(core, threads, override, constraints, records, learned)
-    return built(strategy, model, shapes, explain_module)[1]
+    return built_sizes(strategy, model, shapes, explain_module)[1]
 
 
 def _as_onnx(
@@ -172,7 +186,7 @@ def _key(
     model: str | os.PathLike[str],
     core: Core,
     threads: int,
-    shapes: Mapping[str, Sequence[int]] | None,
+    shapes: Shapes | None,
     constraints: Constraints | None,
     records: str | os.PathLike[str] | RecordBook | None,
     learned: str | os.PathLike[str] | Predictor | None,
@@ -220,14 +234,60 @@ def resolve_threads(core: Core, threads: int | None) -> int:
 def compile_with(
     strategy: Strategy,
     model: str | os.PathLike[str] | onnx.ModelProto,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model as a strategy chooses; all else as for `compile`."""
-    from tvm_blislike.pipeline import compile_module
+    from tvm_blislike.model.variant import MAIN, Variant
+    from tvm_blislike.pipeline import compile_functions
 
-    loaded, (executable, report, runnable) = built(strategy, model, shapes, compile_module)
+    loaded, made = built_sizes(strategy, model, shapes, compile_functions)
+    executable, report, runnable, signatures = made
     target = strategy.core.target_config(strategy.threads)
-    return CompiledModel(executable, loaded.inputs, loaded.outputs, target, report, runnable)
+    variants = [
+        Variant(name, _sized(loaded.inputs, taken), _sized(loaded.outputs, given))
+        for name, (taken, given) in sorted(signatures.items())
+        if name != MAIN
+    ]
+    inputs, outputs = loaded.inputs, loaded.outputs
+    return CompiledModel(executable, inputs, outputs, target, report, runnable, variants=variants)
+
+
+def _sized(
+    specs: Sequence[TensorSpec], shapes: Sequence[tuple[int | None, ...]]
+) -> tuple[TensorSpec, ...]:
+    """Return what goes in or out with other sizes, as far as these are known at compile time."""
+
+    def sized(spec: TensorSpec, shape: tuple[int | None, ...]) -> TensorSpec:
+        pairs = zip(spec.shape, shape, strict=True)
+        return replace(spec, shape=tuple(None if most is None else size for most, size in pairs))
+
+    return tuple(map(sized, specs, shapes))
+
+
+def built_sizes(
+    strategy: Strategy,
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    shapes: Shapes | None,
+    build: Callable[..., Result],
+) -> tuple[frontend.LoadedModel, Result]:
+    """Return a model, of its largest sizes, and what a compiler makes of a module of all its sizes.
+
+    A module of smaller batches is derived from that of the largest one, by a compiler that is told
+    which; others are imported one by one.
+    """
+    from tvm_blislike.onnx import frontend
+    from tvm_blislike.onnx.open_sizes import frozen, sizes_of
+
+    sizes = sizes_of(model, frozen(shapes))
+    largest = sizes.shapes[-1]
+    if len(sizes.shapes) == 1:
+        return built(strategy, model, largest, build)
+    if sizes.batches is not None:
+        try:
+            return built(strategy, model, largest, partial(build, batches=sizes.batches))
+        except SizesMeetError as error:
+            _log.info("each batch is imported by itself: %s", error)
+    return built(strategy, model, largest, build, partial(frontend.load_sizes, model, sizes.shapes))
 
 
 def built(
@@ -235,16 +295,22 @@ def built(
     model: str | os.PathLike[str] | onnx.ModelProto,
     shapes: Mapping[str, Sequence[int]] | None,
     build: Callable[[tvm.IRModule, Strategy], Result],
+    load: Callable[[], frontend.LoadedModel] | None = None,
 ) -> tuple[frontend.LoadedModel, Result]:
-    """Return an ONNX model and what a compiler makes of its module; errors as of `compile`."""
+    """Return an ONNX model and what a compiler makes of its module; errors as of `compile`.
+
+    `load` imports it otherwise than with these shapes, none of which may be open.
+    """
     from tvm_blislike.hardware.cpus import usable_cpus
     from tvm_blislike.onnx import frontend
+    from tvm_blislike.onnx.open_sizes import require_settled
 
+    require_settled(shapes)
     target, threads = strategy.core.target_config(strategy.threads), strategy.threads
     # Constants are folded by running kernels: start TVM's pool with all CPUs before that does.
     use_threads(min(threads, len(usable_cpus())) if is_foreign(target) else threads)
     progress.begin("import")
-    loaded = frontend.load(model, shapes)
+    loaded = load() if load is not None else frontend.load(model, shapes)
     try:
         return loaded, build(loaded.module, strategy)
     except BlislikeError:

@@ -43,6 +43,10 @@ class ChoiceError(UsageError, ValueError):
     """An override or a pin names an implementation that cannot compute its workload."""
 
 
+class SizesMeetError(UsageError):
+    """The parts of a size that stays open depend on each other; it is caught on the way."""
+
+
 class ModelError(BlislikeError):
     """The file is no complete, valid ONNX model or compiled library."""
 

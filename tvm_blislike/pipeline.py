@@ -17,7 +17,7 @@ from tvm_blislike.choose.type_choice import may_gain, why_floats
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes import spills, tir_pipeline
-from tvm_blislike.passes.batches.depth_first import depth_first
+from tvm_blislike.passes.batches.depth_first import depth_first, of_batches
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.concat import concat_in_place
 from tvm_blislike.passes.kernel_code import compiled_kernels
@@ -39,10 +39,12 @@ from tvm_blislike.tvm_seams.pipelines import (
     lowering_passes,
     machine_passes,
 )
+from tvm_blislike.tvm_seams.relax_ir import Signature, signatures
 
 if TYPE_CHECKING:
     from tvm_blislike.model.report import Report
     from tvm_blislike.model.types import Types
+    from tvm_blislike.model.variant import Batches
     from tvm_blislike.model.workload import Workload
 
 
@@ -116,13 +118,16 @@ def strategy_for(
 
 
 def scheduled_calls(
-    mod: tvm.IRModule, strategy: Strategy, target: tvm.target.Target
+    mod: tvm.IRModule,
+    strategy: Strategy,
+    target: tvm.target.Target,
+    batches: Batches | None = None,
 ) -> tuple[tvm.IRModule, Plan]:
     """Return a module of scheduled PrimFuncs and of calls on allocated tensors, and the plan.
 
     This is TVM's own CPU pipeline, with our passes where it would lower operators to naive loops.
     """
-    mod, plan = fused_kernels(mod, strategy, target)
+    mod, plan = fused_kernels(mod, strategy, target, batches)
     tuned = _tuned_by_meta_schedule()
     if not tuned:
         # A database knows layers by themselves.
@@ -140,12 +145,18 @@ def for_machine(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
 
 
 def fused_kernels(
-    mod: tvm.IRModule, strategy: Strategy, target: tvm.target.Target
+    mod: tvm.IRModule,
+    strategy: Strategy,
+    target: tvm.target.Target,
+    batches: Batches | None = None,
 ) -> tuple[tvm.IRModule, Plan]:
-    """Return a module of fused PrimFuncs, each with a note of its choice, and the plan of these."""
+    """Return a module of fused PrimFuncs, each with a note of its choice, and the plan of these.
+
+    With `batches` it has a `main` for each of them.
+    """
     mod = prepare(target, strategy)(mod)
     progress.begin("choice")
-    mod, note = depth_first(mod, strategy)
+    mod, note = of_batches(mod, batches, strategy) if batches else depth_first(mod, strategy)
     plan = plan_of(mod, strategy)
     plan.notes += (note,) if note else ()
     progress.begin("lowering")
@@ -198,14 +209,13 @@ def prepare(target: tvm.target.Target, strategy: Strategy) -> tvm.transform.Pass
 
 
 @compiler_lock()
-def explain_module(mod: tvm.IRModule, strategy: Strategy) -> Report:
+def explain_module(mod: tvm.IRModule, strategy: Strategy, batches: Batches | None = None) -> Report:
     """Return the report that `compile_module` would give, without generating code."""
     target = tvm.target.Target(strategy.core.target_config(strategy.threads))
     with target:
-        return report_of(*scheduled_calls(mod, strategy, target))
+        return report_of(*scheduled_calls(mod, strategy, target, batches))
 
 
-@compiler_lock()
 def compile_module(
     mod: tvm.IRModule, strategy: Strategy
 ) -> tuple[tvm.runtime.Executable, Report, tvm.runtime.Executable]:
@@ -218,11 +228,40 @@ def compile_module(
         to run: a virtual machine leaves a note about each constant in its executable, a fault of
         TVM. Exported then, it logs a warning for each, and so does whoever loads the library.
     """
+    return compile_functions(mod, strategy)[:3]
+
+
+@compiler_lock()
+def compile_functions(
+    mod: tvm.IRModule, strategy: Strategy, batches: Batches | None = None
+) -> tuple[tvm.runtime.Executable, Report, tvm.runtime.Executable, dict[str, Signature]]:
+    """Compile an imported module of a function for each of several sizes.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Of `main` for the largest sizes, and of any others.
+    strategy : Strategy
+        Chooses.
+    batches : Batches, optional
+        Smaller ones that `main` is to be made for as well.
+
+    Returns
+    -------
+    tuple
+        As of `compile_module`, and what goes in and out of each function that can be called.
+
+    Raises
+    ------
+    SizesMeetError
+        When images of a batch do not stay apart.
+    """
     target = tvm.target.Target(strategy.core.target_config(strategy.threads))
     with target:
-        calls, plan = scheduled_calls(mod, strategy, target)
+        calls, plan = scheduled_calls(mod, strategy, target, batches)
         report = report_of(calls, plan)
         lowered = for_machine(calls, target)
     progress.begin("code")
     kernels = compiled_kernels(lowered, target)
-    return calling(lowered, kernels), report, calling(lowered, kernels)
+    executables = calling(lowered, kernels), calling(lowered, kernels)
+    return executables[0], report, executables[1], signatures(calls)

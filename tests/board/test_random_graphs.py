@@ -37,7 +37,7 @@ def on_board(board: Board, core: str, folder: Path, model: CompiledModel, inputs
     model.export(folder / "model.so")
     report = model.explain()
     manifest.write(
-        folder, manifest.manifest("model.so", model.inputs, model.outputs, model.target, report)
+        folder, manifest.manifest("model.so", model.variants, model.target, report)
     )
     arguments = ["--output", str(folder / "out")]
     for name, value in inputs.items():

@@ -13,16 +13,17 @@ import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvm_blislike.export.checksum import sha256
+from tvm_blislike.onnx.open_sizes import frozen
 from tvm_blislike.records.place import default_path
 
 if TYPE_CHECKING:
     from tvm_blislike.choose.constraints import Constraints
     from tvm_blislike.hardware import Core
+    from tvm_blislike.onnx.open_sizes import Shapes
     from tvm_blislike.records.book import RecordBook
 
 # Counts up when entries are written in another way.
@@ -38,7 +39,7 @@ def key_of(
     model: str | os.PathLike[str],
     core: Core,
     threads: int,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     constraints: Constraints | None = None,
     records: str | os.PathLike[str] | RecordBook | None = None,
     learned: str | os.PathLike[str] | None = None,
@@ -50,7 +51,7 @@ def key_of(
     OSError
         When a file cannot be read.
     """
-    sizes = {name: tuple(map(int, shape)) for name, shape in (shapes or {}).items()}
+    sizes = frozen(shapes)
     parts = (
         _FORMAT,
         sha256(Path(model)),

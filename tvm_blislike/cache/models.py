@@ -59,7 +59,8 @@ def _opened(key: str, model: Path, compile: Callable[[], CompiledModel]) -> Comp
         _log.debug("%s is dropped: %s", place, error)
         store.drop(place)
         return None
-    return CompiledModel(module, about.inputs, about.outputs, about.target, report, again=compile)
+    specs, variants = (about.inputs, about.outputs), about.variants
+    return CompiledModel(module, *specs, about.target, report, again=compile, variants=variants)
 
 
 def _compiled(key: str, model: Path, compile: Callable[[], CompiledModel]) -> CompiledModel:

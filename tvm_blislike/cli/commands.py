@@ -57,6 +57,8 @@ def run(
     """Run a model once, or several times to time it."""
     from tvm_blislike.api import resolve_core
     from tvm_blislike.onnx.inputs import random_inputs
+    from tvm_blislike.onnx.open_sizes import require_settled
+    from tvm_blislike.runtime.library import is_library
     from tvm_blislike.runtime.runnable import require_runnable
 
     arrays = options.load_inputs(input)
@@ -66,9 +68,15 @@ def run(
     limits = options.constraints(
         max_error, max_workspace, only, without, pin, weights, precision, images
     )
-    cache = not no_cache
+    sizes, cache = {}, not no_cache
+    if is_library(model):
+        # Its own: one of them is run.
+        sizes, shape = options.parse_shapes(shape), None
+        require_settled(sizes)
     compiled = _open(model, target, shape, threads, limits, records, learned, no_verify, cache)
-    arrays = arrays or random_inputs(compiled.inputs)
+    if sizes and len(compiled.variants) == 1:
+        raise typer.BadParameter("--shape is fixed in a compiled library of one size")
+    arrays = arrays or random_inputs(compiled.variant_of(sizes).inputs)
     compiled.check(arrays)
     results, times = _timed_runs(compiled, arrays, repeat)
     files = _write_arrays(output, results) if output is not None else {}

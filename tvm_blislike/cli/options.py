@@ -30,7 +30,10 @@ Target = Annotated[
 Shapes = Annotated[
     list[str] | None,
     typer.Option(
-        "--shape", metavar="NAME=1x3x224x224", help="Shape of a symbolic input; repeatable."
+        "--shape",
+        metavar="NAME=1x3x224x224",
+        help="Shape of a symbolic input, or such a size by its name, batch=4; repeatable. 1..8 or "
+        "16/32/64 in the place of a size keeps it open.",
     ),
 ]
 Threads = Annotated[
@@ -239,22 +242,37 @@ def parse_bytes(text: str) -> int:
     return size
 
 
-def parse_shapes(options: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
-    """Return the shapes by input name.
+def parse_shapes(options: Sequence[str] | None) -> dict[str, tuple[int | tuple[int, ...], ...]]:
+    """Return the shapes by input name, or sizes by their own; an open size is its values.
 
     Raises
     ------
     typer.BadParameter
-        When an option is not of the form NAME=1x3x224x224.
+        When an option is not of the form NAME=1x3x224x224, with 1..8 or 16/32 for open sizes.
     """
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes = {}
     for option in options or []:
         name, equals, sizes = option.rpartition("=")
-        parts = sizes.replace(",", "x").split("x")
-        if not (equals and name and all(part.strip().isdigit() for part in parts)):
-            raise typer.BadParameter(f"{option!r} is not of the form NAME=1x3x224x224")
-        shapes[name] = tuple(int(part) for part in parts)
+        parts = [_size(part.strip()) for part in sizes.replace(",", "x").split("x")]
+        if not (equals and name) or None in parts:
+            raise typer.BadParameter(
+                f"{option!r} is not of the form NAME=1x3x224x224; a size that stays open is 1..8, "
+                "or 16/32/64"
+            )
+        shapes[name] = tuple(parts)
     return shapes
+
+
+def _size(text: str) -> int | tuple[int, ...] | None:
+    """Return a size, or the values of an open one; None where the text is none."""
+    first, dots, last = text.partition("..")
+    ends = (first, last) if dots else text.split("/")
+    if not all(end.isdecimal() for end in ends):
+        return None
+    values = tuple(map(int, ends))
+    if dots:
+        values = tuple(range(values[0], values[1] + 1))
+    return (values if len(values) > 1 else values[0]) if values else None
 
 
 def load_inputs(options: Sequence[str] | None) -> dict[str, np.ndarray]:

@@ -26,6 +26,7 @@ from tvm_blislike.tvm_seams import wheels
 if TYPE_CHECKING:
     from tvm_blislike.model.report import Report
     from tvm_blislike.model.tensor_spec import TensorSpec
+    from tvm_blislike.model.variant import Variant
 
 # Of the programs of a bundle.
 SOURCES = Path(__file__).parent / "runner"
@@ -46,6 +47,7 @@ class Exported(Protocol):
 
     inputs: Sequence[TensorSpec]
     outputs: Sequence[TensorSpec]
+    variants: Sequence[Variant]
     target: dict[str, Any]
     functions_of_python: list[str]
     needs_extras: bool
@@ -122,7 +124,7 @@ def write(model: Exported, folder: str | os.PathLike[str], cc: str | None = None
     with fresh_folder(folder) as fresh:
         model.export(fresh / _LIBRARY, cc)
         programs = write_programs(fresh, target, cc, model.needs_extras)
-        fields = manifest.manifest(_LIBRARY, model.inputs, model.outputs, target, model.explain())
+        fields = manifest.manifest(_LIBRARY, model.variants, target, model.explain())
         manifest.write(fresh, fields)
         size = sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
     return Bundle(folder, programs, size)

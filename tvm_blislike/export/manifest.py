@@ -16,7 +16,7 @@ from tvm_blislike.export.link import machine_of
 
 if TYPE_CHECKING:
     from tvm_blislike.model.report import LayerReport, Report
-    from tvm_blislike.model.tensor_spec import TensorSpec
+    from tvm_blislike.model.variant import Variant
 
 FILE = "manifest.json"
 # Raise it when blis_run could misread an older manifest.
@@ -28,11 +28,7 @@ _NEEDS = {"glibc": "2.28", "libraries": ["libstdc++.so.6", "libgcc_s.so.1", "lib
 
 
 def manifest(
-    library: str,
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-    target: dict[str, Any],
-    report: Report,
+    library: str, variants: Sequence[Variant], target: dict[str, Any], report: Report
 ) -> dict[str, Any]:
     """Return the manifest, without the list of files.
 
@@ -40,8 +36,8 @@ def manifest(
     ----------
     library : str
         File name of the model's library.
-    inputs, outputs : sequence of TensorSpec
-        Of the model.
+    variants : sequence of Variant
+        The sizes that the model takes, the largest last.
     target : dict
         Configuration of TVM's target.
     report : Report
@@ -50,8 +46,9 @@ def manifest(
     return {
         **of_no_model(report.core, report.threads, target),
         "library": library,
-        "inputs": [asdict(spec) for spec in inputs],
-        "outputs": [asdict(spec) for spec in outputs],
+        "inputs": [asdict(spec) for spec in variants[-1].inputs],
+        "outputs": [asdict(spec) for spec in variants[-1].outputs],
+        "variants": [asdict(variant) for variant in variants[:-1]],
         "layers": [_layer(layer) for layer in report.layers],
     }
 

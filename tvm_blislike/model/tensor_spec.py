@@ -14,13 +14,14 @@ class TensorSpec:
     name : str
         The name in the ONNX graph.
     shape : tuple of int or None
-        Sizes; None where a size is known at run time only (outputs such as NonZero).
+        Sizes; None where a size is known at run time only (outputs such as NonZero). Text such as
+        `1..8` or `16/32` where a model takes several.
     dtype : str
         NumPy name of the element type.
     """
 
     name: str
-    shape: tuple[int | None, ...]
+    shape: tuple[int | str | None, ...]
     dtype: str
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,6 +74,25 @@ def load(
     module = _import(proto, name, inputs, lambda: read_model(model)[0])
     check_sizes(proto, name, {spec.name: spec.shape for spec in inputs}, module)
     return LoadedModel(name, module, inputs, _output_specs(proto, module))
+
+
+def load_sizes(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    shapes: Sequence[Mapping[str, Sequence[int]]],
+) -> LoadedModel:
+    """Import an ONNX model for several sizes each, as one module; errors as of `load`.
+
+    Parameters
+    ----------
+    model : path or onnx.ModelProto
+        The model.
+    shapes : sequence of mapping
+        The largest last: its inputs and outputs are the result's, its function is `main`.
+    """
+    from tvm_blislike.onnx.merged import merged
+
+    loaded = [load(model, each) for each in shapes]
+    return replace(loaded[-1], module=merged([each.module for each in loaded]))
 
 
 def prepared(
@@ -180,6 +199,8 @@ def _require_tensors(proto: onnx.ModelProto) -> None:
 def _output_specs(proto: onnx.ModelProto, module: tvm.IRModule) -> tuple[TensorSpec, ...]:
     from tvm import relax
 
+    from tvm_blislike.tvm_seams.relax_ir import sizes_of
+
     result = module["main"].ret_ty
     types = result.fields if isinstance(result, relax.TupleType) else [result]
     specs = []
@@ -188,9 +209,7 @@ def _output_specs(proto: onnx.ModelProto, module: tvm.IRModule) -> tuple[TensorS
     for value, type_ in zip(proto.graph.output, types, strict=True):
         if not isinstance(type_, relax.TensorType):
             raise UnsupportedOperatorError(f"output {value.name} is no tensor: {type_}")
-        known = isinstance(type_.shape, relax.ShapeExpr)
-        sizes = type_.shape.values if known else [None] * max(type_.ndim, 0)
-        shape = tuple(int(s) if hasattr(s, "value") else None for s in sizes)
+        shape = sizes_of(type_)
         if value.name in suppressed:
             shape = (None, *shape[1:])
         specs.append(TensorSpec(value.name, shape, str(type_.dtype)))

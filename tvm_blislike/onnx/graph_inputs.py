@@ -31,9 +31,10 @@ def resolve_inputs(
 ) -> tuple[TensorSpec, ...]:
     """Return the model's inputs with every size known.
 
-    A named symbolic size that `shapes` settles for one input holds for all others. Without
-    `shapes` a model of which nothing but the batch is open gets a batch of 1, with a warning: one
-    size, the first of its inputs, unless its name says that it is something else.
+    A named symbolic size that `shapes` settles for one input holds for all others; it may also be
+    given by its own name, as a shape of one size. Without `shapes` a model of which nothing but
+    the batch is open gets a batch of 1, with a warning: one size, the first of its inputs, unless
+    its name says that it is something else.
 
     Raises
     ------
@@ -43,14 +44,14 @@ def resolve_inputs(
         Naming every input whose shape is still missing, or the first that contradicts the model,
         is too large, or has a data type that cannot be passed in.
     """
-    weights = {tensor.name for tensor in proto.graph.initializer}
-    values = [value for value in proto.graph.input if value.name not in weights]
+    values = _values(proto)
     names = [value.name for value in values]
     _require_names(names)
-    _require_known(shapes, names)
     declared = {value.name: _declared_shape(value) for value in values}
-    symbols = _bind_symbols(declared, shapes)
-    settled = {name: _settled(declared[name], shapes.get(name), symbols) for name in names}
+    given = {name: shapes[name] for name in shapes if name in names}
+    symbols = _named_sizes(declared, {n: shapes[n] for n in shapes if n not in names})
+    symbols = _bind_symbols(declared, given, symbols)
+    settled = {name: _settled(declared[name], given.get(name), symbols) for name in names}
     if not shapes:
         _settle_batch(settled)
     _require_complete(settled)
@@ -63,10 +64,37 @@ def _require_names(names: Sequence[str]) -> None:
             raise ModelError(f"this is no valid ONNX model: {count} inputs are named {name!r}")
 
 
-def _require_known(shapes: Mapping[str, Sequence[int]], names: Sequence[str]) -> None:
-    for name in shapes:
-        if name not in names:
-            raise InputError(f"the model has no input named {name!r}", suggest(name, names))
+def declared_inputs(proto: onnx.ModelProto) -> dict[str, Declared]:
+    """Return what a model says of the shape of each input, in order.
+
+    Raises
+    ------
+    InputError
+        When one is no tensor, or of a type that cannot be passed in.
+    """
+    return {value.name: _declared_shape(value) for value in _values(proto)}
+
+
+def _values(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    return [value for value in proto.graph.input if value.name not in weights]
+
+
+def _named_sizes(
+    declared: Mapping[str, Declared], given: Mapping[str, Sequence[int]]
+) -> dict[str, int]:
+    """Return the sizes that are given by their own names."""
+    names = {dim for shape in declared.values() for dim in shape or () if isinstance(dim, str)}
+    symbols: dict[str, int] = {}
+    for name, sizes in given.items():
+        if not name or name not in names:
+            known = [*declared, *filter(None, names)]
+            kinds = "input or open size" if any(names) else "input"
+            raise InputError(f"the model has no {kinds} named {name!r}", suggest(name, known))
+        if len(sizes) != 1 or sizes[0] < 0:
+            raise InputError(f"{name} is one size of the model, not {rendered(sizes)}")
+        symbols[name] = sizes[0]
+    return symbols
 
 
 def _declared_shape(value: onnx.ValueInfoProto) -> Declared:
@@ -91,10 +119,12 @@ def _declared_size(dim: onnx.TensorShapeProto.Dimension) -> int | str:
 
 
 def _bind_symbols(
-    declared: Mapping[str, Declared], shapes: Mapping[str, Sequence[int]]
+    declared: Mapping[str, Declared],
+    shapes: Mapping[str, Sequence[int]],
+    known: Mapping[str, int],
 ) -> dict[str, int]:
-    """Return the value of each named symbol that the given shapes settle."""
-    symbols: dict[str, int] = {}
+    """Return the value of each named symbol that is known or that the given shapes settle."""
+    symbols = dict(known)
     for name, given in shapes.items():
         pattern = declared[name]
         if any(size < 0 for size in given):

@@ -14,9 +14,10 @@ from tvm_blislike.model.choice import Candidate, Choice
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.marks import CHOSEN, DEFAULT_RULE
 from tvm_blislike.model.report import CandidateReport, Footprint, LayerReport, LeftOut, Report
+from tvm_blislike.model.variant import MAIN
 from tvm_blislike.passes import spills
 from tvm_blislike.passes.plan import Plan
-from tvm_blislike.tvm_seams import bindings, functions, op_name
+from tvm_blislike.tvm_seams import bindings, called_functions, functions, op_name
 
 
 def report_of(mod: tvm.IRModule, plan: Plan) -> Report:
@@ -50,8 +51,18 @@ def _left_out(what: str, reasons: Mapping[str, str]) -> list[LeftOut]:
 
 
 def _calls(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
-    """Return the kernels that the Relax functions call, in order."""
-    values = [binding.value for _, func in functions(mod) for binding in bindings(func)]
+    """Return the kernels that the Relax functions call, in order; those of `main` if there is one.
+
+    A module of several sizes has functions for each: those of the largest stand for all.
+    """
+    names = {g.name_hint for g, _ in functions(mod)}
+    shown = called_functions(mod, MAIN) if MAIN in names else names
+    values = [
+        binding.value
+        for gvar, func in functions(mod)
+        if gvar.name_hint in shown
+        for binding in bindings(func)
+    ]
     called = [value.op for value in values if isinstance(value, relax.Call)]
     return [op for op in called if isinstance(op, tvm.ir.GlobalVar) and _is_kernel(mod[op])]
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from tvm_blislike.errors import UsageError
 from tvm_blislike.model.tensor_spec import TensorSpec
+from tvm_blislike.model.variant import MAIN, Variant
 from tvm_blislike.runtime import library
-from tvm_blislike.runtime.inputs import Inputs, arranged
+from tvm_blislike.runtime.inputs import Inputs, Taken, variant_of
 from tvm_blislike.runtime.machine import ModelMachine
 from tvm_blislike.runtime.runner import Runner
 from tvm_blislike.runtime.threads import use_threads
@@ -45,7 +46,7 @@ class LayerTime:
 
 
 class CompiledModel:
-    """A compiled model with fixed input shapes.
+    """A compiled model, of one size of its inputs or of several.
 
     One model may be used from several Python threads; its runs then follow one another, those of
     runners of their own (`runner`) do not.
@@ -55,7 +56,7 @@ class CompiledModel:
     executable : tvm.runtime.Executable or tvm.runtime.Module
         What `tvm.compile` returned, or a loaded library.
     inputs, outputs : sequence of TensorSpec
-        In the order of `main`'s arguments and results.
+        In the order of `main`'s arguments and results; of the largest sizes.
     target : mapping
         Configuration of the `tvm.target.Target` it was compiled for.
     report : Report
@@ -65,11 +66,15 @@ class CompiledModel:
     again : callable, optional
         Compiles the model again, for a model that was kept: `executable` then only runs, and what
         needs more of it, such as `export`, calls this first.
+    variants : sequence of Variant
+        Of the other sizes that it takes.
 
     Attributes
     ----------
     inputs, outputs : tuple of TensorSpec
         As above.
+    variants : tuple of Variant
+        Of all sizes, the largest last.
     threads : int
         Threads of the next run; may be changed.
     """
@@ -85,9 +90,12 @@ class CompiledModel:
         report: Report,
         runnable: Executable | None = None,
         again: Callable[[], CompiledModel] | None = None,
+        variants: Sequence[Variant] = (),
     ) -> None:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
+        self.variants = (*variants, Variant(MAIN, self.inputs, self.outputs))
+        self._taken = Taken(self.variants)
         self.threads = report.threads
         self._target = dict(target)
         self._executable = executable
@@ -98,7 +106,8 @@ class CompiledModel:
     @property
     def about(self) -> library.About:
         """What its library says of it."""
-        return library.About(self.inputs, self.outputs, self._target, self._report.to_json())
+        report, others = self._report.to_json(), self.variants[:-1]
+        return library.About(self.inputs, self.outputs, self._target, report, others)
 
     @property
     def executable(self) -> Executable | Module:
@@ -141,9 +150,9 @@ class CompiledModel:
         Parameters
         ----------
         inputs : mapping of str to array, or sequence of arrays
-            One array per input, with exactly its shape and data type: of NumPy, or anything with
-            DLPack in the memory of the CPU, such as a torch tensor. What is contiguous and aligned
-            to 64 bytes is read where it lies.
+            One array per input, with exactly its shape and data type, or one of the shapes that
+            `variants` names: of NumPy, or anything with DLPack in the memory of the CPU, such as a
+            torch tensor. What is contiguous and aligned to 64 bytes is read where it lies.
 
         Returns
         -------
@@ -157,30 +166,50 @@ class CompiledModel:
         TargetError
             When the model was compiled for another kind of processor.
         """
-        arrays = arranged(inputs, self.inputs)
+        variant, arrays = self._taken.arranged(inputs)
         use_threads(self.threads)
-        names = [spec.name for spec in self.outputs]
-        return dict(zip(names, self._machine.run(arrays), strict=True))
+        results = self._machine.run(arrays, variant.function)
+        return dict(zip([spec.name for spec in self.outputs], results, strict=True))
 
-    def runner(self, outputs: Mapping[str, Any] | None = None) -> Runner:
+    def variant_of(self, sizes: Mapping[str, Sequence[int]]) -> Variant:
+        """Return the sizes that some inputs' shapes mean; the largest that they leave open.
+
+        Parameters
+        ----------
+        sizes : mapping of str to sequence of int
+            Shapes by input.
+
+        Raises
+        ------
+        InputError
+            When the model takes none like that.
+        """
+        return variant_of(self.variants, sizes)
+
+    def runner(
+        self,
+        outputs: Mapping[str, Any] | None = None,
+        sizes: Mapping[str, Sequence[int]] | None = None,
+    ) -> Runner:
         """Return what runs the model for one thread, in fixed memory; see `Runner`.
 
         Parameters
         ----------
         outputs : mapping of str to array, optional
             What runs write; by default arrays of the runner's own.
+        sizes : mapping of str to sequence of int, optional
+            Shapes of inputs, for a model that takes several; by default the largest.
 
         Raises
         ------
         InputError, UsageError
             As of `Runner`.
         """
-        specs = self.inputs, self.outputs
-        return Runner(self._machine, specs, lambda: self.threads, outputs)
+        return Runner(self._machine, self.variant_of(sizes or {}), lambda: self.threads, outputs)
 
     def check(self, inputs: Inputs) -> None:
         """Raise InputError unless `run` would accept these inputs."""
-        arranged(inputs, self.inputs)
+        self._taken.arranged(inputs)
 
     def profile(self, inputs: Inputs, repeat: int = 10) -> list[LayerTime]:
         """Run the model and return the time of each kernel, in order of execution.
@@ -216,9 +245,9 @@ class CompiledModel:
         InputError
             As for `run`.
         """
-        arrays = arranged(inputs, self.inputs)
+        variant, arrays = self._taken.arranged(inputs)
         use_threads(self.threads)
-        return self._machine.timed(arrays, repeat)
+        return self._machine.timed(arrays, repeat, variant.function)
 
     def explain(self) -> Report:
         """Return what was chosen for each layer, and why."""
@@ -305,5 +334,7 @@ class CompiledModel:
         from tvm_blislike.model.report import Report
 
         module, about = library.read(path, verify)
-        report = Report.from_json(about.report)
-        return CompiledModel(module, about.inputs, about.outputs, about.target, report)
+        report, variants = Report.from_json(about.report), about.variants
+        return CompiledModel(
+            module, about.inputs, about.outputs, about.target, report, variants=variants
+        )

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tvm_blislike.errors import InputError, suggest
 from tvm_blislike.model.tensor_spec import TensorSpec
+from tvm_blislike.model.variant import Variant, spanned
 from tvm_blislike.runtime.arrays import array_of
 
 # Arrays of NumPy, or anything with DLPack.
 Inputs = Mapping[str, Any] | Sequence[Any] | np.ndarray
+# Whether an input may have a shape.
+IsTaken = Callable[[TensorSpec, tuple[int, ...]], bool]
 
 
-def arranged(inputs: Inputs, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
+def arranged(
+    inputs: Inputs, specs: Sequence[TensorSpec], is_taken: IsTaken | None = None
+) -> list[np.ndarray]:
     """Return the arrays in the order of what the model takes.
+
+    Parameters
+    ----------
+    inputs : mapping of str to array, or sequence of arrays
+        By name or in order.
+    specs : sequence of TensorSpec
+        What the model takes.
+    is_taken : callable, optional
+        Whether an input may have a shape; by default the one that its `specs` says.
 
     Raises
     ------
@@ -37,10 +51,80 @@ def arranged(inputs: Inputs, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
     missing = [name for name in names if name not in inputs]
     if missing:
         raise InputError(f"missing input: {', '.join(missing)}; {expected}")
-    return [fitting(spec, inputs[spec.name]) for spec in specs]
+    return [fitting(spec, inputs[spec.name], is_taken=is_taken) for spec in specs]
 
 
-def fitting(spec: TensorSpec, value: Any, role: str = "input") -> np.ndarray:
+class Taken:
+    """What a model takes: inputs of one size, or of several.
+
+    Parameters
+    ----------
+    variants : sequence of Variant
+        At least one, the largest last.
+    """
+
+    def __init__(self, variants: Sequence[Variant]) -> None:
+        self._largest = variants[-1]
+        self._specs = spanned(variants)
+        self._by_shapes = {tuple(s.shape for s in v.inputs): v for v in variants}
+
+    def arranged(self, inputs: Inputs) -> tuple[Variant, list[np.ndarray]]:
+        """Return the sizes of inputs, and the arrays in the order of what the model takes.
+
+        Raises
+        ------
+        InputError
+            As of the function `arranged`; also when the sizes of several inputs do not go together.
+        """
+        if len(self._by_shapes) == 1:
+            return self._largest, arranged(inputs, self._specs)
+        arrays = arranged(inputs, self._specs, self._is_taken)
+        variant = self._by_shapes.get(tuple(array.shape for array in arrays))
+        if variant is None:
+            given = zip(self._specs, arrays, strict=True)
+            listed = ", ".join(f"{spec.name} {rendered(array.shape)}" for spec, array in given)
+            raise InputError(
+                f"these sizes do not go together: {listed}",
+                f"the model takes {', '.join(map(str, self._specs))}, an open size with one value "
+                "in all inputs",
+            )
+        return variant, arrays
+
+    def _is_taken(self, spec: TensorSpec, shape: tuple[int, ...]) -> bool:
+        place = self._specs.index(spec)
+        return any(shapes[place] == shape for shapes in self._by_shapes)
+
+
+def variant_of(variants: Sequence[Variant], sizes: Mapping[str, Sequence[int]]) -> Variant:
+    """Return the largest of some variants whose inputs have these shapes.
+
+    Raises
+    ------
+    InputError
+        When none has.
+    """
+    wanted = {name: tuple(shape) for name, shape in sizes.items()}
+    names = [spec.name for spec in variants[-1].inputs]
+    for name in wanted:
+        if name not in names:
+            raise InputError(f"the model has no input named {name!r}", suggest(name, names))
+    for variant in reversed(variants):
+        if all(wanted.get(spec.name, spec.shape) == spec.shape for spec in variant.inputs):
+            return variant
+    given = ", ".join(f"{name} {rendered(shape)}" for name, shape in wanted.items())
+    raise InputError(
+        f"the model takes no {given}", f"it takes {', '.join(map(str, spanned(variants)))}"
+    )
+
+
+def rendered(shape: Sequence[int]) -> str:
+    """Return a shape as the command line takes it."""
+    return TensorSpec("", tuple(shape), "").sizes
+
+
+def fitting(
+    spec: TensorSpec, value: Any, role: str = "input", is_taken: IsTaken | None = None
+) -> np.ndarray:
     """Return the array of a value, sharing its memory, when it is what `spec` says.
 
     Raises
@@ -55,11 +139,11 @@ def fitting(spec: TensorSpec, value: Any, role: str = "input") -> np.ndarray:
             f"{role} {spec.name} has data type {array.dtype}; the model {verb} {spec.dtype}",
             f"convert the array, for example with .astype({spec.dtype!r})",
         )
-    if array.shape != spec.shape:
-        given = TensorSpec(spec.name, array.shape, spec.dtype)
+    if array.shape != spec.shape and not (is_taken and is_taken(spec, array.shape)):
+        sizes = rendered(array.shape)
         raise InputError(
-            f"{role} {spec.name} has shape {given.sizes}; the model was compiled for {spec.sizes}",
-            f"pass that shape, or compile again with --shape {spec.name}={given.sizes}",
+            f"{role} {spec.name} has shape {sizes}; the model was compiled for {spec.sizes}",
+            f"pass that shape, or compile again with --shape {spec.name}={sizes}",
         )
     return array
 

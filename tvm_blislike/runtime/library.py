@@ -27,6 +27,7 @@ from tvm_blislike.export.link import (
 from tvm_blislike.files import atomic_path
 from tvm_blislike.hardware.machine import architecture
 from tvm_blislike.model.tensor_spec import TensorSpec
+from tvm_blislike.model.variant import Variant
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable, Module
@@ -47,12 +48,15 @@ class About:
         Configuration of TVM's target.
     report : str
         The report as JSON.
+    variants : tuple of Variant
+        Of the other sizes that it takes.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     target: dict[str, Any]
     report: str
+    variants: tuple[Variant, ...] = ()
 
     def to_json(self) -> str:
         """Return it as JSON."""
@@ -74,6 +78,7 @@ class About:
             fields[key] = tuple(
                 TensorSpec(s["name"], tuple(s["shape"]), s["dtype"]) for s in fields[key]
             )
+        fields["variants"] = tuple(map(Variant.from_dict, fields.get("variants", ())))
         return About(**fields)
 
 

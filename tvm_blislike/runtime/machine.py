@@ -7,10 +7,12 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tvm_blislike.model.variant import MAIN
 from tvm_blislike.runtime import huge_pages, instruments
 from tvm_blislike.runtime.arrays import aligned, array_of
 from tvm_blislike.runtime.replay import Replay
@@ -26,14 +28,14 @@ Run = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 
 
 class ModelMachine:
-    """Runs an executable, from several Python threads one after the other.
+    """Runs the functions of an executable, from several Python threads one after the other.
 
     Parameters
     ----------
     executable : tvm.runtime.Executable or tvm.runtime.Module
         What `tvm.compile` returned, or a loaded library.
     inputs : sequence of TensorSpec
-        In the order of `main`'s arguments.
+        In the order of the functions' arguments.
     target : mapping
         Configuration of the `tvm.target.Target` it was compiled for.
 
@@ -51,13 +53,15 @@ class ModelMachine:
     ) -> None:
         self.started: Any = None
         self._executable, self._inputs, self._target = executable, inputs, target
-        self._replay: Replay | None = None
+        self._replays: dict[str, Replay] = {}
+        # Functions that ran since `started`.
+        self._begun: set[str] = set()
         self._may_record = all(None not in spec.shape for spec in inputs)
         self._lock = threading.Lock()
         _machines.add(self)
 
-    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Run once on arrays that are what the inputs say; return the outputs, with own memory.
+    def run(self, arrays: Sequence[np.ndarray], function: str = MAIN) -> list[np.ndarray]:
+        """Run a function on arrays of its sizes; return the outputs, with memory of their own.
 
         Raises
         ------
@@ -65,15 +69,23 @@ class ModelMachine:
             When the executable is for another kind of processor.
         """
         with self._lock:
-            if self.started is None or self._replay is None:
-                results, self._replay = self._recorded(arrays)
+            replay = None if self.started is None else self._replays.get(function)
+            if replay is None:
+                results, replay = self._recorded(arrays, function)
+                if replay is not None:
+                    self._replays[function] = replay
                 return [_copied(result) for result in results]
-            outputs = [aligned(shape, dtype) for shape, dtype in self._replay.results]
-            self._replay.run(arrays, outputs)
+            outputs = [aligned(shape, dtype) for shape, dtype in replay.results]
+            replay.run(arrays, outputs)
             return outputs
 
-    def recorded(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Run:
-        """Run once into arrays, and return what does so again, with memory of its own.
+    def recorded(
+        self,
+        inputs: Sequence[np.ndarray],
+        outputs: Sequence[np.ndarray],
+        function: str = MAIN,
+    ) -> Run:
+        """Run a function into arrays, and return what does so again, with memory of its own.
 
         What it returns may run beside others; where the calls of kernels depend on values or
         sizes, runs follow one another.
@@ -84,9 +96,9 @@ class ModelMachine:
             When the executable is for another kind of processor.
         """
         with self._lock:
-            results, replay = self._recorded(inputs)
+            results, replay = self._recorded(inputs, function)
             _copy(results, outputs)
-        return self._interpreted if replay is None else replay.run
+        return partial(self._interpreted, function) if replay is None else replay.run
 
     def run_linked(self, kernels: Module) -> None:
         """Take kernels out of a library, before the first run."""
@@ -95,8 +107,10 @@ class ModelMachine:
         with self._lock:
             self._executable = executables.with_kernels(self._executable, kernels)
 
-    def timed(self, arrays: Sequence[np.ndarray], repeat: int) -> list[dict[str, list[float]]]:
-        """Run once, then `repeat` times; return the seconds of each call of each kernel of these.
+    def timed(
+        self, arrays: Sequence[np.ndarray], repeat: int, function: str = MAIN
+    ) -> list[dict[str, list[float]]]:
+        """Run a function once, then `repeat` times; return each kernel's seconds of each call.
 
         Raises
         ------
@@ -106,29 +120,31 @@ class ModelMachine:
         clock = instruments.KernelClock()
         with self._lock:
             # The machine shall have the memory that runs had.
-            self._replay = None
+            self._replays.pop(function, None)
             buffers = self._filled(arrays)
-            with self._start() if self.started is None else contextlib.nullcontext():
-                self.started["main"](*buffers)
+            with self._watched(function):
+                self.started[function](*buffers)
             with instruments.attached(self.started, clock):
                 for _ in range(repeat):
                     clock.start_run()
-                    self.started["main"](*buffers)
+                    self.started[function](*buffers)
         return clock.runs
 
-    def _interpreted(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    def _interpreted(
+        self, function: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+    ) -> None:
         with self._lock:
-            _copy(_listed(self.started["main"](*self._filled(inputs))), outputs)
+            _copy(_listed(self.started[function](*self._filled(inputs))), outputs)
 
-    def _recorded(self, arrays: Sequence[np.ndarray]) -> tuple[list[Any], Replay | None]:
+    def _recorded(
+        self, arrays: Sequence[np.ndarray], function: str
+    ) -> tuple[list[Any], Replay | None]:
         """Run the machine; return the outputs, and its calls where all runs make the same."""
         from tvm_blislike.tvm_seams.tapes import Recorder, Tape
 
         recorder, buffers = Recorder(), self._filled(arrays)
-        # The machine's first run allocates all that later ones use.
-        watched = self._start(recorder) if self.started is None else None
-        with watched or instruments.attached(self.started, recorder):
-            results = _listed(self.started["main"](*buffers))
+        with self._watched(function, recorder):
+            results = _listed(self.started[function](*buffers))
         if not (self._may_record and recorder.is_complete and _are_arrays(buffers, results)):
             return results, None
         return results, Replay(Tape(recorder), recorder.allocated, buffers, results)
@@ -142,21 +158,30 @@ class ModelMachine:
             buffer.copyfrom(array)
         return buffers
 
-    def _start(
-        self, instrument: instruments.Instrument | None = None
+    def _watched(
+        self, function: str, instrument: instruments.Instrument | None = None
     ) -> contextlib.AbstractContextManager[None]:
-        """Load the executable and return the context of its first run."""
+        """Load the executable at need and return the context of a run.
+
+        A function's first run allocates all that later ones use.
+        """
         import tvm
         from tvm import relax
 
-        require_runnable(self._target)
-        self.started = relax.VirtualMachine(self._executable, tvm.cpu())
-        return huge_pages.moved(self.started, instrument)
+        if self.started is None:
+            require_runnable(self._target)
+            self.started, self._begun = relax.VirtualMachine(self._executable, tvm.cpu()), set()
+        if function not in self._begun:
+            self._begun.add(function)
+            return huge_pages.moved(self.started, instrument)
+        if instrument is None:
+            return contextlib.nullcontext()
+        return instruments.attached(self.started, instrument)
 
     def after_fork(self) -> None:
         """Forget a run of another thread, which is not in this process and never ends its run."""
         if self._lock.locked():
-            self.started = self._replay = None
+            self.started, self._replays = None, {}
             self._lock = threading.Lock()
 
 

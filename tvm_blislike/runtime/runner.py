@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from tvm_blislike.runtime.inputs import Inputs, arranged, fitting
 from tvm_blislike.runtime.threads import use_threads
 
 if TYPE_CHECKING:
-    from tvm_blislike.model.tensor_spec import TensorSpec
+    from tvm_blislike.model.variant import Variant
     from tvm_blislike.runtime.machine import ModelMachine, Run
 
 
@@ -24,8 +24,8 @@ class Runner:
     ----------
     machine : ModelMachine
         The model's.
-    specs : tuple
-        Its inputs and its outputs.
+    variant : Variant
+        One of its sizes.
     threads : callable
         Returns the threads of the next run.
     outputs : mapping of str to array, optional
@@ -49,12 +49,12 @@ class Runner:
     def __init__(
         self,
         machine: ModelMachine,
-        specs: tuple[Sequence[TensorSpec], Sequence[TensorSpec]],
+        variant: Variant,
         threads: Callable[[], int],
         outputs: Mapping[str, Any] | None = None,
     ) -> None:
         self._machine, self._threads = machine, threads
-        self._inputs, results = specs
+        self._inputs, results, self._function = variant.inputs, variant.outputs, variant.function
         unknown = [spec.name for spec in (*self._inputs, *results) if None in spec.shape]
         if unknown:
             raise UsageError(f"the size of {unknown[0]} is known at run time only", "use model.run")
@@ -100,6 +100,6 @@ class Runner:
         """Run on arrays of the model's sizes and types, in its order, without looking at them."""
         use_threads(self._threads())
         if self._run is None:
-            self._run = self._machine.recorded(inputs, outputs)
+            self._run = self._machine.recorded(inputs, outputs, self._function)
         else:
             self._run(inputs, outputs)

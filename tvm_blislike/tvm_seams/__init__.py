@@ -28,6 +28,7 @@ import tvm
 from tvm_blislike.errors import ChoiceError, all_errors
 from tvm_blislike.tvm_seams.relax_ir import (
     bindings,
+    called_functions,
     constant,
     constant_array,
     copy_into,
@@ -43,6 +44,7 @@ from tvm_blislike.tvm_seams.relax_ir import (
 
 __all__ = [
     "bindings",
+    "called_functions",
     "constant",
     "constant_array",
     "copy_into",

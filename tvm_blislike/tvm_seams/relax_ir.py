@@ -90,6 +90,60 @@ def functions(mod: tvm.IRModule) -> list[tuple[tvm.ir.GlobalVar, relax.Function]
     return [(g, f) for g, f in mod.functions_items() if isinstance(f, relax.Function)]
 
 
+def global_var(name: str, like: tvm.ir.GlobalVar) -> tvm.ir.GlobalVar:
+    """Return a name of a function for one that has another name."""
+    made = tvm.ir.GlobalVar(name)
+    relax.expr._update_type(made, like.ty)
+    return made
+
+
+# The shapes of what a function takes, and of what it returns; None for a size that is not known.
+Signature = tuple[tuple[tuple[int | None, ...], ...], tuple[tuple[int | None, ...], ...]]
+
+
+def is_public(func: relax.Function) -> bool:
+    """Whether a function can be called from outside its module."""
+    return bool(func.attrs) and "global_symbol" in func.attrs
+
+
+def signatures(mod: tvm.IRModule) -> dict[str, Signature]:
+    """Return the shapes of what goes in and out of each function that can be called."""
+    return {g.name_hint: _signature(f) for g, f in functions(mod) if is_public(f)}
+
+
+def _signature(func: relax.Function) -> Signature:
+    result = func.ret_ty
+    results = result.fields if isinstance(result, relax.TupleType) else [result]
+    return (
+        tuple(sizes_of(param.ty) for param in func.params),
+        tuple(sizes_of(each) for each in results),
+    )
+
+
+def sizes_of(type_: relax.TensorType) -> tuple[int | None, ...]:
+    """Return the sizes of a type of tensors, None for each that is not known."""
+    known = isinstance(type_.shape, relax.ShapeExpr)
+    sizes = type_.shape.values if known else [None] * max(type_.ndim, 0)
+    return tuple(int(size) if hasattr(size, "value") else None for size in sizes)
+
+
+def called_functions(mod: tvm.IRModule, name: str) -> set[str]:
+    """Return the names of the Relax functions that one calls, itself among them."""
+    found, left = set(), [name]
+    while left:
+        here = left.pop()
+        if here in found or not isinstance(mod[here], relax.Function):
+            continue
+        found.add(here)
+
+        def visit(expr: relax.Expr) -> None:
+            if isinstance(expr, tvm.ir.GlobalVar):
+                left.append(expr.name_hint)
+
+        relax.analysis.post_order_visit(mod[here], visit)
+    return found
+
+
 def bindings(func: relax.Function) -> list[relax.VarBinding]:
     """Return the variable bindings of a function in order, without nested functions."""
     blocks = func.body.blocks if isinstance(func.body, relax.SeqExpr) else []

@@ -11,6 +11,7 @@ static const char kHelp[] =
     "usage: blis_run [OPTIONS] [BUNDLE]\n"
     "Runs the model of the folder BUNDLE (default: the one this program lies in).\n"
     "  --input NAME=FILE.npy  value of an input; all of them, or none for pseudo-random values\n"
+    "  --shape NAME=3x4       shape of an input without a value, of a model that takes several\n"
     "  --output DIR           write each output to DIR/NAME.npy; where two would share a file, the\n"
     "                         second one becomes NAME.1.npy\n"
     "  --repeat N             timed runs, after one that is not counted (default 1)\n"
@@ -24,6 +25,7 @@ static const char kHelp[] =
 struct Options {
   const char* bundle = nullptr;
   Array<const char*> inputs;
+  Array<const char*> shapes;
   const char* output = nullptr;
   int repeat = 1;
   int threads = 0;
@@ -51,6 +53,8 @@ static void parse(int argc, char** argv, Options* options) {
     };
     if (strcmp(option, "--input") == 0) {
       options->inputs.push(value());
+    } else if (strcmp(option, "--shape") == 0) {
+      options->shapes.push(value());
     } else if (strcmp(option, "--output") == 0) {
       options->output = value();
     } else if (strcmp(option, "--repeat") == 0) {
@@ -109,38 +113,104 @@ static void fill(Tensor* tensor) {
   }
 }
 
-static Spec* named(Array<Spec>* specs, const char* name, size_t size) {
-  for (Spec& spec : *specs) {
-    if (strlen(spec.name) == size && strncmp(spec.name, name, size) == 0) return &spec;
+static size_t named(const Array<Spec>& specs, const char* name, size_t size) {
+  for (size_t i = 0; i < specs.size; i++) {
+    const char* known = specs.items[i].name;
+    if (strlen(known) == size && strncmp(known, name, size) == 0) return i;
   }
   fputs("the model's inputs:", stderr);
   char text[256];
-  for (Spec& spec : *specs) {
+  for (size_t i = 0; i < specs.size; i++) {
+    const Spec& spec = specs.items[i];
     fprintf(stderr, " %s (%s)", spec.name, describe(spec.tensor, text, sizeof text));
   }
   fputc('\n', stderr);
   die(kInput, "the model has no input named %.*s", static_cast<int>(size), name);
 }
 
-static void load_inputs(const Options& options, Manifest* manifest) {
-  for (size_t i = 0; i < options.inputs.size; i++) {
-    const char* option = options.inputs.items[i];
-    const char* equals = strrchr(option, '=');
-    if (equals == nullptr) die(kUsage, "%s is not of the form NAME=FILE.npy", option);
-    Spec* spec = named(&manifest->inputs, option, static_cast<size_t>(equals - option));
-    Tensor given = read_npy(equals + 1);
-    char has[256], wants[256];
-    if (!same_type(given, spec->tensor)) {
-      die(kInput, "%s holds %s; the input %s is %s", equals + 1, describe(given, has, sizeof has),
-          spec->name, describe(spec->tensor, wants, sizeof wants));
+// What a user says of an input: its value, or its shape alone.
+struct Given {
+  const char* from;  // nothing said
+  Tensor tensor;
+};
+
+static Tensor parse_shape(const char* option, const char* text, const Spec& spec) {
+  Tensor shape = spec.tensor;
+  shape.ndim = 0;
+  for (const char* at = text;; at++) {
+    char* end = nullptr;
+    long long extent = strtoll(at, &end, 10);
+    if (end == at || extent < 0 || shape.ndim == kMostDimensions || strchr("x,", *end) == nullptr) {
+      die(kUsage, "%s is not of the form NAME=1x3x224x224", option);
     }
-    spec->tensor.data = given.data;
+    shape.shape[shape.ndim++] = extent;
+    if (*end == '\0') return shape;
+    at = end;
   }
-  for (Spec& spec : manifest->inputs) {
+}
+
+static void read_given(const Options& options, const Array<Spec>& specs, Array<Given>* given) {
+  for (size_t i = 0; i < specs.size; i++) given->push({nullptr, Tensor()});
+  for (size_t i = 0; i < options.inputs.size + options.shapes.size; i++) {
+    bool is_value = i < options.inputs.size;
+    const char* option =
+        is_value ? options.inputs.items[i] : options.shapes.items[i - options.inputs.size];
+    const char* equals = strrchr(option, '=');
+    if (equals == nullptr) {
+      die(kUsage, "%s is not of the form NAME=%s", option, is_value ? "FILE.npy" : "1x3x224x224");
+    }
+    size_t place = named(specs, option, static_cast<size_t>(equals - option));
+    Tensor tensor =
+        is_value ? read_npy(equals + 1) : parse_shape(option, equals + 1, specs.items[place]);
+    given->items[place] = {equals + 1, tensor};
+  }
+}
+
+static bool takes(const Variant& variant, const Array<Given>& given, size_t place) {
+  return given.items[place].from == nullptr ||
+         same_type(given.items[place].tensor, variant.inputs.items[place].tensor);
+}
+
+// The largest sizes that are those of the given inputs.
+static Variant* chosen(const Manifest& manifest, const Array<Given>& given) {
+  for (size_t i = 0; i < manifest.variants.size; i++) {
+    bool all = true;
+    for (size_t place = 0; place < given.size; place++) {
+      all = all && takes(*manifest.variants.items[i], given, place);
+    }
+    if (all) return manifest.variants.items[i];
+  }
+  size_t place = 0;
+  while (place + 1 < given.size && takes(*manifest.variants.items[0], given, place)) place++;
+  char has[256], wants[256];
+  if (manifest.variants.size > 1) {
+    fprintf(stderr, "the sizes of %s:", manifest.variants.items[0]->inputs.items[place].name);
+    for (size_t i = manifest.variants.size; i-- > 0;) {
+      const Spec& spec = manifest.variants.items[i]->inputs.items[place];
+      fprintf(stderr, " %s", describe(spec.tensor, wants, sizeof wants));
+    }
+    fputc('\n', stderr);
+  }
+  const Spec& spec = manifest.variants.items[0]->inputs.items[place];
+  die(kInput, "%s holds %s; the input %s is %s%s", given.items[place].from,
+      describe(given.items[place].tensor, has, sizeof has), spec.name,
+      describe(spec.tensor, wants, sizeof wants),
+      manifest.variants.size > 1 ? ", or smaller as listed" : "");
+}
+
+// Chooses the sizes of a run, whose inputs get values.
+static Variant* load_inputs(const Options& options, const Manifest& manifest) {
+  Array<Given> given;
+  read_given(options, manifest.variants.items[0]->inputs, &given);
+  Variant* variant = chosen(manifest, given);
+  for (size_t i = 0; i < given.size; i++) {
+    Spec& spec = variant->inputs[i];
+    spec.tensor.data = given[i].tensor.data;
     if (spec.tensor.data != nullptr) continue;
     if (options.inputs.size != 0) die(kInput, "missing input: %s", spec.name);
     fill(&spec.tensor);
   }
+  return variant;
 }
 
 static const char* workload_of(const Manifest& manifest, const char* kernel) {
@@ -179,7 +249,7 @@ int main(int argc, char** argv) {
   Manifest manifest;
   read_manifest(bundle, &manifest);
   if (options.verify) verify_library(manifest);
-  load_inputs(options, &manifest);
+  Variant* variant = load_inputs(options, manifest);
 
   // TVM reads this when it starts its pool, on the first parallel loop.
   char threads[16];
@@ -192,11 +262,11 @@ int main(int argc, char** argv) {
             asked, cpus, cpus);
   }
 
-  Model model(manifest.library);
+  Model model(manifest.library, variant->function);
   Array<TVMFFIAny> inputs;
-  for (Spec& spec : manifest.inputs) inputs.push(view_of(&spec.tensor));
+  for (Spec& spec : variant->inputs) inputs.push(view_of(&spec.tensor));
   Value result = model.run(inputs);
-  if (options.output != nullptr) write_outputs(options.output, manifest, result);
+  if (options.output != nullptr) write_outputs(options.output, variant->outputs, result);
   if (options.repeat != 0) move_to_huge_pages();
 
   Array<double> times;

@@ -18,13 +18,19 @@ struct Layer {
   char* workload;
 };
 
+// One of the sizes that a model takes.
+struct Variant {
+  const char* function;
+  Array<Spec> inputs;
+  Array<Spec> outputs;
+};
+
 struct Manifest {
   char* library;         // path
   char library_sha256[65];
   char* core;
   int threads;
-  Array<Spec> inputs;
-  Array<Spec> outputs;
+  Array<Variant*> variants;  // the largest first
   Array<Layer> layers;
 };
 
@@ -57,6 +63,26 @@ inline void read_specs(const Json& list, bool of_outputs, Array<Spec>* specs) {
   });
 }
 
+inline void read_variant(const Json& entry, const char* function, Manifest* manifest) {
+  Variant* variant = static_cast<Variant*>(calloc(1, sizeof(Variant)));
+  if (variant == nullptr) die(kModel, "out of memory");
+  variant->function = function;
+  read_specs(entry["inputs"], false, &variant->inputs);
+  read_specs(entry["outputs"], true, &variant->outputs);
+  manifest->variants.push(variant);
+}
+
+// The inputs of another size have the names and types of the largest one's, and so many outputs.
+inline void check_variant(const Json& entry, const Variant& largest, const Variant& other) {
+  bool same = other.inputs.size == largest.inputs.size && other.outputs.size == largest.outputs.size;
+  for (size_t i = 0; same && i < largest.inputs.size; i++) {
+    const Spec &a = largest.inputs.items[i], &b = other.inputs.items[i];
+    same = strcmp(a.name, b.name) == 0 && a.tensor.ndim == b.tensor.ndim &&
+           a.tensor.dtype.code == b.tensor.dtype.code && a.tensor.dtype.bits == b.tensor.dtype.bits;
+  }
+  if (!same) entry.refuse("of the same inputs and outputs as the model");
+}
+
 // Finds the checksum of a file of the bundle.
 inline void read_checksum(const Json& files, const char* name, char* digits) {
   digits[0] = '\0';
@@ -86,8 +112,12 @@ inline void read_manifest(const char* bundle, Manifest* manifest) {
   read_checksum(root["files"], name, manifest->library_sha256);
   manifest->core = copied(root["core"].text());
   manifest->threads = static_cast<int>(root["threads"].integer(1, kMostThreads));
-  read_specs(root["inputs"], false, &manifest->inputs);
-  read_specs(root["outputs"], true, &manifest->outputs);
+  read_variant(root, "main", manifest);
+  root["variants"].each([&](const Json& entry) {
+    read_variant(entry, copied(entry["function"].text()), manifest);
+    Array<Variant*>& all = manifest->variants;
+    check_variant(entry, *all[0], *all[all.size - 1]);
+  });
   root["layers"].each([&](const Json& entry) {
     manifest->layers.push({copied(entry["name"].text()), copied(entry["workload"].text())});
   });

@@ -77,13 +77,13 @@ struct Model {
   Value machine;
   Value main;
 
-  explicit Model(const char* path) {
+  Model(const char* path, const char* function) {
     library = call(kModel, path, global_function("ffi.ModuleLoadFromFile"), path);
     machine = call(kModel, path, function_of(library, "vm_load_executable"));
     const int64_t pooled = 2;
     call(kModel, path, function_of(machine, "vm_initialization"), int64_t{kDLCPU}, int64_t{0}, pooled,
          int64_t{kDLCPU}, int64_t{0}, pooled);
-    main = function_of(machine, "main");
+    main = function_of(machine, function);
   }
 
   void set_clock(KernelClock* clock) {

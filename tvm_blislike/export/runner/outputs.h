@@ -33,24 +33,24 @@ inline Tensor checked_output(const TVMFFIAny& any, const Spec& spec) {
   return tensor;
 }
 
-inline void write_outputs(const char* folder, const Manifest& manifest, const Value& result) {
+inline void write_outputs(const char* folder, const Array<Spec>& outputs, const Value& result) {
   if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
     die(kOutput, "cannot make the folder %s: %s", folder, strerror(errno));
   }
   bool several = result.is(kTVMFFIArray);
   size_t count = several ? static_cast<size_t>(length(result, "the outputs")) : 1;
-  if (count != manifest.outputs.size) {
+  if (count != outputs.size) {
     die(kModel, "the library has %zu outputs, the manifest %zu: make the bundle again", count,
-        manifest.outputs.size);
+        outputs.size);
   }
   Array<const char*> names;
-  for (size_t i = 0; i < count; i++) names.push(manifest.outputs.items[i].name);
+  for (size_t i = 0; i < count; i++) names.push(outputs.items[i].name);
   Array<char*> files;
   output_files(names, &files);
   for (size_t i = 0; i < count; i++) {
     Value owner;
     if (several) owner = item(result, static_cast<int64_t>(i), "an output");
     const TVMFFIAny& any = several ? owner.any : result.any;
-    write_npy(joined(folder, files[i]), checked_output(any, manifest.outputs.items[i]));
+    write_npy(joined(folder, files[i]), checked_output(any, outputs.items[i]));
   }
 }

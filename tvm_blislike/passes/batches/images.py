@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from tvm_blislike.hardware import dtype_bits
 from tvm_blislike.passes.batches.axes import (
     RESHAPES,
     ImagesMeet,
@@ -127,15 +129,22 @@ def _operand(expr: relax.Expr, axes: Mapping[relax.Var, int | None]) -> Operand:
 
 def parameters(batch: Apart, some: int) -> list[relax.Var]:
     """Return parameters like those of the function, of fewer images."""
-    shapes = [_shape(param, batch, some) for param in batch.params]
+    shapes = [shape_of(param, batch, some) for param in batch.params]
     return [
         relax.Var(param.name, relax.TensorType(shape, dtype_name(param)))
         for param, shape in zip(batch.params, shapes, strict=True)
     ]
 
 
-def _shape(var: relax.Expr, batch: Apart, some: int) -> list[int]:
+def shape_of(var: relax.Expr, batch: Apart, some: int) -> list[int]:
+    """Return the shape of a variable of the function for some of its images."""
     return shape_with(static_shape(var), batch.axes.get(var), batch.images, some)
+
+
+def tensor_bytes(expr: relax.Expr) -> int:
+    """Return the bytes of a tensor, 0 where its sizes are not known."""
+    shape = static_shape(expr)
+    return 0 if shape is None else math.prod(shape) * dtype_bits(dtype_name(expr)) // 8
 
 
 def emit_fewer(
@@ -160,6 +169,8 @@ def emit_fewer(
     """
     for binding in bindings:
         fewer = _fewer(binding, batch, values, some)
+        if not isinstance(binding.var, relax.DataflowVar):
+            fewer = builder.emit_output(fewer)
         values[binding.var] = fewer if isinstance(fewer, relax.Var) else builder.emit(fewer)
 
 

@@ -1,0 +1,187 @@
+"""Sizes that stay open: one library for a range of them, or for some.
+
+A size of a shape may be several: `range(1, 9)`, which the command line writes `1..8`, or
+`(16, 32, 64)`, there `16/32/64`. What the model calls by one name is one size, in whichever input
+it stands; unnamed sizes are one where they stand on the same axis and take the same values.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tvm_blislike.errors import InputError, UsageError
+from tvm_blislike.model.variant import Batches
+from tvm_blislike.onnx.graph_inputs import declared_inputs, resolve_inputs
+
+if TYPE_CHECKING:
+    import onnx
+
+    from tvm_blislike.model.tensor_spec import TensorSpec
+
+# One, or those that it may take.
+Size = int | Sequence[int]
+# By the name of an input; or a size by its own name.
+Shapes = Mapping[str, Sequence[Size] | Size]
+Frozen = dict[str, tuple[int | tuple[int, ...], ...]]
+# Each has code of its own that calls the kernels, and kernels of its own where they are not shared.
+MOST_SIZES = 64
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The shapes that a library takes.
+
+    Parameters
+    ----------
+    shapes : tuple of dict
+        By input, or by the name of a size, for each combination of sizes; the largest comes last.
+    batches : Batches or None
+        Those of the smaller ones where the batch is all that differs.
+    """
+
+    shapes: tuple[dict[str, tuple[int, ...]], ...]
+    batches: Batches | None = None
+
+
+def frozen(shapes: Shapes | None) -> Frozen:
+    """Return shapes of numbers and tuples alone.
+
+    Raises
+    ------
+    InputError
+        When a size is nothing of the kind.
+    """
+    return {name: _frozen(name, shape) for name, shape in (shapes or {}).items()}
+
+
+def is_open(shapes: Frozen) -> bool:
+    """Whether any size may be several."""
+    return any(isinstance(size, tuple) for shape in shapes.values() for size in shape)
+
+
+def require_settled(shapes: Shapes | None) -> None:
+    """Raise UsageError when a size may be several."""
+    given = frozen(shapes)
+    if is_open(given):
+        raise UsageError(
+            "a size cannot stay open here",
+            "give each size one value; `compile`, `run` and `explain` take several",
+        )
+
+
+def sizes_of(model: str | os.PathLike[str] | onnx.ModelProto, shapes: Frozen) -> Sizes:
+    """Return the shapes of each size that a library takes.
+
+    Raises
+    ------
+    InputError
+        When `shapes` do not fit the model.
+    UsageError
+        When there are more than `MOST_SIZES` of them.
+    ModelError
+        As of `frontend.load`.
+    """
+    if not is_open(shapes):
+        return Sizes((shapes,))  # type: ignore[arg-type]
+    from tvm_blislike.onnx.frontend import read_model
+
+    proto, _ = read_model(model)
+    names = _names(declared_inputs(proto), shapes)
+    values = {names[place]: size for place, size in _open(shapes)}
+    for place, size in _open(shapes):
+        if values[names[place]] != size:
+            raise InputError(f"{names[place]} is one size, but {place[0]} gives it other values")
+    count = math.prod(map(len, values.values()))
+    if count > MOST_SIZES:
+        raise UsageError(
+            f"{count} sizes are more than one library takes, which is {MOST_SIZES}",
+            "name fewer of them, for example 16/32/64/128",
+        )
+    points = [
+        _point(shapes, names, dict(zip(values, chosen, strict=True)))
+        for chosen in itertools.product(*values.values())
+    ]
+    specs = [resolve_inputs(proto, point) for point in points]
+    order = sorted(range(len(points)), key=lambda i: [math.prod(s.shape) for s in specs[i]])
+    return Sizes(tuple(points[i] for i in order), _batches([specs[i] for i in order]))
+
+
+def _frozen(name: str, shape: Sequence[Size] | Size) -> tuple[int | tuple[int, ...], ...]:
+    if isinstance(shape, range):  # that of a size's own name
+        shape = (shape,)
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    return tuple(_frozen_size(name, size) for size in sizes)
+
+
+def _frozen_size(name: str, size: Size) -> int | tuple[int, ...]:
+    if not isinstance(size, Sequence):
+        return int(size)
+    values = tuple(sorted({int(value) for value in size}))
+    if not values or values[0] < 0:
+        raise InputError(f"an open size of {name} has no values, or one below 0")
+    return values if len(values) > 1 else values[0]
+
+
+# An input's name, or a size's, and the axis.
+_Place = tuple[str, int]
+
+
+def _open(shapes: Frozen) -> list[tuple[_Place, tuple[int, ...]]]:
+    """Return where sizes are several, and which."""
+    return [
+        ((name, axis), size)
+        for name, shape in shapes.items()
+        for axis, size in enumerate(shape)
+        if isinstance(size, tuple)
+    ]
+
+
+def _names(declared: Mapping[str, Sequence[int | str] | None], shapes: Frozen) -> dict[_Place, str]:
+    """Return what each open size is called."""
+    names = {}
+    for (name, axis), values in _open(shapes):
+        shape = declared.get(name)
+        symbol = shape[axis] if shape is not None and axis < len(shape) else ""
+        own = symbol if isinstance(symbol, str) and symbol else f"axis {axis} of {values}"
+        names[name, axis] = own if name in declared else name
+    return names
+
+
+def _point(
+    shapes: Frozen, names: Mapping[_Place, str], chosen: Mapping[str, int]
+) -> dict[str, tuple[int, ...]]:
+    return {
+        name: tuple(
+            chosen[names[name, axis]] if isinstance(size, tuple) else size
+            for axis, size in enumerate(shape)
+        )
+        for name, shape in shapes.items()
+    }
+
+
+def _batches(specs: Sequence[Sequence[TensorSpec]]) -> Batches | None:
+    """Return the smaller batches; None where anything else differs, or inputs have others."""
+    *others, largest = [[spec.shape for spec in inputs] for inputs in specs]
+    if not others:
+        return None
+    inputs = tuple(i for i, shape in enumerate(largest) if shape != others[0][i])
+    alike = [shape for i, shape in enumerate(largest) if i not in inputs]
+    smaller = []
+    for shapes in others:
+        varying = [shapes[i] for i in inputs]
+        firsts = {shape[:1] for shape in varying}
+        rest = all(shapes[i][1:] == largest[i][1:] for i in inputs)
+        if (
+            len(firsts) != 1
+            or not rest
+            or [s for i, s in enumerate(shapes) if i not in inputs] != alike
+        ):
+            return None
+        smaller.append(firsts.pop()[0])
+    same = len({largest[i][0] for i in inputs}) == 1
+    return Batches(tuple(smaller), inputs) if same and min(smaller) > 0 else None

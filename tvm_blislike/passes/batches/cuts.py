@@ -1,0 +1,115 @@
+"""Where the function of some images may end, and the predicted time of a model with such a cut."""
+
+from __future__ import annotations
+
+import math
+
+import tvm
+from tvm import relax
+
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.cost_models.batches import joining_seconds, kernel_seconds, traffic_seconds
+from tvm_blislike.passes.batches.axes import RESHAPES
+from tvm_blislike.passes.batches.functions import Cut, first_bindings
+from tvm_blislike.passes.batches.images import Apart, tensor_bytes
+from tvm_blislike.passes.image_operators import BINARY, UNARY
+from tvm_blislike.passes.plan import Plan, plan_of
+from tvm_blislike.tvm_seams import dtype_name, op_name, static_shape
+
+# Tensors that may have to be put together.
+_MOST_JOINED = 4
+# What TVM brings into the kernel of the layer before: nothing is cut in front of it.
+_FUSED = UNARY | BINARY | {"relax.where", "relax.nn.leakyrelu"}
+
+
+def cuts_of(batch: Apart, some: int) -> list[Cut]:
+    """Return where the function may end: few tensors go on, and images are pieces of them."""
+    found, last = [], {}
+    for place, binding in enumerate(batch.bindings):
+        for var in relax.analysis.all_vars(binding.value):
+            last[var] = place
+        if not isinstance(binding.var, relax.DataflowVar):
+            last[binding.var] = len(batch.bindings)
+    open_: list[relax.Var] = []
+    for place in range(1, batch.reach + 1):
+        var = batch.bindings[place - 1].var
+        open_ = [v for v in (*open_, var) if last.get(v, -1) >= place and batch.axes[v] is not None]
+        at_end = place == len(batch.bindings)
+        if not at_end and not _begins_kernel(batch.bindings[place].value):
+            continue
+        if 0 < len(open_) <= _MOST_JOINED and all(_is_in_pieces(v, batch) for v in open_):
+            found.append(Cut(place, tuple(open_), some))
+    return found
+
+
+def _is_in_pieces(var: relax.Var, batch: Apart) -> bool:
+    return batch.axes[var] == 0 and static_shape(var) is not None
+
+
+def _begins_kernel(value: relax.Expr) -> bool:
+    return isinstance(value, relax.Call) and op_name(value) not in _FUSED
+
+
+class Times:
+    """Predicted times of the parts of a model, for some images and for all.
+
+    Attributes
+    ----------
+    of_all : Plan
+        The plan of all images at once.
+    """
+
+    def __init__(self, mod: tvm.IRModule, batch: Apart, some: int, strategy: Strategy) -> None:
+        self.batch, self.strategy = batch, strategy
+        fewer, vars_ = first_bindings(batch, some)
+        of_some = plan_of(fewer, strategy)
+        names = [binding.var for binding in batch.bindings]
+        self._some = [
+            self._seconds(vars_[b.var], b.value, of_some, some / batch.images)
+            for b in batch.bindings[: batch.reach]
+        ]
+        self.of_all = plan_of(mod, strategy)
+        self._all = [
+            self._seconds(var, b.value, self.of_all, 1.0)
+            for var, b in zip(names, batch.bindings, strict=True)
+        ]
+
+    def whole(self) -> float:
+        """Return the time of all images at once."""
+        return sum(self._all)
+
+    def of(self, cut: Cut) -> float:
+        """Return the time with a cut."""
+        core, threads = self.strategy.core, self.strategy.threads
+        calls = self.batch.images // cut.some
+        joined = sum(
+            joining_seconds(
+                math.prod(static_shape(var)),
+                dtype_name(var),
+                _is_laid_out(var),
+                calls,
+                core,
+                threads,
+            )
+            for var in cut.live
+        )
+        return calls * sum(self._some[: cut.place]) + joined + sum(self._all[cut.place :])
+
+    def _seconds(self, var: relax.Var, value: relax.Expr, plan: Plan, share: float) -> float:
+        """Return the time of a binding; `share` of the images that `value` has are computed."""
+        core, threads, name = self.strategy.core, self.strategy.threads, op_name(value)
+        if not name or name in RESHAPES or static_shape(value) is None:
+            return 0.0
+        if var in plan.choices:
+            left = int(share * tensor_bytes(value))
+            return plan.choices[var].seconds + kernel_seconds(left, core, threads)
+        read = [int(share * tensor_bytes(arg)) for arg in value.args if isinstance(arg, relax.Var)]
+        if name in _FUSED:
+            return sum(traffic_seconds(size, core, threads) for size in read[1:])
+        moved = sum(traffic_seconds(size, core, threads) for size in read)
+        return moved + kernel_seconds(int(share * tensor_bytes(value)), core, threads)
+
+
+def _is_laid_out(var: relax.Var) -> bool:
+    shape = static_shape(var)
+    return len(shape) == 4 and shape[2:] != (1, 1)
