@@ -23,7 +23,7 @@ _GROUP_SECONDS = 3e-6
 LEAST_GAIN = 0.01
 # Of a batch whose size is open: a cut this much slower than the fastest is as good, and the whole
 # batch at once may be this much faster before each size gets kernels of its own.
-NEARLY, MOST_LOSS = 1.01, 1.04
+NEARLY, MOST_LOSS = 1.03, 1.04
 
 
 def kernel_seconds(moved_bytes: int, core: Core, threads: int) -> float:

@@ -237,16 +237,17 @@ def compile_with(
     shapes: Shapes | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model as a strategy chooses; all else as for `compile`."""
-    from tvm_blislike.model.variant import MAIN, Variant
+    from tvm_blislike.model.variant import Variant, function_name
     from tvm_blislike.pipeline import compile_functions
 
     loaded, made = built_sizes(strategy, model, shapes, compile_functions)
     executable, report, runnable, signatures = made
     target = strategy.core.target_config(strategy.threads)
+    names = map(function_name, range(len(signatures) - 1))
     variants = [
         Variant(name, _sized(loaded.inputs, taken), _sized(loaded.outputs, given))
-        for name, (taken, given) in sorted(signatures.items())
-        if name != MAIN
+        for name in names
+        for taken, given in (signatures[name],)
     ]
     inputs, outputs = loaded.inputs, loaded.outputs
     return CompiledModel(executable, inputs, outputs, target, report, runnable, variants=variants)

@@ -36,9 +36,7 @@ def on_board(board: Board, core: str, folder: Path, model: CompiledModel, inputs
     folder.mkdir()
     model.export(folder / "model.so")
     report = model.explain()
-    manifest.write(
-        folder, manifest.manifest("model.so", model.variants, model.target, report)
-    )
+    manifest.write(folder, manifest.manifest("model.so", model.variants, model.target, report))
     arguments = ["--output", str(folder / "out")]
     for name, value in inputs.items():
         np.save(folder / f"{name}.npy", value)

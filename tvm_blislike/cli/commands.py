@@ -57,7 +57,6 @@ def run(
     """Run a model once, or several times to time it."""
     from tvm_blislike.api import resolve_core
     from tvm_blislike.onnx.inputs import random_inputs
-    from tvm_blislike.onnx.open_sizes import require_settled
     from tvm_blislike.runtime.library import is_library
     from tvm_blislike.runtime.runnable import require_runnable
 
@@ -71,8 +70,7 @@ def run(
     sizes, cache = {}, not no_cache
     if is_library(model):
         # Its own: one of them is run.
-        sizes, shape = options.parse_shapes(shape), None
-        require_settled(sizes)
+        sizes, shape = options.settled_shapes(shape), None
     compiled = _open(model, target, shape, threads, limits, records, learned, no_verify, cache)
     if sizes and len(compiled.variants) == 1:
         raise typer.BadParameter("--shape is fixed in a compiled library of one size")

@@ -141,6 +141,7 @@ def _result(compiled: CompiledModel, path: Path, size: int) -> dict[str, Any]:
         "threads": compiled.threads,
         "inputs": [asdict(spec) for spec in compiled.inputs],
         "outputs": [asdict(spec) for spec in compiled.outputs],
+        "variants": [asdict(variant) for variant in compiled.variants],
     }
 
 
@@ -157,7 +158,7 @@ def _standalone(
     """Compile without a runtime."""
     from tvm_blislike import standalone
 
-    shapes = options.parse_shapes(shape)
+    shapes = options.settled_shapes(shape)
     with working(f"compiling {Path(model).name}"):
         return standalone.compile(
             model,

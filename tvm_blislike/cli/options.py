@@ -263,6 +263,23 @@ def parse_shapes(options: Sequence[str] | None) -> dict[str, tuple[int | tuple[i
     return shapes
 
 
+def settled_shapes(options: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
+    """Return the shapes by input name, or sizes by their own, none of which may be open.
+
+    Raises
+    ------
+    typer.BadParameter
+        As of `parse_shapes`.
+    UsageError
+        When one is open.
+    """
+    from tvm_blislike.onnx.open_sizes import require_settled
+
+    shapes = parse_shapes(options)
+    require_settled(shapes)
+    return shapes
+
+
 def _size(text: str) -> int | tuple[int, ...] | None:
     """Return a size, or the values of an open one; None where the text is none."""
     first, dots, last = text.partition("..")

@@ -64,7 +64,7 @@ def report(
             f"{core.name} cannot be measured here: {reason}",
             "add --no-measure to show what is on record",
         )
-    shapes = options.parse_shapes(shape)
+    shapes = options.settled_shapes(shape)
     with working(f"reading {Path(model).name} and its records"):
         found = collect.collect(model, core, threads, shapes, records or files.default_path())
     findings = found.findings

@@ -112,7 +112,7 @@ def _samples(
     with warnings.catch_warnings():
         # That an open batch counts as 1 concerns the samples only: it stays open.
         warnings.simplefilter("ignore")
-        specs = resolve_inputs(proto, options.parse_shapes(shape))
+        specs = resolve_inputs(proto, options.settled_shapes(shape))
     if data is not None:
         return read_samples(data, specs)
     warnings.warn(

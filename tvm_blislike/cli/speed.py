@@ -62,7 +62,7 @@ def bench(
     if json_file and not to_stdout:
         require_writable(json_file)
     names = [name.strip() for name in engines.split(",") if name.strip()]
-    shapes, arrays = options.parse_shapes(shape), options.load_inputs(input) or None
+    shapes, arrays = options.settled_shapes(shape), options.load_inputs(input) or None
     limits = options.constraints(
         max_error, max_workspace, only, without, pin, weights, precision, images
     )

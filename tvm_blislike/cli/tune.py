@@ -112,7 +112,7 @@ def tune(
     limits = options.constraints(
         max_error, max_workspace, only, without, None, weights, precision, images
     )
-    shapes = options.parse_shapes(shape)
+    shapes = options.settled_shapes(shape)
     progress = Progress(stderr())
     result = sweep(
         model,

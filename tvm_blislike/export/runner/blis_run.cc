@@ -185,8 +185,9 @@ static Variant* chosen(const Manifest& manifest, const Array<Given>& given) {
   char has[256], wants[256];
   if (manifest.variants.size > 1) {
     fprintf(stderr, "the sizes of %s:", manifest.variants.items[0]->inputs.items[place].name);
-    for (size_t i = manifest.variants.size; i-- > 0;) {
-      const Spec& spec = manifest.variants.items[i]->inputs.items[place];
+    for (size_t i = 1; i <= manifest.variants.size; i++) {
+      const Variant* variant = manifest.variants.items[i % manifest.variants.size];
+      const Spec& spec = variant->inputs.items[place];
       fprintf(stderr, " %s", describe(spec.tensor, wants, sizeof wants));
     }
     fputc('\n', stderr);

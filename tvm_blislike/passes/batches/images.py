@@ -190,7 +190,8 @@ def substituted(value: relax.Expr, values: Values) -> relax.Expr:
 
 def _fewer(binding: relax.VarBinding, batch: Apart, values: Values, some: int) -> relax.Expr:
     value = binding.value
-    axis = batch.axes[binding.var]
+    # Behind `reach` all images are computed, as they were.
+    axis = batch.axes.get(binding.var)
     if axis is None or not isinstance(value, relax.Call):
         return substituted(value, values)
     name = op_name(value)

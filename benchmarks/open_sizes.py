@@ -1,0 +1,103 @@
+"""One library for several sizes against a library compiled for each of them.
+
+    python benchmarks/open_sizes.py                          batches of 1 to 8 of some models
+    python benchmarks/open_sizes.py -m resnet50 -t 2 --batches 1..4
+
+Each size runs in turns in both libraries, in one process. A ratio above 1 means that the library
+of all sizes is faster than that of the one size. Seconds to compile and bytes of the libraries are
+shown as well: of all sizes together, and of one, the largest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from statistics import geometric_mean, median
+
+import onnx
+from zoo_runs import add_model_option, in_turns, saved, timed
+
+import tvm_blislike
+from tvm_blislike.cli.options import parse_shapes
+from tvm_blislike.hardware import native_core
+from tvm_blislike.hardware.cpus import usable_cpus
+from tvm_blislike.onnx.inputs import random_inputs
+
+ROUNDS, SECONDS = 20, 2.0
+_MODELS = ("resnet18", "resnet50", "mobilenet_v2", "vgg11", "squeezenet1_1")
+
+
+def with_open_batch(path: Path) -> Path:
+    """Name the batch of a model's inputs and outputs, in place; return its path."""
+    model = onnx.load(path)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    onnx.save(model, path)
+    return path
+
+
+def compiled(path: Path, sizes: object, threads: int) -> tuple[tvm_blislike.CompiledModel, float]:
+    """Compile a model; return it and the seconds that took."""
+    started = time.perf_counter()
+    shapes = {"batch": (sizes,)}
+    options = {"threads": threads, "records": "none", "cache": False}
+    return tvm_blislike.compile(path, shapes=shapes, **options), time.perf_counter() - started
+
+
+def exported_bytes(model: tvm_blislike.CompiledModel) -> int:
+    """Return the size of a model's library."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.export(Path(folder) / "model.so")
+        return (Path(folder) / "model.so").stat().st_size
+
+
+def compare(path: Path, batches: tuple[int, ...], threads: int) -> Iterator[float]:
+    """Print a line for each size, and yield its ratio."""
+    every, seconds = compiled(path, batches, threads)
+    for batch in batches:
+        alone, of_one = compiled(path, batch, threads)
+        inputs = random_inputs(alone.inputs)
+        runs = [partial(model.run, inputs) for model in (every, alone)]
+        for run in runs:
+            run()
+        times = [
+            median(each) for each in in_turns([partial(timed, r) for r in runs], SECONDS, ROUNDS)
+        ]
+        yield times[1] / times[0]
+        print(
+            f"  {batch:4d}  {times[0] * 1e3:9.3f} ms, alone {times[1] * 1e3:9.3f} ms: "
+            f"{times[1] / times[0]:.3f}",
+            flush=True,
+        )
+    sizes = exported_bytes(every) / 1e6, exported_bytes(alone) / 1e6
+    print(
+        f"  compiled in {seconds:.1f} s, the largest alone in {of_one:.1f} s; "
+        f"{sizes[0]:.1f} MB, the largest alone {sizes[1]:.1f} MB"
+    )
+
+
+def main() -> None:
+    """Compare every model that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_model_option(parser)
+    parser.add_argument("-t", "--threads", action="append", type=int, metavar="N")
+    parser.add_argument("--batches", default="1..8", metavar="1..8", help="or 1/2/4")
+    options = parser.parse_args()
+    (batches,) = parse_shapes([f"batch={options.batches}"])["batch"]
+    print(f"machine: {native_core().name}, {len(usable_cpus())} CPUs, {platform.release()}")
+    ratios = []
+    for name, path in saved(options.model or _MODELS):
+        with_open_batch(path)
+        for threads in options.threads or (1, 2):
+            print(f"{name}, {threads} threads")
+            ratios += compare(path, batches, threads)
+    print(f"geometric mean {geometric_mean(ratios):.3f}, lowest {min(ratios):.3f}")
+
+
+if __name__ == "__main__":
+    main()
