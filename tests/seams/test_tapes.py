@@ -35,6 +35,24 @@ def two_kernels(builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
     return builder.emit(relax.op.add(builder.emit(relax.op.exp(x)), relax.const(1.0)))
 
 
+def test_calls_inside_a_function_of_the_machine_are_noted() -> None:
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((2, 3), "float32"))
+    inner = relax.Var("y", relax.TensorType((2, 3), "float32"))
+    with builder.function("inner", [inner], private=True):
+        function = builder.emit_func_output(builder.emit(relax.op.exp(inner)))
+    with builder.function("main", [x]):
+        called = builder.emit(relax.Call(function, [x]))
+        builder.emit_func_output(builder.emit(relax.op.add(called, relax.const(1.0))))
+    target = tvm.target.Target({"kind": "llvm"})
+    vm = relax.VirtualMachine(tvm.compile(builder.get(), target), tvm.cpu())
+    x = tvm.runtime.tensor(np.zeros((2, 3), np.float32))
+    recorder, result = recorded(vm, x)
+    assert recorder.is_complete and len(recorder.calls) == 2
+    array_of(x)[:] = 2
+    Tape(recorder).run()
+    np.testing.assert_allclose(result.numpy(), np.full((2, 3), np.exp(2) + 1), rtol=1e-5)
+
+
 def test_a_tape_runs_again_on_new_values_and_places() -> None:
     x = tvm.runtime.tensor(np.zeros((2, 3), np.float32))
     recorder, result = recorded(machine(two_kernels), x)

@@ -54,8 +54,9 @@ class ModelMachine:
         self.started: Any = None
         self._executable, self._inputs, self._target = executable, inputs, target
         self._replays: dict[str, Replay] = {}
-        # Functions that ran since `started`.
+        # Functions that ran since `started`, and those of them that call other kernels each time.
         self._begun: set[str] = set()
+        self._varying: set[str] = set()
         self._may_record = all(None not in spec.shape for spec in inputs)
         self._lock = threading.Lock()
         _machines.add(self)
@@ -69,11 +70,11 @@ class ModelMachine:
             When the executable is for another kind of processor.
         """
         with self._lock:
+            if self.started is None:
+                self._varying = set()
             replay = None if self.started is None else self._replays.get(function)
             if replay is None:
-                results, replay = self._recorded(arrays, function)
-                if replay is not None:
-                    self._replays[function] = replay
+                results = self._first_results(arrays, function)
                 return [_copied(result) for result in results]
             outputs = [aligned(shape, dtype) for shape, dtype in replay.results]
             replay.run(arrays, outputs)
@@ -136,6 +137,17 @@ class ModelMachine:
         with self._lock:
             _copy(_listed(self.started[function](*self._filled(inputs))), outputs)
 
+    def _first_results(self, arrays: Sequence[np.ndarray], function: str) -> list[Any]:
+        """Run the machine, and keep its calls for further runs where all make the same."""
+        if function in self._varying:
+            return _listed(self.started[function](*self._filled(arrays)))
+        results, replay = self._recorded(arrays, function)
+        if replay is None:
+            self._varying.add(function)
+        else:
+            self._replays[function] = replay
+        return results
+
     def _recorded(
         self, arrays: Sequence[np.ndarray], function: str
     ) -> tuple[list[Any], Replay | None]:
@@ -170,7 +182,8 @@ class ModelMachine:
 
         if self.started is None:
             require_runnable(self._target)
-            self.started, self._begun = relax.VirtualMachine(self._executable, tvm.cpu()), set()
+            self.started = relax.VirtualMachine(self._executable, tvm.cpu())
+            self._begun, self._varying = set(), set()
         if function not in self._begun:
             self._begun.add(function)
             return huge_pages.moved(self.started, instrument)
