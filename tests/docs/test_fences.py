@@ -62,7 +62,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the pages name: models, samples, the examples."""
     for name in ("model", "a", "b"):
         onnx.save(_model(), tmp_path / f"{name}.onnx")
-    onnx.save(_model("N"), tmp_path / "open.onnx")
+    onnx.save(_model("batch"), tmp_path / "open.onnx")
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "samples.npz", input=rng.random((8, 3, 12, 12), dtype=np.float32))
     (tmp_path / "examples").symlink_to(ROOT / "examples")
