@@ -10,6 +10,8 @@ file says. This module names that file and reads it; `tvm_blislike.probe` measur
 from __future__ import annotations
 
 import hashlib
+import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +47,11 @@ SETTLED = (
     *("clock unknown", "FMA per cycle assumed", "memory bandwidth assumed"),
     "estimates: bytes a cycle of caches",
 )
+# Of a machine that did something else while it was measured: how much, and how often that was so.
+_BUSY = re.compile(r"measured on a busy machine \((\d+\.\d)\), (\d+) of (\d+) times")
+_MOST_TIMES = 5
+# Until it is measured again, in seconds.
+_REST_SECONDS = 60.0
 # What was read or measured in this process, by path: one answer from then on.
 _held: dict[Path, Core] = {}
 _failed: dict[Path, str] = {}
@@ -95,7 +102,30 @@ def give_up(path: Path, reason: str) -> None:
 
 def is_settled(path: Path) -> bool:
     """Return whether there is nothing to measure: it was, it failed, or it is not wanted."""
-    return not is_wanted() or path in _failed or known(path) is not None
+    if not is_wanted() or path in _failed or path in _held:
+        return True
+    return known(path) is not None and not is_due(path)
+
+
+def busy_note(disturbance: float, times: int) -> str:
+    """Return the note of a core that was measured on a busy machine, so many times by now."""
+    again = "it is measured again at a later use" if times < _MOST_TIMES else "it stays so"
+    return (
+        f"measured on a busy machine ({disturbance:.1f}), {times} of {_MOST_TIMES} times: {again}"
+    )
+
+
+def busy(core: Core) -> tuple[float, int]:
+    """Return what `busy_note` was given; nothing of either for a core without that note."""
+    found = [match for note in core.notes if (match := _BUSY.match(note))]
+    return (float(found[0][1]), int(found[0][2])) if found else (0.0, 0)
+
+
+def is_due(path: Path) -> bool:
+    """Return whether what is kept was measured on a busy machine, and may be tried again now."""
+    kept = known(path)
+    times = busy(kept)[1] if kept is not None else 0
+    return 0 < times < _MOST_TIMES and time.time() - path.stat().st_mtime > _REST_SECONDS
 
 
 def completed(core: Core, machine: Machine) -> Core:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import warnings
 from collections.abc import Callable
@@ -60,7 +61,8 @@ def probe(
     memory = memory_bytes_of(core, psutil.virtual_memory().available)
     bench = LocalBench(core, threads, memory)
     found = rates(bench, steps_of(core, threads, memory), *(_QUICK if quick else FULL), tick)
-    return result_of(core, threads, found, (*_memory_notes(core, memory), *watch.notes()))
+    result = result_of(core, threads, found, (*_memory_notes(core, memory), *watch.notes()))
+    return dataclasses.replace(result, disturbance=watch.disturbance(result.spreads))
 
 
 def probe_board(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,10 @@ _log = logging.getLogger("tvm_blislike")
 def native_core() -> Core:
     """Return the core of the present machine with measured facts; see `hardware.native_core`.
 
-    At the first use on a machine a quick probe measures it, in about a second. What it found is
-    kept in a file of the user's cache directory; where none can be written, in this process.
+    At the first use on a machine a quick probe measures it, in about a second; one that was
+    disturbed is made again at once, and at a few later uses, and the least disturbed one counts.
+    What it found is kept in a file of the user's cache directory; where none can be written, in
+    this process.
     `TVM_BLISLIKE_PROBE=0` in the environment turns that off. A probe that fails leaves the facts
     of the nearest described core, and a note why.
     """
@@ -53,17 +56,31 @@ def core_of(target: tvm.target.Target) -> Core:
     return targets.core_of(target)
 
 
-def keep(measured: ProbeResult) -> Path | None:
+def keep(measured: ProbeResult, times: int = 0) -> Path | None:
     """Use what a probe of this machine found from now on; return where it is kept, if anywhere.
 
     What was found with fewer threads than there are cores is for this process alone.
+
+    Parameters
+    ----------
+    measured : ProbeResult
+        What it found.
+    times : int
+        How often the machine was found busy by now; 0 for facts that stay as they are.
     """
     path, described = hardware.native_description()
     core = measured.to_core()
+    if times:
+        core = replace(core, notes=(*core.notes, probed.busy_note(measured.disturbance, times)))
     probed.hold(path, core)
     if measured.threads < described.cores:
         _log.info("measured with %d threads, for this process alone", measured.threads)
         return None
+    return _write(path, core)
+
+
+def _write(path: Path, core: Core) -> Path | None:
+    """Keep what was measured; return where, if anywhere."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, core.to_toml())
@@ -77,15 +94,44 @@ def _measure_once(path: Path, described: Core) -> None:
     """Measure, or wait for the process that does."""
     lock = _lock(path)
     try:
-        if probed.known(path) is None:
+        before = probed.known(path)
+        if before is None:
             _log.info("first use on this machine: measuring it, about a second")
-            from tvm_blislike.probe.measure import probe
-
-            kept = keep(probe(described, quick=True))
+            kept = _measure(described)
             if kept:
                 _log.info("measured; kept in %s", kept)
+        elif probed.is_due(path):
+            _log.info("this machine was busy when it was measured: measuring it again")
+            _measure_again(path, before, described)
     finally:
         lock()
+
+
+def _measure(described: Core) -> Path | None:
+    """Measure, once more when something disturbed it, and keep what was disturbed less."""
+    from tvm_blislike.probe.measure import probe
+
+    found = probe(described, quick=True)
+    if found.disturbance > 1:
+        found = min(found, probe(described, quick=True), key=lambda each: each.disturbance)
+    return keep(found, times=1 if found.disturbance > 1 else 0)
+
+
+def _measure_again(path: Path, before: Core, described: Core) -> None:
+    """Measure, and keep what is there where this was disturbed more."""
+    from tvm_blislike.probe.measure import probe
+
+    disturbance, times = probed.busy(before)
+    found = probe(described, quick=True)
+    if found.disturbance <= 1:
+        keep(found)
+    elif found.disturbance < disturbance:
+        keep(found, times + 1)
+    else:
+        probed.hold(path, before)
+        notes = [n for n in before.notes if not n.startswith("measured on a busy machine")]
+        note = probed.busy_note(disturbance, times + 1)
+        _write(path, replace(before, notes=(*notes, note)))
 
 
 def _lock(path: Path) -> Callable[[], Any]:

@@ -37,6 +37,8 @@ class ProbeResult:
         By step, the difference of the quartiles of its rounds as a share of their median.
     notes : tuple of str
         Under which conditions.
+    disturbance : float
+        How much else happened; above 1 it is worth measuring again.
     """
 
     core: Core
@@ -44,6 +46,7 @@ class ProbeResult:
     rates: Mapping[str, float]
     spreads: Mapping[str, float] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    disturbance: float = 0.0
 
     @property
     def peak_gflops(self) -> float:
