@@ -19,6 +19,7 @@ from tvm_blislike.errors import TargetError
 from tvm_blislike.export import manifest
 from tvm_blislike.export.bundle import fresh_folder
 from tvm_blislike.export.link import find_ar, find_builder, is_darwin, machine_of, run_tool
+from tvm_blislike.model.variant import MAIN, Variant
 from tvm_blislike.standalone.build import joined, needs
 from tvm_blislike.standalone.c_header import INTERFACE, SOURCES, header
 from tvm_blislike.standalone.model import StandaloneModel
@@ -95,9 +96,8 @@ def package(
         _write_libraries(model, whole, fresh / "lib", compiler)
         shutil.rmtree(fresh / "build")
         _write_texts(model, fresh)
-        fields = manifest.manifest(
-            f"lib/lib{model.name}.a", model.inputs, model.outputs, target, model.report
-        )
+        sizes = [Variant(MAIN, model.inputs, model.outputs)]
+        fields = manifest.manifest(f"lib/lib{model.name}.a", sizes, target, model.report)
         fields["needs"] = {"architecture": machine_of(target), "symbols": needed}
         manifest.write(fresh, fields)
         size = sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
