@@ -42,8 +42,7 @@ static void pause_a_moment(int32_t looks) {
 #elif defined(__aarch64__)
   __asm__ volatile("isb" ::: "memory");
 #endif
-  /* A system call takes as long as many looks; where threads outnumber CPUs it is needed. */
-  if (looks % 512 == 511) sched_yield();
+  if (looks % 64 == 63) sched_yield();
 }
 
 /* Runs the present task of a number, unless there are fewer. */
