@@ -77,6 +77,7 @@ def compile(
     records : path or RecordBook, optional
         What `tune` measured: records of the same core, threads and workload overrule the model.
         By default the user's own file, if there is one; "none" or `RecordBook()` stands for none.
+        A folder or a URL is a store that machines share: see `tvm_blislike.records.store`.
     learned : path or Predictor, optional
         What `records train` wrote: it corrects the cost model.
     weights : str, optional
@@ -122,6 +123,7 @@ def compile(
         constraints = replace(constraints or Constraints(), **given)
     core = resolve_core(target)
     threads = resolve_threads(core, threads)
+    records = _up_to_date(records, core, threads)
 
     def compile_anew() -> CompiledModel:
         strategy = resolve_strategy(core, threads, override, constraints, records, learned)
@@ -160,6 +162,7 @@ def explain(
     model = _as_onnx(model)
     core = resolve_core(target)
     threads = resolve_threads(core, threads)
+    records = _up_to_date(records, core, threads)
     if cache and override is None and isinstance(model, str | os.PathLike):
         key = _key(model, core, threads, shapes, constraints, records, learned)
         if key is not None:
@@ -172,6 +175,21 @@ def explain(
 
     strategy = resolve_strategy(core, threads, override, constraints, records, learned)
     return built_sizes(strategy, model, shapes, explain_module)[1]
+
+
+def _up_to_date(
+    records: str | os.PathLike[str] | RecordBook | None, core: Core, threads: int
+) -> str | os.PathLike[str] | RecordBook | None:
+    """Return the local copy of a store of records; what is none as it is."""
+    from tvm_blislike.records.place import default_place, is_store
+
+    if not isinstance(records, str | os.PathLike | None) or not is_store(
+        default_place() if records is None else records
+    ):
+        return records
+    from tvm_blislike.records.store import up_to_date
+
+    return up_to_date(records, core, threads)
 
 
 def _as_onnx(
@@ -219,7 +237,7 @@ def resolve_strategy(
     from tvm_blislike.records.book import RecordBook
 
     threads = resolve_threads(core, threads)
-    book = records if isinstance(records, RecordBook) else RecordBook.open(records)
+    book = records if isinstance(records, RecordBook) else RecordBook.open(records, core, threads)
     predictor = resolve_predictor(learned, core, threads)
     return Strategy(core, threads, override, constraints or Constraints(), book, predictor)
 

@@ -104,6 +104,10 @@ class TargetWarning(BlislikeWarning):
     """The target keeps kernels from what the processor can do, or may mean another one."""
 
 
+class StoreWarning(BlislikeWarning):
+    """A store of records cannot be read or written, or holds what is no record."""
+
+
 class WeightsWarning(BlislikeWarning):
     """Weights are not constant, so each call packs them again."""
 

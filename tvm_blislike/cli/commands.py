@@ -200,7 +200,7 @@ def compiled_model(
     shape: list[str] | None,
     threads: int | None,
     limits: Constraints | None,
-    records: Path | RecordBook | None,
+    records: str | RecordBook | None,
     learned: Path | None,
     cache: bool = False,
 ) -> CompiledModel:
@@ -218,7 +218,7 @@ def _open(
     shape: list[str] | None,
     threads: int | None,
     limits: Constraints | None,
-    records: Path | None,
+    records: str | None,
     learned: Path | None,
     no_verify: bool,
     cache: bool,

@@ -56,7 +56,7 @@ def compile(
     limits = options.constraints(
         max_error, max_workspace, only, without, pin, weights, precision, images
     )
-    book = options.record_book(records)
+    book = options.record_book(records, core)
     if standalone:
         kind, path = next(iter(outputs.items()))
         count = 1 if kind == "object" else resolve_threads(core, threads)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from tvm_blislike.choose.constraints import Constraints
+    from tvm_blislike.hardware import Core
     from tvm_blislike.records.book import RecordBook
 
 Model = Annotated[str, typer.Argument(metavar="MODEL.onnx", help="ONNX model.")]
@@ -153,11 +154,12 @@ Images = Annotated[
     ),
 ]
 Records = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--records",
-        metavar="FILE|none",
-        help="What `tune` measured; default: the user's own file, see `records show`.",
+        metavar="FILE|DIR/|URL|none",
+        help="What `tune` measured; default: the user's own file, see `records show`. A folder or "
+        "a URL is a store that machines share.",
     ),
 ]
 Learned = Annotated[
@@ -215,17 +217,19 @@ def constraints(
     )
 
 
-def record_book(path: Path | None) -> RecordBook:
-    """Return the records of a file, of the user's own without one, or none at all.
+def record_book(place: str | None, core: Core) -> RecordBook:
+    """Return the records of a file or a store, of the user's own without one, or none at all.
 
     Raises
     ------
     InputError
         When the file is missing.
+    UsageError, ToolchainError
+        When there is no such kind of store.
     """
     from tvm_blislike.records.book import RecordBook
 
-    return RecordBook.open(path)
+    return RecordBook.open(place, core)
 
 
 def parse_bytes(text: str) -> int:

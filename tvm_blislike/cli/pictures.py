@@ -23,8 +23,10 @@ def report(
         typer.Option("-o", "--output", metavar="DIR", help="Folder to write to."),
     ],
     records: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="What `tune` measured; default: the user's own file."),
+        str | None,
+        typer.Option(
+            metavar="FILE|DIR/|URL", help="What `tune` measured; default: the user's own file."
+        ),
     ] = None,
     target: options.Target = "native",
     shape: options.Shapes = None,
@@ -52,7 +54,7 @@ def report(
     from tvm_blislike.export.link import is_foreign
     from tvm_blislike.pictures import collect, page
     from tvm_blislike.pictures.model_times import measured
-    from tvm_blislike.records import files
+    from tvm_blislike.records.store import opened
     from tvm_blislike.runtime.runnable import why_not_runnable
     from tvm_blislike.runtime.threads import default_threads
 
@@ -66,7 +68,9 @@ def report(
         )
     shapes = options.settled_shapes(shape)
     with working(f"reading {Path(model).name} and its records"):
-        found = collect.collect(model, core, threads, shapes, records or files.default_path())
+        kept = opened(records)
+        kept.get(core, threads)
+        found = collect.collect(model, core, threads, shapes, kept.path)
     findings = found.findings
     if measure:
         with progress() as show:

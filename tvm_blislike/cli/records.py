@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from tvm_blislike.records.record import Record
 
 File = Annotated[
-    Path | None,
-    typer.Option("--records", metavar="FILE", help="File of records; default: the user's own."),
+    str | None,
+    typer.Option(
+        "--records",
+        metavar="FILE|DIR/|URL",
+        help="File of records, or a store, of which a copy is kept here; default: the user's own.",
+    ),
 ]
 Folder = Annotated[
     Path, typer.Argument(metavar="DIR", help="Folder of MetaSchedule's JSON database.")
@@ -49,19 +53,23 @@ def best(records: File = None, as_json: options.Json = False) -> None:
 
 @app.command()
 def merge(
-    target: Annotated[Path, typer.Argument(metavar="FILE", help="File to add to.")],
-    sources: Annotated[list[Path], typer.Argument(metavar="SOURCE...", help="Files to read.")],
+    target: Annotated[
+        str, typer.Argument(metavar="FILE|DIR/|URL", help="File or store to add to.")
+    ],
+    sources: Annotated[
+        list[str], typer.Argument(metavar="SOURCE...", help="Files or stores to read.")
+    ],
     as_json: options.Json = False,
 ) -> None:
-    """Add the records of other files to a file, each once."""
+    """Add the records of other files to a file or a store, each once."""
     from tvm_blislike.records import maintain
 
     added, bad = maintain.merge(target, sources)
     _name_bad(bad)
     if as_json:
-        print_json({"added": added, "bad_lines": len(bad), "records": str(target)})
+        print_json({"added": added, "bad_lines": len(bad), "records": target})
         return
-    stderr().print(f"added {added} records to {escape(str(target))}", soft_wrap=True)
+    stderr().print(f"added {added} records to {escape(target)}", soft_wrap=True)
 
 
 @app.command()
@@ -73,11 +81,12 @@ def prune(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Remove bad lines, superseded records and those of other versions."""
+    """Remove bad lines, superseded records and those of other versions; of a store's copy here."""
     from tvm_blislike.records import maintain
 
-    there = _is_there(records)
-    stay, gone = maintain.prune(_path(records), keep) if there else (0, 0)
+    path = _path(records)
+    there = _is_there(records, path)
+    stay, gone = maintain.prune(path, keep) if there else (0, 0)
     if as_json:
         print_json({"kept": stay, "removed_lines": gone})
     elif there:
@@ -130,21 +139,26 @@ def export_(folder: Folder, records: File = None, as_json: options.Json = False)
 @app.command("import")
 def import_(folder: Folder, records: File = None, as_json: options.Json = False) -> None:
     """Add the records of MetaSchedule's JSON database that are of this library's kernels."""
-    from tvm_blislike.records import files
+    from tvm_blislike.records.store import opened
     from tvm_blislike.tuning import database
 
     found, foreign = database.read(folder)
-    files.append(_path(records), found)
+    kept = opened(records)
+    kept.put(found)
+    kept.send()
     if as_json:
         print_json({"added": len(found), "foreign": foreign})
         return
     stderr().print(f"added {len(found)} records; {foreign} are of other schedules")
 
 
-def _path(records: Path | None) -> Path:
-    from tvm_blislike.records import files
+def _path(records: str | None) -> Path:
+    """Return the file of records; of a store its local copy, brought up to date."""
+    from tvm_blislike.records.store import opened
 
-    return files.default_path() if records is None else records
+    kept = opened(records)
+    kept.get()
+    return kept.path
 
 
 def _read(path: Path) -> list[Record]:
@@ -155,16 +169,17 @@ def _read(path: Path) -> list[Record]:
     return records
 
 
-def _read_if_any(records: Path | None) -> list[Record]:
-    return _read(_path(records)) if _is_there(records) else []
+def _read_if_any(records: str | None) -> list[Record]:
+    path = _path(records)
+    return _read(path) if _is_there(records, path) else []
 
 
-def _is_there(records: Path | None) -> bool:
+def _is_there(records: str | None, path: Path) -> bool:
     """Return whether there is a file to read, and tell when it is the user's own that is not."""
     from tvm_blislike.records import files
+    from tvm_blislike.records.place import is_store
 
-    path = _path(records)
-    if records is not None or path.exists():
+    if path.exists() or not (records is None or is_store(records)):
         return True
     stderr().print(f"no records yet in {escape(str(path))}", soft_wrap=True)
     stderr().print(f"[bold]hint:[/]  {files.HOW_TO_START}", soft_wrap=True)

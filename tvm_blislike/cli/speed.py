@@ -55,6 +55,7 @@ def bench(
     no_cache: options.NoCache = False,
 ) -> None:
     """Measure engines side by side: interleaved, pinned, outputs compared."""
+    from tvm_blislike.api import resolve_core
     from tvm_blislike.bench import bench as measure
     from tvm_blislike.files import require_writable, write_text
 
@@ -66,7 +67,7 @@ def bench(
     limits = options.constraints(
         max_error, max_workspace, only, without, pin, weights, precision, images
     )
-    book = options.record_book(records)
+    book = options.record_book(records, resolve_core(target))
     with progress() as show:
         result = measure(
             model,

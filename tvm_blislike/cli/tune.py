@@ -45,8 +45,20 @@ def tune(
         ),
     ] = None,
     records: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File of records; default: the user's own."),
+        str | None,
+        typer.Option(
+            metavar="FILE|DIR/|URL",
+            help="File of records; default: the user's own. A folder or a URL is a store that "
+            "machines share.",
+        ),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="Measure part I of N, from 0, of the layers; a last run without it over all "
+            "records compares the whole model.",
+        ),
     ] = None,
     search: Annotated[
         str,
@@ -131,6 +143,7 @@ def tune(
         learned=learned,
         emulated=emulated,
         seed=seed,
+        shard=shard,
     )
     if as_json:
         print_json(_plain(result))
@@ -179,6 +192,12 @@ def _summary(result: TuneResult) -> str:
     parts = [f"{result.measured} measurements in {result.seconds:.0f} s, kept in {result.records}"]
     if result.emulated:
         parts.append("the boards are emulated: these times mean nothing, compilations ignore them")
+    if result.shard:
+        what = "has" if result.layers else "has no layers: there are fewer than shards; it has"
+        parts.append(
+            f"shard {result.shard} {what} done its part: behind the last shard the same command "
+            "without --shard compares the whole model"
+        )
     if result.interrupted:
         parts.append("interrupted: the same command goes on")
     if result.verdict:

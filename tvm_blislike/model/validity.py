@@ -31,8 +31,9 @@ def _version(distribution: str) -> str:
 def are_compatible(found: Mapping[str, str], current: Mapping[str, str] | None = None) -> bool:
     """Whether versions of this package and of TVM have today's major and minor numbers."""
     current = current or versions()
-    return all(_minor(found.get(name, "")) == _minor(v) for name, v in current.items())
+    return all(minor_of(found, name) == minor_of(current, name) for name in current)
 
 
-def _minor(version: str) -> list[str]:
-    return version.split(".")[:2]
+def minor_of(found: Mapping[str, str], name: str) -> str:
+    """Return the major and minor number of one of some versions, as "0.27"."""
+    return ".".join(found.get(name, "").split(".")[:2])

@@ -14,6 +14,7 @@ from tvm_blislike.model.validity import core_facts, versions
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.records import files
 from tvm_blislike.records.record import EMULATED, Record, is_compatible, spread
+from tvm_blislike.records.store import up_to_date
 
 _SHOWN_LINES = 3
 # Of `Record.key`: facts of the core, threads, workload.
@@ -35,19 +36,26 @@ class RecordBook:
         self.add(records)
 
     @staticmethod
-    def open(path: str | os.PathLike[str] | None) -> RecordBook:
-        """Return the records of a file; lines that are none are named in a warning.
+    def open(
+        path: str | os.PathLike[str] | None, core: Core | None = None, threads: int | None = None
+    ) -> RecordBook:
+        """Return the records of a file or a store; lines that are none are named in a warning.
 
         Parameters
         ----------
         path : path or None
-            None stands for `files.default_path()`, which need not exist; "none" for no records.
+            None stands for `default_place()`, which need not exist; "none" for no records.
+        core, threads : optional
+            What is read from a store; by default all.
 
         Raises
         ------
         InputError
             When a file that was named is missing.
+        UsageError, ToolchainError
+            See `tvm_blislike.records.store.Store`.
         """
+        path = up_to_date(path, core, threads)
         if str(path) == "none" or (path is None and not files.default_path().exists()):
             return RecordBook()
         records, bad = files.read(path or files.default_path())

@@ -79,8 +79,18 @@ def append(path: str | os.PathLike[str], records: Iterable[Record]) -> None:
     OutputError
         When they cannot be written; the file then ends as before.
     """
-    path = Path(path)
-    text = _lines(records)
+    append_lines(path, [record.to_json().encode() for record in records])
+
+
+def append_lines(path: str | os.PathLike[str], lines: Iterable[bytes]) -> None:
+    """Add lines at the end of a file as `append` does.
+
+    Raises
+    ------
+    OutputError
+        When they cannot be written; the file then ends as before.
+    """
+    path, text = Path(path), b"".join(line + b"\n" for line in lines)
     if not text:
         return
     with _errors(path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from tvm_blislike.records import files
 from tvm_blislike.records.book import RecordBook, fastest
 from tvm_blislike.records.files import BadLine
 from tvm_blislike.records.record import Record, is_compatible
+from tvm_blislike.records.store import opened
 
 
 def best(records: Sequence[Record]) -> list[Record]:
@@ -24,8 +26,10 @@ def best(records: Sequence[Record]) -> list[Record]:
     return chosen
 
 
-def merge(target: Path, sources: Sequence[Path]) -> tuple[int, list[BadLine]]:
-    """Append to a file the records of others that it does not have.
+def merge(
+    target: str | os.PathLike[str], sources: Sequence[str | os.PathLike[str]]
+) -> tuple[int, list[BadLine]]:
+    """Append to a file or a store the records of others that it does not have.
 
     Returns
     -------
@@ -38,18 +42,26 @@ def merge(target: Path, sources: Sequence[Path]) -> tuple[int, list[BadLine]]:
         When a source is missing.
     OutputError
         When `target` cannot be written; it is then as before.
+    UsageError, ToolchainError
+        See `tvm_blislike.records.store.Store`.
     """
     found: list[Record] = []
     bad: list[BadLine] = []
     for source in sources:
-        records, skipped = files.read(source)
+        kept = opened(source)
+        kept.get()
+        records, skipped = files.read(kept.path)
         found += records
         bad += skipped
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with files.locked(target):
-        known = {r.to_json() for r in files.read(target)[0]} if target.exists() else set()
+    kept = opened(target)
+    kept.get()
+    path = kept.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.locked(path):
+        known = {r.to_json() for r in files.read(path)[0]} if path.exists() else set()
         fresh = {r.to_json(): r for r in found if r.to_json() not in known}
-        files.append(target, fresh.values())
+        kept.put(list(fresh.values()))
+    kept.send_or_raise()
     return len(fresh), bad
 
 

@@ -125,19 +125,31 @@ class Record:
         BadRecordError
             When the line is torn, was edited, or has another format.
         """
-        try:
-            fields = json.loads(line)
-            is_whole = fields.pop(_CHECK) == _checksum(fields)
-        except (ValueError, AttributeError, TypeError, KeyError) as error:
-            raise BadRecordError("torn, or no record") from error
-        if not is_whole:
-            raise BadRecordError("damaged or edited: its checksum differs")
-        if fields.pop("format", None) != FORMAT:
-            raise BadRecordError("written in another format")
+        fields = fields_of(line)
         try:
             return Record(**_typed(fields))
         except (ValueError, TypeError, KeyError) as error:
             raise BadRecordError(f"of another version: {error}") from error
+
+
+def fields_of(line: str) -> dict[str, Any]:
+    """Return the fields of a line as plain JSON, whether or not this version can use them.
+
+    Raises
+    ------
+    BadRecordError
+        When the line is torn, was edited, or has another format.
+    """
+    try:
+        fields = json.loads(line)
+        is_whole = fields.pop(_CHECK) == _checksum(fields)
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
+        raise BadRecordError("torn, or no record") from error
+    if not is_whole:
+        raise BadRecordError("damaged or edited: its checksum differs")
+    if fields.pop("format", None) != FORMAT:
+        raise BadRecordError("written in another format")
+    return fields
 
 
 def _typed(fields: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from tvm_blislike.model.workload import Workload
 from tvm_blislike.runtime.library import find_compiler
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.tuning import kernels
+from tvm_blislike.tuning.building import ExecutorBuilder
 from tvm_blislike.tuning.kernels import CandidateGroup, Timing
 from tvm_blislike.tuning.scratch import Scratch
 
@@ -110,20 +111,27 @@ class BundleRunner(ABC):
         How they are timed.
     build_seconds : float
         Time that a group may take to build; a single candidate gets the same.
+    executor : Executor, optional
+        Builds instead of processes of this machine.
 
     Raises
     ------
     ToolchainError
-        When there is no C compiler to link candidates with.
+        When there is no C compiler to link candidates with; while measuring, when the workers of
+        `executor` cannot build anything.
     """
 
     emulated = False
 
     def __init__(
-        self, core: Core, threads: int, timing: Timing, build_seconds: float = 120.0
+        self,
+        core: Core,
+        threads: int,
+        timing: Timing,
+        build_seconds: float = 120.0,
+        executor: Executor | None = None,
     ) -> None:
         import tvm
-        from tvm.s_tir import meta_schedule as ms
 
         self.timing, self.target_config = timing, core.target_config(threads)
         self.target = tvm.target.Target(self.target_config)
@@ -133,16 +141,13 @@ class BundleRunner(ABC):
         self.objects = self._objects()
         with ThreadPoolExecutor() as pool:  # each of them starts a process and waits for it
             started = pool.submit(self._start)
-            builder = pool.submit(
-                ms.builder.LocalBuilder,
-                max_workers=len(usable_cpus()),
-                timeout_sec=build_seconds,
-                f_build=partial(kernels.build, core, threads),
-                f_export=partial(kernels.export, self._folder, compiler, self.objects),
-                initializer=self._worker_start(),
-            )
-        self._builder = builder.result()
-        started.result()
+            place = (self._folder, compiler, self.objects)
+            if executor is None:
+                builder = pool.submit(self._local_builder, core, threads, place, build_seconds)
+                self._build = partial(_built_here, builder.result(), self.target)
+            else:
+                self._build = ExecutorBuilder(executor, *place, build_seconds).build
+            started.result()
 
     def measure(self, groups: Sequence[CandidateGroup], wait: Wait = patiently) -> Measured:
         """Build all groups, then yield each with an outcome for each of its candidates."""
@@ -190,21 +195,27 @@ class BundleRunner(ABC):
 
     def _measure(self, groups: Sequence[CandidateGroup], wait: Wait) -> Measured:
         built: list[tuple[CandidateGroup, str]] = []
-        for group, result in zip(groups, self._build(groups), strict=True):
-            if result.error_msg is not None:
-                yield group, failures(group, "cannot be built", str(result.error_msg))
+        for group, (library, error) in zip(groups, self._build(groups), strict=True):
+            if error:
+                yield group, failures(group, "cannot be built", error)
             else:
-                built.append((group, str(result.artifact_path)))
+                built.append((group, library))
         libraries = {group: library for group, library in built}
         for group, outcomes in self._run(built, wait):
             shutil.rmtree(Path(libraries[group]).parent, ignore_errors=True)
             yield group, outcomes
 
-    def _build(self, groups: Sequence[CandidateGroup]) -> Sequence[Any]:
-        from tvm.s_tir.meta_schedule.builder import BuilderInput
+    def _local_builder(
+        self, core: Core, threads: int, place: tuple[str, list[str], list[str]], seconds: float
+    ) -> Any:
+        from tvm.s_tir import meta_schedule as ms
 
-        return self._builder.build(
-            [BuilderInput(kernels.as_module(b), self.target) for b in groups]
+        return ms.builder.LocalBuilder(
+            max_workers=len(usable_cpus()),
+            timeout_sec=seconds,
+            f_build=partial(kernels.build, core, threads),
+            f_export=partial(kernels.export, *place),
+            initializer=self._worker_start(),
         )
 
     def _one_by_one(self, group: CandidateGroup, wait: Wait) -> list[Outcome]:
@@ -223,7 +234,7 @@ class LocalRunner(BundleRunner):
 
     Parameters
     ----------
-    core, threads, timing, build_seconds
+    core, threads, timing, build_seconds, executor
         As for `BundleRunner`; `core` is this machine.
     run_seconds : float
         Time that a group may take to run; a single candidate gets the same.
@@ -236,9 +247,10 @@ class LocalRunner(BundleRunner):
         timing: Timing,
         build_seconds: float = 120.0,
         run_seconds: float = 30.0,
+        executor: Executor | None = None,
     ) -> None:
         self._run_seconds = run_seconds
-        super().__init__(core, threads, timing, build_seconds)
+        super().__init__(core, threads, timing, build_seconds, executor)
 
     def at_once(self) -> int:
         """Return 1: measurements must not disturb each other."""
@@ -262,6 +274,19 @@ class LocalRunner(BundleRunner):
                 yield group, failures(group, "cannot be run", str(error))
             else:
                 yield group, measured(group, numbers)
+
+
+def _built_here(
+    builder: Any, target: Any, groups: Sequence[CandidateGroup]
+) -> list[tuple[str, str]]:
+    """Return for each group its library and "", or "" and what MetaSchedule's builder says."""
+    from tvm.s_tir.meta_schedule.builder import BuilderInput
+
+    results = builder.build([BuilderInput(kernels.as_module(group), target) for group in groups])
+    return [
+        ("", str(r.error_msg)) if r.error_msg is not None else (str(r.artifact_path), "")
+        for r in results
+    ]
 
 
 def measured(

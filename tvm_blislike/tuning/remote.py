@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -43,7 +44,7 @@ class RemoteRunner(BundleRunner):
 
     Parameters
     ----------
-    core, threads, timing, build_seconds
+    core, threads, timing, build_seconds, executor
         As for `BundleRunner`; `core` is that of the boards.
     tracker : str
         "HOST:PORT".
@@ -80,11 +81,12 @@ class RemoteRunner(BundleRunner):
         patience_seconds: float = 120.0,
         start_seconds: float = 20.0,
         emulated: bool = False,
+        executor: Executor | None = None,
     ) -> None:
         self._farm = Farm.at(tracker, key, start_seconds)
         self._run_seconds, self._patience = run_seconds, patience_seconds
         self._idle: list[BoardUser] = []
-        super().__init__(core, threads, timing, build_seconds)
+        super().__init__(core, threads, timing, build_seconds, executor)
         try:
             self.emulated = self._probe() or emulated
         except BaseException:

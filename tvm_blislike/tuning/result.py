@@ -72,6 +72,8 @@ class TuneResult:
         Whether the user ended it.
     emulated : bool
         Whether processors were emulated: the times mean nothing, and compilations ignore them.
+    shard : str
+        "I/N" where `layers` are those of one shard.
     """
 
     records: Path
@@ -82,6 +84,7 @@ class TuneResult:
     seconds: float
     interrupted: bool = False
     emulated: bool = False
+    shard: str = ""
 
 
 def tuned_layer(sweep: Sweep, task: Task) -> TunedLayer:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
+from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from tvm_blislike.onnx import frontend
 from tvm_blislike.records import files
 from tvm_blislike.records.book import RecordBook
 from tvm_blislike.records.record import EMULATED
+from tvm_blislike.records.store import opened
 from tvm_blislike.runtime.runnable import require_runnable
 from tvm_blislike.runtime.threads import default_threads
 from tvm_blislike.tuning import learn
@@ -34,6 +36,7 @@ from tvm_blislike.tuning.progress import Progress
 from tvm_blislike.tuning.remote import RemoteRunner
 from tvm_blislike.tuning.result import TuneResult, rejections, tuned_layer
 from tvm_blislike.tuning.searches import LEARNED, search_named
+from tvm_blislike.tuning.shard import Shard
 from tvm_blislike.tuning.sweep import GROUPS_PER_CPU, Sweep
 from tvm_blislike.tuning.tasks import Task, tasks_of
 from tvm_blislike.tuning.timing import timing_for
@@ -62,6 +65,8 @@ def tune(
     learned: str | os.PathLike[str] | Predictor | None = None,
     emulated: bool = False,
     seed: int = 0,
+    shard: str | None = None,
+    executor: Executor | None = None,
 ) -> TuneResult:
     """Measure a few configurations of each layer of a model and keep them as records.
 
@@ -77,7 +82,8 @@ def tune(
         Measurements at most. Without `trials` and `budget`, 8 per distinct workload, 4 with
         "learned", 64 with "random", "genetic" and "narrowing"; with "exhaustive" there is no limit.
     records : path, optional
-        File of records; by default the user's own.
+        File of records; by default the user's own. A folder or a URL is a store that machines
+        share: what is in it is not measured again, what is measured is sent to it.
     search : str
         "model" follows the analytical model, "exhaustive" measures every algorithm and mr x nr,
         "learned" follows `learned`; "random", "genetic" and "narrowing" search in all that the
@@ -101,6 +107,14 @@ def tune(
         under a label and not followed.
     seed : int
         Of the searches that draw random numbers.
+    shard : str, optional
+        "I/N": measure the layers of part I, from 0, of N; `trials` counts for all parts. The same
+        model, target and N divide the same way everywhere. The model is not compared end to end: a
+        last sweep without `shard` over the merged records does that.
+    executor : Executor, optional
+        Builds the candidates, such as a ProcessPoolExecutor or Dask's `Client.get_executor()`; by
+        default processes of this machine do. Its workers need this package and can import
+        algorithms of your own; they need no C compiler.
 
     Returns
     -------
@@ -118,10 +132,11 @@ def tune(
     ToolchainError
         When there is no C compiler to link candidates with.
     UsageError
-        When `search` or `cache` is unknown, one of `rpc` and `key` is missing, or there are too
-        few records to learn from.
+        When `search` or `cache` is unknown, one of `rpc` and `key` is missing, there is no such
+        `shard`, or there are too few records to learn from.
     """
     started = time.monotonic()
+    part = Shard.parse(shard) if shard is not None else Shard(0, 1)
     core = resolve_core(target)
     if (rpc is None) != (key is None):
         raise UsageError("rpc and key belong together")
@@ -132,48 +147,67 @@ def tune(
     threads = threads or (default_threads() if here else core.cores)
     if here:
         require_runnable(core.target_config(threads))
-    path = Path(records) if records is not None else files.default_path()
+    kept = opened(records)
+    kept.get(core, threads)
+    path = kept.path
     predictor = _predictor(search, learned, path, core, threads)
     make_search = search_named(search, predictor, seed)
     strategy = Strategy(core, threads, None, constraints or Constraints())
     loaded = frontend.load(model, shapes)
     shapes = {spec.name: spec.shape for spec in loaded.inputs}
-    tasks = tasks_of(loaded.module, strategy)
+    every = tasks_of(loaded.module, strategy)
+    tasks, compares = part.of(every), here and shard is None
+    limits = limits_for(search, len(every), trials, budget, started, finals=compares)
     book = RecordBook.open(path) if path.exists() else RecordBook()
-    used = runner or _runner(core, threads, timing, rpc, key, emulated)
+    used = runner or _runner(core, threads, timing, rpc, key, emulated, executor)
     sweep = Sweep(
         strategy,
         make_search,
         used,
         book,
-        partial(files.append, path),
+        kept.put,
         progress or Progress(Console(quiet=True)),
-        limits_for(search, len(tasks), trials, budget, started, finals=here),
+        replace(limits, trials=part.part(trials)),
         context=EMULATED if used.emulated else cache,
         model=_name(model),
         batch=GROUPS_PER_CPU * len(usable_cpus()),
     )
     try:
-        subject = Subject(model, shapes, strategy) if here else None
+        subject = Subject(model, shapes, strategy) if compares else None
         end = None if budget is None else started + budget
         verdict, interrupted = _sweep(sweep, tasks, subject, end)
     finally:
         if runner is None:
             used.close()
+        kept.send()
     layers = tuple(tuned_layer(sweep, task) for task in tasks)
     seconds = time.monotonic() - started
     rejected = tuple(rejections(sweep, tasks))
     return TuneResult(
-        path, layers, verdict, sweep.measured, rejected, seconds, interrupted, used.emulated
+        path,
+        layers,
+        verdict,
+        sweep.measured,
+        rejected,
+        seconds,
+        interrupted,
+        used.emulated,
+        shard or "",
     )
 
 
 def _runner(
-    core: Core, threads: int, timing: Timing, rpc: str | None, key: str | None, emulated: bool
+    core: Core,
+    threads: int,
+    timing: Timing,
+    rpc: str | None,
+    key: str | None,
+    emulated: bool,
+    executor: Executor | None,
 ) -> Runner:
     if rpc is None or key is None:
-        return LocalRunner(core, threads, timing)
-    return RemoteRunner(core, threads, timing, rpc, key, emulated=emulated)
+        return LocalRunner(core, threads, timing, executor=executor)
+    return RemoteRunner(core, threads, timing, rpc, key, emulated=emulated, executor=executor)
 
 
 def _predictor(
