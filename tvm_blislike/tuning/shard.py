@@ -11,15 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm_blislike.errors import UsageError
-from tvm_blislike.model.workload import Workload
+from tvm_blislike.model.workload import Conv2dWorkload, Workload
 from tvm_blislike.tuning.tasks import Task
 
 _HINT = (
     "write I/N with I from 0 to N - 1, such as 0/2 and 1/2: Kubernetes counts so in "
     "JOB_COMPLETION_INDEX, Slurm's array with --array=0-1 in SLURM_ARRAY_TASK_ID"
 )
-# Multiply-accumulates that take as long to measure as a layer's kernels take to build.
-_MACS_PER_BUILD = 4e8
+# Building takes most of it: eight kernels without a window 1 to 2 s, of 3x3 layers, depthwise ones
+# among them, 3 to 7 s (squeezenet1_1, mobilenet_v2); a layer of 90 million multiply-accumulates
+# then takes 0.2 s longer to measure than one of 2 million.
+_WINDOW = 3.0
+_MACS_PER_BUILD = 1e9
 
 
 @dataclass(frozen=True)
@@ -76,5 +79,6 @@ class Shard:
 
 
 def _effort(workload: Workload) -> float:
-    """Return what measuring a layer takes, relative to building its kernels."""
-    return 1 + workload.macs / _MACS_PER_BUILD
+    """Return what measuring a layer takes, relative to building kernels without a window."""
+    has_window = isinstance(workload, Conv2dWorkload) and workload.kh * workload.kw > 1
+    return (_WINDOW if has_window else 1.0) + workload.macs / _MACS_PER_BUILD
