@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tvm_blislike.errors import UsageError
-from tvm_blislike.model.workload import Conv2dWorkload, Workload
+from tvm_blislike.model.workload import Workload
 from tvm_blislike.tuning.tasks import Task
 
 _HINT = (
@@ -80,5 +81,6 @@ class Shard:
 
 def _effort(workload: Workload) -> float:
     """Return what measuring a layer takes, relative to building kernels without a window."""
-    has_window = isinstance(workload, Conv2dWorkload) and workload.kh * workload.kw > 1
+    _, weights, *_ = workload.operands.values()
+    has_window = len(weights) == 4 and prod(weights[2:]) > 1
     return (_WINDOW if has_window else 1.0) + workload.macs / _MACS_PER_BUILD
