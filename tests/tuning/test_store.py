@@ -239,7 +239,7 @@ def test_what_does_not_answer_as_a_store_leaves_the_local_copy(
     assert len(_read(url)) == 1
 
     def answer(*_: object) -> None:
-        time.sleep(5)
+        time.sleep(60)
 
     if kind == "page":  # of a hotel
         (tmp_path / "all.jsonl").write_text("<html>\n<p>Room number?\n</html>\n")
@@ -257,7 +257,7 @@ def test_what_does_not_answer_as_a_store_leaves_the_local_copy(
     with warnings.catch_warnings():  # said once, and not tried again soon
         warnings.simplefilter("error")
         assert len(_read(url)) == 1
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 50
 
 
 def test_damaged_objects_are_named(tmp_path: Path, machine: Machine) -> None:
