@@ -129,9 +129,7 @@ def compile(
         strategy = resolve_strategy(core, threads, override, constraints, records, learned)
         return compile_with(strategy, model, shapes)
 
-    key = None
-    if cache and override is None and isinstance(model, str | os.PathLike):
-        key = _key(model, core, threads, shapes, constraints, records, learned)
+    key = _key(cache, model, core, threads, shapes, override, constraints, records, learned)
     if key is None:
         return compile_anew()
     from tvm_blislike.cache.models import kept_or_compiled
@@ -163,14 +161,13 @@ def explain(
     core = resolve_core(target)
     threads = resolve_threads(core, threads)
     records = _up_to_date(records, core, threads)
-    if cache and override is None and isinstance(model, str | os.PathLike):
-        key = _key(model, core, threads, shapes, constraints, records, learned)
-        if key is not None:
-            from tvm_blislike.cache.models import kept_report
+    key = _key(cache, model, core, threads, shapes, override, constraints, records, learned)
+    if key is not None:
+        from tvm_blislike.cache.models import kept_report
 
-            kept = kept_report(key, model)
-            if kept is not None:
-                return kept
+        kept = kept_report(key, model)
+        if kept is not None:
+            return kept
     from tvm_blislike.pipeline import explain_module
 
     strategy = resolve_strategy(core, threads, override, constraints, records, learned)
@@ -201,15 +198,19 @@ def _as_onnx(
 
 
 def _key(
-    model: str | os.PathLike[str],
+    cache: bool,
+    model: str | os.PathLike[str] | onnx.ModelProto,
     core: Core,
     threads: int,
     shapes: Shapes | None,
+    override: Override | None,
     constraints: Constraints | None,
     records: str | os.PathLike[str] | RecordBook | None,
     learned: str | os.PathLike[str] | Predictor | None,
 ) -> str | None:
     """Return the name under which a compiled model is kept; None for one that is not."""
+    if not cache or override is not None or not isinstance(model, str | os.PathLike):
+        return None
     from tvm_blislike.cache.key import has_own_ways, key_of
     from tvm_blislike.cache.store import folder
 

@@ -25,7 +25,7 @@ from tvm_blislike.passes.legalize import NarrowIndices, legalize
 from tvm_blislike.passes.lower import lower
 from tvm_blislike.passes.lower_precision import LowerPrecision
 from tvm_blislike.passes.parameters import warn_of_weights
-from tvm_blislike.passes.plan import Plan, plan_of
+from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.reporting import fused_operators, report_of
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.passes.slabs import join_layers
@@ -156,9 +156,7 @@ def fused_kernels(
     """
     mod = prepare(target, strategy)(mod)
     progress.begin("choice")
-    mod, note = of_batches(mod, batches, strategy) if batches else depth_first(mod, strategy)
-    plan = plan_of(mod, strategy)
-    plan.notes += (note,) if note else ()
+    mod, plan = of_batches(mod, batches, strategy) if batches else depth_first(mod, strategy)
     progress.begin("lowering")
     warn_of_weights(mod, plan)
     before = [

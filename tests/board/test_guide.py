@@ -19,7 +19,7 @@ import onnxruntime
 import pytest
 from debian import ROOT
 from emulated_board import Board
-from onnx import TensorProto, helper, numpy_helper
+from small_models import documented_network
 
 from tvm_blislike.records import files
 
@@ -31,26 +31,6 @@ def _blocks(language: str) -> list[str]:
     text = GUIDE.read_text()
     found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.S | re.M)
     return [block for marked, block in found if marked == language]
-
-
-def _network() -> onnx.ModelProto:
-    rng = np.random.default_rng(4)
-    weights = {"kernel": rng.standard_normal((8, 3, 3, 3)), "matrix": rng.standard_normal((8, 5))}
-    nodes = [
-        helper.make_node("Conv", ["input", "kernel"], ["c"], pads=[1] * 4),
-        helper.make_node("GlobalAveragePool", ["c"], ["p"]),
-        helper.make_node("Flatten", ["p"], ["f"]),
-        helper.make_node("MatMul", ["f", "matrix"], ["logits"]),
-    ]
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [value("input", TensorProto.FLOAT, [1, 3, 12, 12])],
-        [value("logits", TensorProto.FLOAT, [1, 5])],
-        [numpy_helper.from_array(w.astype("float32"), name) for name, w in weights.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def _stubs(folder: Path, home: Path, board: Board) -> Path:
@@ -77,7 +57,7 @@ def here(tmp_path: Path, board: Board, monkeypatch: pytest.MonkeyPatch) -> Path:
     here, home = tmp_path / "here", tmp_path / "home"
     here.mkdir()
     home.mkdir()
-    onnx.save(_network(), here / "model.onnx")
+    onnx.save(documented_network(), here / "model.onnx")
     stubs = _stubs(tmp_path / "bin", home, board)
     monkeypatch.setenv("PATH", f"{stubs}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("TVM_BLISLIKE_RECORDS", str(tmp_path / "records.jsonl"))
@@ -101,7 +81,7 @@ def test_works_as_written(here: Path) -> None:
     ]
     for command in commands:
         _run(command, here)
-    session = onnxruntime.InferenceSession(_network().SerializeToString())
+    session = onnxruntime.InferenceSession(documented_network().SerializeToString())
     expected = session.run(None, {"input": image})[0]
     np.testing.assert_allclose(np.load(here / "logits.npy"), expected, rtol=1e-5, atol=1e-5)
 

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import pytest
 from fences import PAGES, ROOT, Block, blocks_of, lines_of
-from onnx import TensorProto, helper, numpy_helper
+from small_models import documented_network
 from typer.testing import CliRunner
 
 from tvm_blislike.cli.app import app
@@ -36,33 +36,12 @@ RUN = {
 }
 
 
-def _model(batch: int | str = 1) -> onnx.ModelProto:
-    rng = np.random.default_rng(4)
-    weights = {"kernel": rng.standard_normal((8, 3, 3, 3)), "matrix": rng.standard_normal((8, 5))}
-    nodes = [
-        helper.make_node("Conv", ["input", "kernel"], ["c"], pads=[1] * 4),
-        helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("GlobalAveragePool", ["r"], ["p"]),
-        helper.make_node("Flatten", ["p"], ["f"]),
-        helper.make_node("MatMul", ["f", "matrix"], ["logits"]),
-    ]
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [value("input", TensorProto.FLOAT, [batch, 3, 12, 12])],
-        [value("logits", TensorProto.FLOAT, [batch, 5])],
-        [numpy_helper.from_array(w.astype("float32"), name) for name, w in weights.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the pages name: models, samples, the examples."""
     for name in ("model", "a", "b"):
-        onnx.save(_model(), tmp_path / f"{name}.onnx")
-    onnx.save(_model("batch"), tmp_path / "open.onnx")
+        onnx.save(documented_network(), tmp_path / f"{name}.onnx")
+    onnx.save(documented_network("batch"), tmp_path / "open.onnx")
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "samples.npz", input=rng.random((8, 3, 12, 12), dtype=np.float32))
     (tmp_path / "examples").symlink_to(ROOT / "examples")
@@ -111,7 +90,7 @@ def _with_module(block: Block, names: dict[str, object]) -> str:
     if "tvm.compile(module" in block.text and "module" not in names:
         from tvm_blislike.onnx import frontend
 
-        names["module"] = frontend.load(_model()).module
+        names["module"] = frontend.load(documented_network()).module
     return block.text
 
 

@@ -17,8 +17,11 @@ def float_input(name: str, shape: list) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
-def small_network(batch: int | str = 1, size: int | str = 8) -> onnx.ModelProto:
+def small_network(
+    batch: int | str = 1, size: int | str = 8, names: tuple[str, str] = ("image", "scores")
+) -> onnx.ModelProto:
     """Conv 3x3, ReLU, global average, Gemm: 3 channels in, 5 classes out."""
+    image, scores = names
     rng = np.random.default_rng(0)
     weights = {
         "kernel": rng.standard_normal((8, 3, 3, 3)),
@@ -26,18 +29,23 @@ def small_network(batch: int | str = 1, size: int | str = 8) -> onnx.ModelProto:
         "matrix": rng.standard_normal((8, 5)),
     }
     nodes = [
-        helper.make_node("Conv", ["image", "kernel", "bias"], ["c"], "conv0", pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", [image, "kernel", "bias"], ["c"], "conv0", pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["c"], ["r"], "relu0"),
         helper.make_node("GlobalAveragePool", ["r"], ["p"], "pool0"),
         helper.make_node("Flatten", ["p"], ["f"], "flatten0"),
-        helper.make_node("Gemm", ["f", "matrix"], ["scores"], "gemm0"),
+        helper.make_node("Gemm", ["f", "matrix"], [scores], "gemm0"),
     ]
     return make_model(
         nodes,
-        [float_input("image", [batch, 3, size, size])],
-        [float_input("scores", [batch, 5])],
+        [float_input(image, [batch, 3, size, size])],
+        [float_input(scores, [batch, 5])],
         [numpy_helper.from_array(w.astype("float32"), name) for name, w in weights.items()],
     )
+
+
+def documented_network(batch: int | str = 1) -> onnx.ModelProto:
+    """`small_network` with the names and sizes that commands of the documents give."""
+    return small_network(batch, 12, ("input", "logits"))
 
 
 def small_reference(image: np.ndarray) -> np.ndarray:

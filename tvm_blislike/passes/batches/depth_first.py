@@ -12,6 +12,8 @@ as far as the cut, so that a further size costs no more than the few kernels beh
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import tvm
 
 from tvm_blislike.choose.strategy import Strategy
@@ -21,14 +23,15 @@ from tvm_blislike.model.variant import Batches
 from tvm_blislike.passes.batches.cuts import Times, cuts_of
 from tvm_blislike.passes.batches.functions import Cut, divided
 from tvm_blislike.passes.batches.images import Apart, apart
+from tvm_blislike.passes.plan import Plan, plan_of
 from tvm_blislike.tvm_seams import static_shape
 
 # Calls of the function in `main`: its code is one, but each call is written out.
 _MOST_CALLS = 64
 
 
-def depth_first(mod: tvm.IRModule, strategy: Strategy) -> tuple[tvm.IRModule, str]:
-    """Return the module as it is computed fastest, and what was decided about its batch.
+def depth_first(mod: tvm.IRModule, strategy: Strategy) -> tuple[tvm.IRModule, Plan]:
+    """Return the module as it is computed fastest, and its plan, with a note about its batch.
 
     Parameters
     ----------
@@ -45,25 +48,33 @@ def depth_first(mod: tvm.IRModule, strategy: Strategy) -> tuple[tvm.IRModule, st
     wanted = strategy.constraints.images
     batch = _batch_of(mod)
     if batch is None or wanted == 0:
-        return mod, ""
+        return mod, plan_of(mod, strategy)
     some = _at_a_time(batch, wanted)
     cuts = [] if some is None else cuts_of(batch, some)
     if not cuts:
-        return mod, _refused(batch, wanted)
+        return mod, _planned(mod, strategy, _refused(batch, wanted))
     times = Times(mod, batch, some, strategy)
     whole = times.whole()
     cut = min(cuts, key=times.of)
     seconds = times.of(cut)
     figures = f"predicted {seconds * 1e3:.3f} ms, {whole * 1e3:.3f} ms all at once"
     if wanted is None and seconds > (1 - LEAST_GAIN) * whole:
-        return mod, f"batch of {batch.images}: all images at once ({_shown(batch)}; {figures})"
+        note = f"batch of {batch.images}: all images at once ({_shown(batch)}; {figures})"
+        return mod, replace(times.of_all, notes=(note,))
     name = _name_of(batch, cut)
     note = f"batch of {batch.images}: {cut.some} at a time {name} ({figures})"
-    return divided(mod, batch, cut), note
+    by_parts = divided(mod, batch, cut)
+    return by_parts, _planned(by_parts, strategy, note)
 
 
-def of_batches(mod: tvm.IRModule, batches: Batches, strategy: Strategy) -> tuple[tvm.IRModule, str]:
-    """Return the module with a function for each smaller batch, and what was decided.
+def _planned(mod: tvm.IRModule, strategy: Strategy, note: str) -> Plan:
+    return replace(plan_of(mod, strategy), notes=(note,))
+
+
+def of_batches(
+    mod: tvm.IRModule, batches: Batches, strategy: Strategy
+) -> tuple[tvm.IRModule, Plan]:
+    """Return the module with a function for each smaller batch, and its plan with a note of that.
 
     Parameters
     ----------
@@ -87,7 +98,8 @@ def of_batches(mod: tvm.IRModule, batches: Batches, strategy: Strategy) -> tuple
     cut = _cut_for_all(mod, batch, strategy)
     name = "each size by itself" if cut is None else f"1 at a time {_name_of(batch, cut)}"
     sizes = ", ".join(map(str, (*batches.smaller, batch.images)))
-    return divided(mod, batch, cut, batches.smaller), f"batches of {sizes}: {name}"
+    by_batches = divided(mod, batch, cut, batches.smaller)
+    return by_batches, _planned(by_batches, strategy, f"batches of {sizes}: {name}")
 
 
 def _cut_for_all(mod: tvm.IRModule, batch: Apart, strategy: Strategy) -> Cut | None:
