@@ -27,7 +27,7 @@ from tvm_blislike.passes.lower_precision import LowerPrecision
 from tvm_blislike.passes.parameters import warn_of_weights
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.reporting import fused_operators, report_of
-from tvm_blislike.passes.schedule import schedule
+from tvm_blislike.passes.schedule import lowered, scheduled
 from tvm_blislike.passes.slabs import join_layers
 from tvm_blislike.passes.stored_weights import StoreWeights
 from tvm_blislike.probe.native import core_of
@@ -90,7 +90,8 @@ def blislike_pipeline(
         target = target or tvm.target.Target(core.target_config(threads))
         strategy = strategy_for(target, core, threads, override, constraints, records, predictor)
         with compiler_lock(), target:
-            return for_machine(scheduled_calls(mod, strategy, target)[0], target)
+            calls, _plan = scheduled_calls(mod, strategy, target)
+            return lowered(for_machine(calls, target), strategy.core)
 
     return run
 
@@ -125,6 +126,8 @@ def scheduled_calls(
 ) -> tuple[tvm.IRModule, Plan]:
     """Return a module of scheduled PrimFuncs and of calls on allocated tensors, and the plan.
 
+    The PrimFuncs are for `passes.schedule.lowered`.
+
     This is TVM's own CPU pipeline, with our passes where it would lower operators to naive loops.
     """
     mod, plan = fused_kernels(mod, strategy, target, batches)
@@ -136,7 +139,7 @@ def scheduled_calls(
     # look at some functions fails.
     mod = tvm.transform.Sequential([VIEWS, *tuned])(mod)
     lowering = [*lowering_passes(target), concat_in_place]
-    return tvm.transform.Sequential(lowering)(schedule(mod, plan)), plan
+    return tvm.transform.Sequential(lowering)(scheduled(mod, plan)), plan
 
 
 def for_machine(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
@@ -200,7 +203,7 @@ def prepare(target: tvm.target.Target, strategy: Strategy) -> tvm.transform.Pass
             *dispatch_passes(target),
             Canonicalize(core, in_floats, strategy.threads),
             spills.known(core),
-            LowerPrecision(strategy),
+            *([LowerPrecision(strategy)] if strategy.constraints.precision != "fp32" else []),
             StoreWeights(strategy),
         ]
     )
@@ -258,8 +261,8 @@ def compile_functions(
     with target:
         calls, plan = scheduled_calls(mod, strategy, target, batches)
         report = report_of(calls, plan)
-        lowered = for_machine(calls, target)
+        machine = for_machine(calls, target)
     progress.begin("code")
-    kernels = compiled_kernels(lowered, target)
-    executables = calling(lowered, kernels), calling(lowered, kernels)
+    kernels = compiled_kernels(machine, target, strategy.core)
+    executables = calling(machine, kernels), calling(machine, kernels)
     return executables[0], report, executables[1], signatures(calls)

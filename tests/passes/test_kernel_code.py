@@ -10,9 +10,11 @@ import pytest
 import tvm
 from tvm import te
 
+from tvm_blislike.hardware import native_core
 from tvm_blislike.passes import kernel_code
 
 TARGET = tvm.target.Target({"kind": "llvm"})
+CORE = native_core()
 
 
 def scaled(factor: int) -> tvm.tirx.PrimFunc:
@@ -26,7 +28,7 @@ def scaled(factor: int) -> tvm.tirx.PrimFunc:
 def test_every_kernel_is_in_one_module(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_code, "code_threads", lambda: threads)
     mod = tvm.IRModule({f"scaled{i}": scaled(i) for i in range(40)})
-    parts = kernel_code.compiled_kernels(mod, TARGET)
+    parts = kernel_code.compiled_kernels(mod, TARGET, CORE)
     assert len(parts) == (1 if threads == 1 else 24)
     data = tvm.runtime.tensor(np.arange(64, dtype="float32"))
     for factor in range(40):
@@ -37,7 +39,7 @@ def test_every_kernel_is_in_one_module(threads: int, monkeypatch: pytest.MonkeyP
 
 
 def test_no_kernels_make_no_modules() -> None:
-    assert kernel_code.compiled_kernels(tvm.IRModule({}), TARGET) == []
+    assert kernel_code.compiled_kernels(tvm.IRModule({}), TARGET, CORE) == []
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
@@ -75,5 +77,5 @@ def test_options_of_the_caller_hold_in_every_thread(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(kernel_code.tir_pipeline, "build", build)
     mod = tvm.IRModule({f"scaled{i}": scaled(i) for i in range(4)})
     with tvm.transform.PassContext(opt_level=1):
-        kernel_code.compiled_kernels(mod, TARGET)
+        kernel_code.compiled_kernels(mod, TARGET, CORE)
     assert seen == [1] * 4

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tvm_blislike.errors import ModelError
 from tvm_blislike.export import checksum
 from tvm_blislike.export.link import find_compiler, link
-from tvm_blislike.passes.kernel_code import code_threads, side_by_side
+from tvm_blislike.passes.side_by_side import code_threads, side_by_side
 from tvm_blislike.runtime.library import About
 
 if TYPE_CHECKING:

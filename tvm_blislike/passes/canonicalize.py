@@ -1,24 +1,7 @@
 """Bring convolutions and their neighbours into one form before anything is decided.
 
-1. Products with weights of 4 bits become calls of a kernel (`passes.few_bits`), and behind step 3
-   recurrent layers products and calls of theirs (`passes.recurrent`). Values of 16-bit floats
-   become fp32 where the core lacks their arithmetic (`passes.half_precision`).
-2. What depends on constants alone is computed with NumPy (TVM's FoldConstant compiles a kernel
-   for each: 17 s for a MobileNet-v2, where this takes a fraction of one).
-3. `Clip` of the ONNX importer arrives as calls of the PrimFuncs `topi.maximum` and
-   `topi.minimum`, opaque to layout conversion: they become `relax.maximum` and `relax.minimum`.
-4. Normalization across channels becomes one kernel (`passes.local_response`).
-5. Layers of signs become ones of words of bits (`passes.binary`), quantized models ones of integers
-   (`passes.quantized`); a model's own products of 16-bit integers first become ones of 32.
-6. Sums in another data type than their operands' get operands in that type
-   (`passes.data_types`).
-7. Signals, volumes and transposed convolutions become images (`passes.planar`).
-8. Batch normalization becomes a scale and a shift; these, a bias and any other scale or shift per
-   channel behind a convolution with constant weights become its weights and one addition.
-9. Weights that are lost in every sum become zero (`passes.denormals`).
-10. Products with a softmax between them become one kernel (`passes.attention`).
-11. Divisions by constants become products where no last bit counts (`passes.reciprocals`).
-12. Rows of several matrices become those of one (`passes.rows`).
+`STEPS` is the road: what is done, in which order, and what each step is about. A step runs only
+where that occurs in the model.
 """
 
 from __future__ import annotations
@@ -31,20 +14,22 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.marks import FEW_BITS, RECURRENT
 from tvm_blislike.passes.attention.to_kernels import Attentions
-from tvm_blislike.passes.binary.to_bits import ToBits
+from tvm_blislike.passes.binary.to_bits import COMPARING, ToBits
 from tvm_blislike.passes.constants import TIDY, Folding
 from tvm_blislike.passes.data_types import ConvertOperands, WidenWords
-from tvm_blislike.passes.denormals import WithoutDenormals
+from tvm_blislike.passes.denormals import LAYERS, WithoutDenormals
 from tvm_blislike.passes.few_bits.to_kernels import FewBits
-from tvm_blislike.passes.half_precision import HalvesAsFloats
+from tvm_blislike.passes.half_precision import HALVES, HalvesAsFloats
 from tvm_blislike.passes.imported import operator_of
 from tvm_blislike.passes.local_response import POOLS, local_response
 from tvm_blislike.passes.planar import CONVOLUTIONS, ToImages
-from tvm_blislike.passes.quantized.to_integers import ToIntegers, WhyFloats
-from tvm_blislike.passes.reciprocals import reciprocals
+from tvm_blislike.passes.quantized.to_integers import QUANTIZING, ToIntegers, WhyFloats
+from tvm_blislike.passes.reciprocals import SMOOTH, reciprocals
 from tvm_blislike.passes.recurrent.to_kernels import Recurrent
 from tvm_blislike.passes.rows import as_rows
+from tvm_blislike.passes.steps import SEVERAL_TYPES, Step, run_steps
 from tvm_blislike.tvm_seams import (
     bindings,
     constant,
@@ -53,7 +38,6 @@ from tvm_blislike.tvm_seams import (
     functions,
     is_constant,
     op_name,
-    operators,
     use_counts,
 )
 
@@ -81,26 +65,20 @@ class Canonicalize:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
-        mod = HalvesAsFloats(self.core)(FewBits(self.core)(mod))
-        mod = TIDY(_rewrite(mod, _Operators))
-        mod = Recurrent(self.core, self.threads)(mod)
-        present = operators(mod)
-        if present & POOLS:
-            mod = TIDY(local_response(mod))
-        mod = ToIntegers(self.core, self.why_floats)(ToBits(self.core)(WidenWords()(mod)))
-        mod = ConvertOperands(self.core)(mod)
-        if present & CONVOLUTIONS.keys():
-            mod = TIDY(ToImages(self.core)(mod))
-        mod = relax.transform.DeadCodeElimination()(_rewrite(mod, _Affine))
-        mod = Attentions(self.core, self.threads)(_rewrite(mod, WithoutDenormals))
-        return as_rows(reciprocals(mod))
+        return TIDY(run_steps(mod, STEPS, self))
 
 
-def _rewrite(mod: tvm.IRModule, rewriter: type) -> tvm.IRModule:
-    result = mod.clone()
-    for gvar, func in functions(mod):
-        result.update_func(gvar, rewriter(mod, func).visit_expr(func))
-    return result
+def _rewriting(rewriter: type, *behind: tvm.transform.Pass) -> tvm.transform.Pass:
+    """Return the pass that rewrites every Relax function, and others behind it."""
+
+    @tvm.transform.module_pass(opt_level=0, name=f"blislike.{rewriter.__name__.lstrip('_')}")
+    def rewrite(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        result = mod.clone()
+        for gvar, func in functions(mod):
+            result.update_func(gvar, rewriter(mod, func).visit_expr(func))
+        return result
+
+    return tvm.transform.Sequential([rewrite, *behind])
 
 
 @mutator
@@ -304,3 +282,50 @@ def _per_channel(value: relax.Expr, channels: int) -> np.ndarray | None:
         return np.full(channels, array.reshape(()))
     shape = (1,) * (4 - array.ndim) + array.shape
     return array.reshape(-1) if shape == (1, channels, 1, 1) else None
+
+
+# What is done, in order. Nothing that another step leaves is about one in front of it.
+STEPS: tuple[Step[Canonicalize], ...] = (
+    # Products with weights of 4 bits become calls of a kernel.
+    Step(lambda given: FewBits(given.core), ({FEW_BITS},)),
+    # Values of 16 bits become fp32 where the core lacks their arithmetic.
+    Step(lambda given: HalvesAsFloats(given.core), (HALVES,)),
+    # What depends on constants alone is computed with NumPy (TVM's FoldConstant compiles a kernel
+    # for each: 17 s for a MobileNet-v2, where this takes a fraction of one). `Clip` of the importer
+    # arrives as calls of the PrimFuncs `topi.maximum` and `topi.minimum`, opaque to layouts: they
+    # become operators. Batch normalization becomes a scale and a shift.
+    Step(lambda _given: _rewriting(_Operators, TIDY)),
+    # Recurrent layers become products and calls of kernels with a loop over time.
+    Step(lambda given: Recurrent(given.core, given.threads), ({RECURRENT},)),
+    # Normalization across channels becomes one kernel.
+    Step(
+        lambda _given: tvm.transform.Sequential([local_response, TIDY]),
+        (POOLS, {"relax.divide"}, {"relax.power"}),
+    ),
+    # A model's own products of 16-bit integers become ones of 32; layers of signs ones of words of
+    # bits, quantized models ones of integers.
+    Step(lambda _given: WidenWords(), ({"int16"},)),
+    Step(lambda given: ToBits(given.core), (COMPARING,)),
+    Step(lambda given: ToIntegers(given.core, given.why_floats), (QUANTIZING | {"int32"},)),
+    # Sums in another data type than their operands' get operands in that type.
+    Step(lambda given: ConvertOperands(given.core), ({SEVERAL_TYPES},)),
+    # Signals, volumes and transposed convolutions become images.
+    Step(lambda given: tvm.transform.Sequential([ToImages(given.core), TIDY]), (CONVOLUTIONS,)),
+    # A bias and any scale or shift per channel behind a convolution with constant weights become
+    # its weights and one addition.
+    Step(
+        lambda _given: _rewriting(_Affine, relax.transform.DeadCodeElimination()),
+        ({"relax.nn.conv2d"}, _AFFINE),
+    ),
+    # Weights that are lost in every sum become zero.
+    Step(lambda _given: _rewriting(WithoutDenormals), (LAYERS, {"relax.add"})),
+    # Products with a softmax between them become one kernel.
+    Step(
+        lambda given: Attentions(given.core, given.threads),
+        ({"relax.nn.softmax"}, {"relax.matmul"}),
+    ),
+    # Divisions by constants become products where no last bit counts.
+    Step(lambda _given: reciprocals, ({"relax.divide"}, SMOOTH)),
+    # Rows of several matrices become those of one.
+    Step(lambda _given: as_rows, ({"relax.matmul", "relax.reshape"},)),
+)

@@ -42,6 +42,7 @@ from tvm_blislike.tvm_seams import (
     use_counts,
 )
 
+LAYERS = ("relax.matmul", "relax.nn.conv2d")
 # Activations of |f(t)| <= |t|.
 _BOUNDED = frozenset(f"relax.{name}" for name in ("nn.relu", "nn.silu", "nn.gelu", "tanh", "abs"))
 # Smaller weights lead to denormal products with activations around 1e-8.
@@ -200,7 +201,7 @@ def _layers(func: relax.Function, uses: dict[relax.Var, int]) -> Iterator[_Layer
 
 def _is_layer(call: relax.Expr) -> bool:
     name = op_name(call)
-    if name not in ("relax.matmul", "relax.nn.conv2d") or not is_constant(call.args[1]):
+    if name not in LAYERS or not is_constant(call.args[1]):
         return False
     if {dtype_name(expr) for expr in (*call.args, call)} != {"float32"}:
         return False

@@ -24,7 +24,7 @@ from tvm_blislike.passes.imported import operator_of
 from tvm_blislike.tvm_seams import constant, constant_array, functions, is_constant, op_name
 
 _WIDE = "float32"
-_HALVES = ("float16", "bfloat16")
+HALVES = ("float16", "bfloat16")
 
 
 @tvm.transform.module_pass(opt_level=0, name="blislike.HalvesAsFloats")
@@ -32,7 +32,7 @@ class HalvesAsFloats:
     """Module pass for a core."""
 
     def __init__(self, core: Core) -> None:
-        self.halves = frozenset(dtype for dtype in _HALVES if not core.computes(dtype))
+        self.halves = frozenset(dtype for dtype in HALVES if not core.computes(dtype))
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""

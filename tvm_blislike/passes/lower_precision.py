@@ -55,8 +55,6 @@ class LowerPrecision:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
         precision, core = self.strategy.constraints.precision, self.strategy.core
-        if precision == "fp32":
-            return mod
         for types in offered(core, precision):
             spills.ensure(core, types)
         result = mod.clone()

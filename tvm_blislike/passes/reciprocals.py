@@ -21,10 +21,9 @@ from tvm_blislike.tvm_seams import (
     functions,
     is_constant,
     op_name,
-    operators,
 )
 
-_SMOOTH = {f"relax.{name}" for name in ("erf", "exp", "tanh", "sigmoid", "nn.softmax")}
+SMOOTH = {f"relax.{name}" for name in ("erf", "exp", "tanh", "sigmoid", "nn.softmax")}
 _THROUGH = {"relax.add", "relax.subtract", "relax.reshape"}
 # Reciprocals of numbers between these are normal.
 _LEAST, _MOST = 2.0**-100, 2.0**100
@@ -33,9 +32,6 @@ _LEAST, _MOST = 2.0**-100, 2.0**100
 @tvm.transform.module_pass(opt_level=0, name="blislike.Reciprocals")
 def reciprocals(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
     """Rewrite every Relax function."""
-    present = operators(mod)
-    if "relax.divide" not in present or not present & _SMOOTH:
-        return mod
     result = mod.clone()
     for gvar, func in functions(mod):
         result.update_func(gvar, _Reciprocals(mod, _ends_smooth(func)).visit_expr(func))
@@ -66,7 +62,7 @@ def _ends_smooth(func: relax.Function) -> set[relax.Var]:
     for binding in reversed(bindings(func)):
         name, read = op_name(binding.value), _variables(binding.value)
         passes_on = name in _THROUGH and binding.var in smooth - otherwise
-        (smooth if name in _SMOOTH or passes_on else otherwise).update(read)
+        (smooth if name in SMOOTH or passes_on else otherwise).update(read)
     return {v for v in smooth - otherwise if isinstance(v, relax.DataflowVar)}
 
 

@@ -35,22 +35,35 @@ from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED
 
 
 def schedule(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
-    """Return a module of which no PrimFunc is left unscheduled."""
+    """Return a module of which no PrimFunc is left unscheduled, ready for TVM's TIR pipeline."""
+    return lowered(scheduled(mod, plan), plan.core)
+
+
+def scheduled(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
+    """Return a module of which no PrimFunc is left unscheduled, for `lowered`."""
     result = mod.clone()
     for gvar, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc) and not is_ours(func):
-            scheduled = _by_template(func, plan)
-            if scheduled is not None:
-                result.update_func(gvar, scheduled)
-    target = tvm.target.Target.current()
-    result = s_tir.dlight.ApplyDefaultSchedule(DefaultCPU(plan.core))(finish(result, target))
-    return marked(keep_nan(result, plan.core))
+            by_template = _by_template(func, plan)
+            if by_template is not None:
+                result.update_func(gvar, by_template)
+    result = _noted(result, tvm.target.Target.current())
+    return s_tir.dlight.ApplyDefaultSchedule(DefaultCPU(plan.core))(result)
+
+
+def lowered(mod: tvm.IRModule, core: Core) -> tvm.IRModule:
+    """Return a module, or a part of it, whose scheduled PrimFuncs are loops.
+
+    It takes most of the time, and one function has nothing to do with another: the threads that
+    generate code do it, each with the kernels that it goes on with.
+    """
+    return marked(keep_nan(lowering.lower(mod), core))
 
 
 def schedule_chosen(func: tirx.PrimFunc, plan: Plan) -> tirx.PrimFunc | None:
     """Schedule a PrimFunc by the template of its choice, for `lowering.lower`; None without one."""
-    scheduled = _by_template(func, plan)
-    return None if scheduled is None else _attributed(scheduled)
+    by_template = _by_template(func, plan)
+    return None if by_template is None else _attributed(by_template)
 
 
 def _by_template(func: tirx.PrimFunc, plan: Plan) -> tirx.PrimFunc | None:
@@ -84,6 +97,11 @@ def apply_template(
 
 def finish(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """Lower what a trace has scheduled, or left to the default rule; the rest stays as it is."""
+    return lowering.lower(_noted(mod, target))
+
+
+def _noted(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Return a module whose functions say as attributes what was done, or left to be done here."""
     result = mod.clone()
     for gvar, func in mod.functions_items():
         found = root_annotations(func)
@@ -93,7 +111,7 @@ def finish(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
             result.update_func(gvar, _replaced(func, read_config(str(found[PLAIN])), target))
         elif DEFAULT in found:
             result.update_func(gvar, _by_default(func, target))
-    return lowering.lower(result)
+    return result
 
 
 def _attributed(func: tirx.PrimFunc) -> tirx.PrimFunc:

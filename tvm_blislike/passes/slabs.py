@@ -56,6 +56,9 @@ def join_layers(mod: tvm.IRModule, plan: Plan, strategy: Strategy) -> tvm.IRModu
     limits = strategy.constraints
     if NAME in limits.without or (limits.only and NAME not in limits.only):
         return mod
+    images = [choice.workload for choice in plan.choices.values() if choice.workload.images]
+    if not (any(map(is_depthwise, images)) and any(map(is_pointwise, images))):
+        return mod
     joiner = _Joiner(mod, plan, strategy)
     for gvar, func in functions(mod):
         joiner.uses = _uses(func)

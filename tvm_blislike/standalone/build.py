@@ -26,6 +26,7 @@ from tvm_blislike.export.link import find_archiver, find_builder, is_darwin, run
 from tvm_blislike.files import atomic_path, is_stream, require_writable, scratch_beside
 from tvm_blislike.passes import tir_pipeline
 from tvm_blislike.passes.reporting import report_of
+from tvm_blislike.passes.schedule import lowered
 from tvm_blislike.pipeline import scheduled_calls
 from tvm_blislike.standalone import c_tables
 from tvm_blislike.standalone.c_header import SOURCES, header, identifier
@@ -92,7 +93,8 @@ def _compiled(
         for gvar, func in calls.functions_items()
         if isinstance(func, tirx.PrimFunc)
     }
-    executable = tir_pipeline.compiled(tvm.IRModule(kernels), target)
+    loops = lowered(tvm.IRModule(kernels), strategy.core)
+    executable = tir_pipeline.compiled(loops, target)
     return plan_calls(calls), executable, report_of(calls, plan)
 
 

@@ -12,7 +12,7 @@ from tvm_blislike.model.attention import Attention
 from tvm_blislike.model.marks import DEFAULT_RULE, REGISTER_BYTES
 from tvm_blislike.passes.attention.patterns import Found, Patterns
 from tvm_blislike.schedules.attention.kernel import kernel
-from tvm_blislike.tvm_seams import functions, operators, static_shape, use_counts
+from tvm_blislike.tvm_seams import functions, static_shape, use_counts
 from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED, NEVER_FUSED
 
 
@@ -25,8 +25,6 @@ class Attentions:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
-        if not operators(mod) >= {"relax.nn.softmax", "relax.matmul"}:
-            return mod
         found = {g: attentions(func) for g, func in functions(mod)}
         if not any(found.values()):
             return mod

@@ -28,10 +28,9 @@ from tvm_blislike.tvm_seams import (
     is_constant,
     static_shape,
 )
-from tvm_blislike.tvm_seams import operators as operators_in
 
-_COMPARING = {"relax.sign", "relax.less", "relax.less_equal"}
-_COMPARING |= {"relax.greater", "relax.greater_equal"}
+COMPARING = {"relax.sign", "relax.less", "relax.less_equal"}
+COMPARING |= {"relax.greater", "relax.greater_equal"}
 _Codes = tuple[relax.Var, tuple[Plane, ...]]
 
 
@@ -44,7 +43,7 @@ class ToBits:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
-        if not operators_in(mod) & _COMPARING or missing_types(BITS, self.core):
+        if missing_types(BITS, self.core):
             return mod
         result = mod.clone()
         for gvar, func in functions(mod):

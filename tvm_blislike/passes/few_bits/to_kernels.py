@@ -24,9 +24,6 @@ class FewBits:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
-        found = [f for _, f in mod.functions_items() if f.attrs and FEW_BITS in f.attrs]
-        if not found:
-            return mod
         rewriter = _FewBits(mod, self.core)
         for gvar, func in functions(mod):
             rewriter.builder_.update_func(gvar, rewriter.visit_expr(func))

@@ -40,7 +40,7 @@ from tvm_blislike.tvm_seams import (
     use_counts,
 )
 
-_QUANTIZING = {"relax.quantize", "relax.dequantize"}
+QUANTIZING = {"relax.quantize", "relax.dequantize"}
 WhyFloats = Callable[[Workload, Types], str]
 _Found = Real | Known | Stored | Widened
 
@@ -64,7 +64,7 @@ class ToIntegers:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
-        if not (operators(mod) & _QUANTIZING or products.multiplies_integers(mod)):
+        if not (operators(mod) & QUANTIZING or products.multiplies_integers(mod)):
             return mod
         result = mod.clone()
         for gvar, func in functions(mod):

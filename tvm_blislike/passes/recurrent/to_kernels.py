@@ -17,7 +17,7 @@ from tvm_blislike.passes.recurrent.arrange import Arranger
 from tvm_blislike.passes.recurrent.blocks import Sizes, block_for
 from tvm_blislike.passes.recurrent.kernel import kernel
 from tvm_blislike.passes.recurrent.layer import Layer, needs_recurrent_bias, phases_of
-from tvm_blislike.tvm_seams import functions, op_name, operators, static_shape
+from tvm_blislike.tvm_seams import functions, op_name, static_shape
 from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED, NEVER_FUSED
 
 
@@ -30,8 +30,6 @@ class Recurrent:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
-        if RECURRENT not in operators(mod):
-            return mod
         rewriter = _Recurrent(mod, self.core, self.threads)
         for gvar, func in functions(mod):
             rewriter.builder_.update_func(gvar, rewriter.visit_expr(func))
