@@ -57,6 +57,9 @@ def by_input(loop: tirx.For, steps: ByInput) -> tirx.Stmt:
 
 def vectorized(loop: tirx.For, vector: Vector) -> tirx.Stmt:
     """Return a loop as vectors of the width, and narrower ones for what is left."""
+    if not int(loop.min) and int(loop.extent) == vector.lanes:
+        # Most are one vector, thousands of them where a tile is written out: nothing to count.
+        return over_lanes(loop.loop_var, vector.lanes, loop.body)
     parts = []
     start, left, width = int(loop.min), int(loop.extent), vector.lanes
     while left:
