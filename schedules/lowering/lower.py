@@ -8,11 +8,11 @@ file apart, or TVM would put those of 1024 bytes or more on the heap (`accumulat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import ir, s_tir, tirx
 
 from tvm_blislike.model import directives as d
 from tvm_blislike.model.directive import Directive, check
@@ -35,7 +35,7 @@ from tvm_blislike.schedules.lowering import (
 from tvm_blislike.schedules.lowering.accumulators import split_rows
 from tvm_blislike.schedules.lowering.bias_first import bias_first
 from tvm_blislike.schedules.lowering.gathers import shuffle_gathers
-from tvm_blislike.schedules.lowering.rewrite import at_directives
+from tvm_blislike.schedules.lowering.rewrite import at_directives, collect
 from tvm_blislike.schedules.lowering.rounding import by_low_bits
 from tvm_blislike.schedules.lowering.vector_math import vectorize_math
 
@@ -44,6 +44,7 @@ _WIDE_REGISTERS = 2048
 
 _Change = Callable[[tirx.For, Any], tirx.Stmt]
 _Step = tuple[tuple[type[Directive], ...], Callable[[tirx.Stmt, Any], tirx.Stmt]]
+_Rewrite = tuple[tuple[str, ...], Callable[[tirx.PrimFunc], tirx.PrimFunc]]
 
 
 def _each(kind: type[Directive], change: _Change) -> _Step:
@@ -82,6 +83,22 @@ STEPS: tuple[_Step, ...] = (
 )
 
 
+def _body(change: Callable[[tirx.Stmt], tirx.Stmt]) -> Callable[[tirx.PrimFunc], tirx.PrimFunc]:
+    return lambda func: func.with_body(change(func.body))
+
+
+# What is rewritten in every function, directives or not, and what it is about: functions that are
+# called, data types of what is written and given. It is left out where none of these occurs.
+OF_SCALARS: tuple[_Rewrite, ...] = ((("tirx.nearbyint",), by_low_bits),)
+OF_VECTORS: tuple[_Rewrite, ...] = (
+    ((), _body(shuffle_gathers)),
+    (("uint32",), _body(residues.by_functions)),
+    (("bfloat16",), words.of_bfloat16),
+    ((), llvm_functions.with_sources),
+    (("int32",), bias_first),
+)
+
+
 def lower(mod: tvm.IRModule) -> tvm.IRModule:
     """Lower every PrimFunc that carries `REGISTER_BYTES` to loops with exact edges.
 
@@ -104,9 +121,7 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
     result = mod.clone()
     by_name = {g.name_hint: g for g in ours}
     for g, f in finished_mod.functions_items():
-        joined = words.of_bfloat16(f.with_body(residues.by_functions(shuffle_gathers(f.body))))
-        called = llvm_functions.with_sources(joined)
-        in_rows = split_rows(bias_first(called), int(f.attrs[REGISTER_BYTES]))
+        in_rows = split_rows(_rewritten(f, OF_VECTORS), int(f.attrs[REGISTER_BYTES]))
         result.update_func(by_name[g.name_hint], in_rows.without_attr(REGISTER_BYTES))
     return result
 
@@ -142,7 +157,27 @@ _CLEAN_UP = tvm.transform.Sequential(
 
 def _without_calls(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a function in vector arithmetic: of a sigmoid LLVM would call `expf` for each lane."""
-    return vectorize_math(by_low_bits(func), int(func.attrs[REGISTER_BYTES]) < _WIDE_REGISTERS)
+    divides = int(func.attrs[REGISTER_BYTES]) < _WIDE_REGISTERS
+    return vectorize_math(_rewritten(func, OF_SCALARS), divides)
+
+
+def _rewritten(func: tirx.PrimFunc, rewrites: Sequence[_Rewrite]) -> tirx.PrimFunc:
+    present = occurring(func)
+    for about, rewrite in rewrites:
+        if not about or not present.isdisjoint(about):
+            func = rewrite(func)
+    return func
+
+
+def occurring(func: tirx.PrimFunc) -> set[str]:
+    """Return the names of functions that a PrimFunc calls, and data types that it gets or writes.
+
+    Those of scalars: that of a vector's elements.
+    """
+    written = {node.buffer for node in collect(func.body, (tirx.AllocBuffer, tirx.BufferStore))}
+    given = [str(getattr(param, "dtype", None) or param.ty) for param in func.params]
+    types = {dtype.partition("x")[0] for dtype in (*map(str, (b.dtype for b in written)), *given)}
+    return types | {str(getattr(call.op, "name", "")) for call in collect(func.body, ir.Call)}
 
 
 def _is_ours(func: Any) -> bool:
