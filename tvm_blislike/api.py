@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import torch
     import tvm
 
+    from tvm_blislike.cache.key import Content
     from tvm_blislike.choose.constraints import Constraints
     from tvm_blislike.choose.offers import Predictor
     from tvm_blislike.choose.strategy import Override, Strategy
@@ -88,10 +89,10 @@ def compile(
         "fp32", "bf16", "fp16" or "fast": what layers of fp32 may be computed in, see
         `Constraints.precision`, whose place it takes.
     cache : bool
-        Whether a model in a file may come from the user's folder of compiled models, and is kept
-        there; see `tvm_blislike.cache`. A kept model runs and explains itself as any; before what
-        needs its code, such as `export`, it is compiled again. One with an override, or that is
-        given as an object, is never kept.
+        Whether a model in a file, or a program, may come from the user's folder of compiled models,
+        and is kept there; see `tvm_blislike.cache`. A kept model runs and explains itself as any;
+        before what needs its code, such as `export`, it is compiled again. One with an override, or
+        that is given as a ModelProto, is never kept.
 
     Returns
     -------
@@ -114,7 +115,6 @@ def compile(
     ToolchainError
         When `learned` needs xgboost, or a program onnxscript, which is not installed.
     """
-    model = _as_onnx(model)
     asked = {"weights": weights, "precision": precision}
     if any(asked.values()):
         from tvm_blislike.choose.constraints import Constraints
@@ -127,14 +127,14 @@ def compile(
 
     def compile_anew() -> CompiledModel:
         strategy = resolve_strategy(core, threads, override, constraints, records, learned)
-        return compile_with(strategy, model, shapes)
+        return compile_with(strategy, _as_onnx(model), shapes)
 
     key = _key(cache, model, core, threads, shapes, override, constraints, records, learned)
     if key is None:
         return compile_anew()
     from tvm_blislike.cache.models import kept_or_compiled
 
-    return kept_or_compiled(key, model, compile_anew)
+    return kept_or_compiled(key, _file_of(model), compile_anew)
 
 
 def explain(
@@ -157,7 +157,6 @@ def explain(
     Report
         The same as `compile(...).explain()`; of a kept model what is kept.
     """
-    model = _as_onnx(model)
     core = resolve_core(target)
     threads = resolve_threads(core, threads)
     records = _up_to_date(records, core, threads)
@@ -165,13 +164,13 @@ def explain(
     if key is not None:
         from tvm_blislike.cache.models import kept_report
 
-        kept = kept_report(key, model)
+        kept = kept_report(key, _file_of(model))
         if kept is not None:
             return kept
     from tvm_blislike.pipeline import explain_module
 
     strategy = resolve_strategy(core, threads, override, constraints, records, learned)
-    return built_sizes(strategy, model, shapes, explain_module)[1]
+    return built_sizes(strategy, _as_onnx(model), shapes, explain_module)[1]
 
 
 def _up_to_date(
@@ -197,9 +196,24 @@ def _as_onnx(
     return exported.to_onnx(model) if exported.is_exported(model) else model
 
 
+def _file_of(model: Any) -> Path | None:
+    return Path(model) if isinstance(model, str | os.PathLike) else None
+
+
+def _content(model: Any) -> Content | None:
+    """Return what a model says; None for one that is not kept."""
+    from tvm_blislike.cache.key import Content
+    from tvm_blislike.onnx import exported
+
+    if isinstance(model, str | os.PathLike):
+        return Content.of_file(model)
+    digest = exported.digest_of(model) if exported.is_exported(model) else None
+    return None if digest is None else Content(digest)
+
+
 def _key(
     cache: bool,
-    model: str | os.PathLike[str] | onnx.ModelProto,
+    model: str | os.PathLike[str] | onnx.ModelProto | torch.export.ExportedProgram,
     core: Core,
     threads: int,
     shapes: Shapes | None,
@@ -209,7 +223,7 @@ def _key(
     learned: str | os.PathLike[str] | Predictor | None,
 ) -> str | None:
     """Return the name under which a compiled model is kept; None for one that is not."""
-    if not cache or override is not None or not isinstance(model, str | os.PathLike):
+    if not cache or override is not None:
         return None
     from tvm_blislike.cache.key import has_own_ways, key_of
     from tvm_blislike.cache.store import folder
@@ -219,7 +233,10 @@ def _key(
     if is_foreign(core.target_config()) or has_own_ways():
         return None
     try:
-        return key_of(model, core, threads, shapes, constraints, records, learned)
+        content = _content(model)
+        if content is None:
+            return None
+        return key_of(content, core, threads, shapes, constraints, records, learned)
     except OSError:  # the compiler says which file is missing, and how
         return None
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import tvm_blislike
 from tvm_blislike import api, progress
 from tvm_blislike.cache import store
-from tvm_blislike.cache.key import key_of
+from tvm_blislike.cache.key import Content, key_of
 from tvm_blislike.cli import terminal
 from tvm_blislike.cli.app import app
 from tvm_blislike.errors import UsageError
@@ -83,23 +83,24 @@ def test_another_question_has_another_key(model: Path, tmp_path: Path) -> None:
     core = tvm_blislike.native_core()
     other = tmp_path / "other.onnx"
     onnx.save(two_convolutions(), other)
+    content = Content.of_file(model)
     records = tmp_path / "records.jsonl"
     records.write_text("{}\n")
     limits = tvm_blislike.Constraints(max_error=1e-7)
     keys = [
-        key_of(model, core, 1),
-        key_of(other, core, 1),
-        key_of(model, core, 2),
-        key_of(model, tvm_blislike.Core.named("haswell"), 1),
-        key_of(model, core, 1, {"image": (1, 3, 8, 8)}),
-        key_of(model, core, 1, constraints=limits),
-        key_of(model, core, 1, records=records),
-        key_of(model, core, 1, learned=records),
+        key_of(content, core, 1),
+        key_of(Content.of_file(other), core, 1),
+        key_of(content, core, 2),
+        key_of(content, tvm_blislike.Core.named("haswell"), 1),
+        key_of(content, core, 1, {"image": (1, 3, 8, 8)}),
+        key_of(content, core, 1, constraints=limits),
+        key_of(content, core, 1, records=records),
+        key_of(content, core, 1, learned=records),
     ]
     assert len(set(keys)) == len(keys)
-    assert key_of(model, core, 1, constraints=tvm_blislike.Constraints()) == keys[0]
-    assert key_of(model, core, 1, {}, None, RecordBook()) == keys[0]
-    assert key_of(model, core, 1, records="none") == keys[0]
+    assert key_of(content, core, 1, constraints=tvm_blislike.Constraints()) == keys[0]
+    assert key_of(content, core, 1, {}, None, RecordBook()) == keys[0]
+    assert key_of(content, core, 1, records="none") == keys[0]
 
 
 def test_what_is_asked_for_by_a_function_or_turned_off_is_not_kept(

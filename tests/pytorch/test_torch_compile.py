@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch._dynamo.testing
 from blocks import AttentionBlock, MobileBlock, ResidualBlock, settled
 from torch import nn
 
@@ -102,6 +103,26 @@ def test_a_size_may_be_a_result() -> None:
             doubled, count = fast(torch.ones(rows, 5))
             assert torch.equal(doubled, torch.full((rows, 5), 2.0))
             assert count == 3 * rows
+
+
+@pytest.mark.filterwarnings("error::tvm_blislike.BlislikeWarning")
+def test_sizes_that_torch_leaves_open_are_compiled_when_they_come(compilations: list) -> None:
+    module, frames = settled(MobileBlock()), torch._dynamo.testing.CompileCounter()
+
+    def counted(graph: torch.fx.GraphModule, arguments: list) -> Callable:
+        frames(graph, arguments)
+        return backend.backend(graph, arguments)
+
+    fast = torch.compile(module, backend=counted, dynamic=True)
+    with torch.no_grad():
+        for batch, size in ((1, 8), (2, 9), (3, 11), (2, 9)):
+            image = torch.randn(batch, 16, size, size)
+            require_close(fast(image), module(image))
+    # torch takes a batch of one for itself, and one graph for all others.
+    assert frames.frame_count == 2
+    assert [tuple(model.inputs[0].shape) for model in compilations] == (
+        [(1, 16, 8, 8), (2, 16, 9, 9), (3, 16, 11, 11)]
+    )
 
 
 def test_too_many_sizes_run_eagerly(compilations: list, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ class Told:
     about : About
         Inputs, outputs, target and report.
     model : str
-        The model's file.
+        The model's file; "" for a model without one.
     beside : dict of str to str
         Files with data of the model, relative to its folder, and their checksums.
     warnings : list of str
@@ -91,15 +91,15 @@ def describe(entry: Path) -> Told:
     return Told(**{**fields, "about": About.from_json(fields["about"])})
 
 
-def read(entry: Path, model: Path) -> tuple[Module, Told]:
+def read(entry: Path, model: Path | None) -> tuple[Module, Told]:
     """Return what to run of an entry, and what it says; its warnings are given again.
 
     Parameters
     ----------
     entry : Path
         Its folder.
-    model : Path
-        The model's file: data beside it has to be what was compiled.
+    model : Path or None
+        The model's file, if it is in one: data beside it has to be what was compiled.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def read(entry: Path, model: Path) -> tuple[Module, Told]:
     return executables.read_machine(entry / _MACHINE, kernels_of(entry)), told
 
 
-def current(entry: Path, model: Path) -> Told:
+def current(entry: Path, model: Path | None) -> Told:
     """Return what an entry says, as `read` does, without opening its code.
 
     Raises
@@ -124,7 +124,7 @@ def current(entry: Path, model: Path) -> Told:
     """
     told = describe(entry)
     for name, digest in told.beside.items():
-        if checksum.sha256(model.parent / name) != digest:
+        if model is None or checksum.sha256(model.parent / name) != digest:
             raise ModelError(f"{name} has changed")
     for text in told.warnings:
         warnings.warn(text, stacklevel=4)

@@ -1,8 +1,9 @@
 """The key of a compiled model: a digest of all that the compiler's result follows from.
 
-The model's bytes, its inputs' shapes, the core with every fact, the threads, the limits of the
-choice, the records, and the versions of TVM and of this package, down to its sources. Files that a
-model refers to are not part of its key, but noted in the entry: see `entry.py`.
+The model's bytes, or what a program of torch says, its inputs' shapes, the core with every fact,
+the threads, the limits of the choice, the records, and the versions of TVM and of this package,
+down to its sources. Files that a model refers to are not part of its key, but noted in the entry:
+see `entry.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import importlib.metadata
 import os
 import platform
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,8 +37,29 @@ _SOURCES = (".py", ".toml", ".json")
 _DISTRIBUTIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "highspy")
 
 
+@dataclass(frozen=True)
+class Content:
+    """What a model says.
+
+    Parameters
+    ----------
+    digest : str
+        Of all that its computation follows from.
+    name : str
+        Stands in the report and in messages; "" for a model without a file.
+    """
+
+    digest: str
+    name: str = ""
+
+    @classmethod
+    def of_file(cls, path: str | os.PathLike[str]) -> Content:
+        """Return that of a file; raises OSError when it cannot be read."""
+        return cls(sha256(Path(path)), Path(path).name)
+
+
 def key_of(
-    model: str | os.PathLike[str],
+    model: Content,
     core: Core,
     threads: int,
     shapes: Shapes | None = None,
@@ -54,9 +77,8 @@ def key_of(
     sizes = frozen(shapes)
     parts = (
         _FORMAT,
-        sha256(Path(model)),
-        # Its name stands in the report and in messages.
-        Path(model).name,
+        model.digest,
+        model.name,
         sorted(sizes.items()),
         core.to_toml(),
         threads,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ _log = logging.getLogger("tvm_blislike")
 
 
 def kept_or_compiled(
-    key: str, model: str | os.PathLike[str], compile: Callable[[], CompiledModel]
+    key: str, model: Path | None, compile: Callable[[], CompiledModel]
 ) -> CompiledModel:
     """Return the kept model of a key; where there is none, compile it and keep it.
 
@@ -27,27 +26,29 @@ def kept_or_compiled(
     ----------
     key : str
         See `key.key_of`.
-    model : path
-        The model's file.
+    model : Path or None
+        The model's file, if it is in one.
     compile : callable
         Compiles it; its errors come through.
     """
-    return _opened(key, Path(model), compile) or _compiled(key, Path(model), compile)
+    return _opened(key, model, compile) or _compiled(key, model, compile)
 
 
-def kept_report(key: str, model: str | os.PathLike[str]) -> Report | None:
+def kept_report(key: str, model: Path | None) -> Report | None:
     """Return the report of the kept model of a key; None where there is none."""
     place = store.find(key)
     if place is None:
         return None
     try:
-        return Report.from_json(entry.current(place, Path(model)).about.report)
+        return Report.from_json(entry.current(place, model).about.report)
     except Exception as error:  # whoever opens it will drop it
         _log.debug("%s cannot be read: %s", place, error)
         return None
 
 
-def _opened(key: str, model: Path, compile: Callable[[], CompiledModel]) -> CompiledModel | None:
+def _opened(
+    key: str, model: Path | None, compile: Callable[[], CompiledModel]
+) -> CompiledModel | None:
     """Return the kept model; None where there is none, or it is damaged or of other data."""
     place = store.find(key)
     if place is None:
@@ -63,7 +64,7 @@ def _opened(key: str, model: Path, compile: Callable[[], CompiledModel]) -> Comp
     return CompiledModel(module, *specs, about.target, report, again=compile, variants=variants)
 
 
-def _compiled(key: str, model: Path, compile: Callable[[], CompiledModel]) -> CompiledModel:
+def _compiled(key: str, model: Path | None, compile: Callable[[], CompiledModel]) -> CompiledModel:
     """Compile a model and keep it; where it cannot be kept, the log says why."""
     with compiler_lock():
         # Under the lock: what is recorded is of this process, not of this thread.
@@ -75,9 +76,10 @@ def _compiled(key: str, model: Path, compile: Callable[[], CompiledModel]) -> Co
         texts = [str(each.message) for each in caught if each.category is not RuntimeWarning]
         progress.begin("link")
         try:
-            told = entry.Told(
-                compiled.about, str(model.absolute()), entry.data_beside(model), texts
+            place, beside = (
+                ("", {}) if model is None else (model.absolute(), entry.data_beside(model))
             )
+            told = entry.Told(compiled.about, str(place), beside, texts)
             place = store.put(key, lambda folder: entry.write(compiled.executable, told, folder))
             if place is not None:
                 compiled.run_linked(entry.kernels_of(place))
@@ -86,3 +88,8 @@ def _compiled(key: str, model: Path, compile: Callable[[], CompiledModel]) -> Co
         except (BlislikeError, OSError, ValueError) as error:
             _log.warning("the compiled model cannot be kept: %s", error)
     return compiled
+
+
+def _file(model: Path | None) -> tuple[str, dict[str, str]]:
+    """Return what an entry notes of a model's file."""
+    return ("", {}) if model is None else (str(model.absolute()), entry.data_beside(model))

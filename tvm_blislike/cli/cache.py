@@ -81,7 +81,7 @@ def _table(found: list[dict[str, Any]]) -> Table:
         table.add_column(name)
     for entry in found:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry["used"]))
-        name = Path(entry["model"]).name if entry["model"] else "damaged"
+        name = "damaged" if entry["model"] is None else Path(entry["model"]).name or "of torch"
         cells = [name, ", ".join(entry.get("inputs", ())), entry.get("core", "")]
         cells += [str(entry.get("threads", "")), _megabytes(entry["bytes"]), used]
         table.add_row(*map(escape, cells))

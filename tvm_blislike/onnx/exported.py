@@ -9,6 +9,8 @@ of ONNX graphs holds: the same model is equally fast from either side.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import importlib.metadata
 import logging
 import sys
 import warnings
@@ -55,6 +57,50 @@ def to_onnx(program: torch.export.ExportedProgram) -> onnx.ModelProto:
         ) from error
     _require_pure(result.exported_program)
     return result.model_proto
+
+
+def digest_of(program: torch.export.ExportedProgram) -> str | None:
+    """Return a digest of all that the ONNX model of a program follows from.
+
+    That are its operators with their arguments, the sizes of its inputs, its weights, and what
+    exports it. None for a program with operators or constants of others, whose text does not say
+    what they do.
+    """
+    import torch
+
+    values = {**program.state_dict, **program.constants}
+    graphs = [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
+    nodes = [node for graph in graphs for node in graph.graph.nodes]
+    if not all(isinstance(value, torch.Tensor) for value in values.values()):
+        return None
+    if not all(map(_is_torchs, nodes)):
+        return None
+    digest = hashlib.sha256()
+    texts = [*_versions(), str(program.graph_signature), str(program.range_constraints)]
+    for text in (*texts, *map(_text, nodes)):
+        digest.update(f"{text}\n".encode())
+    for name, value in sorted(values.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _versions() -> list[str]:
+    """Return those of what exports; without onnxscript it is the exporter that says so."""
+    names = ("torch", "onnxscript")
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return [f"{name} {importlib.metadata.version(name)}" for name in names]
+    return []
+
+
+def _is_torchs(node: torch.fx.Node) -> bool:
+    """Whether a node is no operator of a library of somebody else."""
+    return getattr(node.target, "namespace", "aten") in ("aten", "prims", "higher_order")
+
+
+def _text(node: torch.fx.Node) -> str:
+    value = node.meta.get("val") if node.op == "placeholder" else None
+    return f"{node.format_node()} {getattr(value, 'dtype', '')} {getattr(value, 'shape', value)}"
 
 
 def _require_pure(program: torch.export.ExportedProgram) -> None:

@@ -33,12 +33,14 @@ class Replay:
     ----------
     results : list of tuple
         Shape and data type of each output.
+    tape : Tape
+        As above.
     """
 
     def __init__(
         self, tape: Any, allocated: set[Span], inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> None:
-        self._tape = tape
+        self.tape = tape
         self._held = (tuple(inputs), tuple(outputs))
         arrays = [array_of(t) for t in inputs], [array_of(t) for t in outputs]
         self.results = [(array.shape, array.dtype) for array in arrays[1]]
@@ -72,7 +74,7 @@ class Replay:
         for place, array in zip(self._inputs, inputs, strict=True):
             if not place.is_there:
                 np.copyto(place.own, array)
-        self._tape.run()
+        self.tape.run()
         for place, array in zip(self._outputs, outputs, strict=True):
             if not place.is_there:
                 np.copyto(array, place.own)

@@ -35,7 +35,9 @@ from tvm_blislike.torch.graphs import (
     results_of,
 )
 
-_OPTIONS = {"threads", "override", "constraints", "records", "learned", "weights", "precision"}
+_OPTIONS = {
+    *("threads", "override", "constraints", "records", "learned", "weights", "precision", "cache")
+}
 # As many as torch compiles one function anew by default.
 _MOST_SIZES = 8
 
@@ -56,7 +58,7 @@ def backend(
         Examples of its arguments.
     options : mapping, optional
         Arguments of `tvm_blislike.compile`: threads (by default `torch.get_num_threads()`),
-        override, constraints, records, learned, weights, precision.
+        override, constraints, records, learned, weights, precision, cache.
     mode : str, optional
         None or "default".
 
@@ -79,23 +81,28 @@ class CompiledGraph:
     def __init__(self, graph: torch.fx.GraphModule, options: Mapping[str, Any]) -> None:
         self._graph, self._options = graph, options
         self._is_parameter = are_parameters(graph)
+        # Networks have hundreds of parameters, and each run looks at what it is given.
+        self._free = [i for i, known in enumerate(self._is_parameter) if not known]
         self._compiled: dict[Any, _ForSizes | None] = {}
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         """Run the graph."""
-        key = tuple(map(_sizes, arguments, self._is_parameter))
+        key = tuple([_sizes(arguments[i]) for i in self._free])
+        found = self._compiled.get(key)
+        if found is None or torch.is_grad_enabled() or not found.holds(arguments):
+            found = self._found(key, arguments)
+        return self._graph(*arguments) if found is None else found(arguments)
+
+    def _found(self, key: Any, arguments: Sequence[Any]) -> _ForSizes | None:
+        """Return what is compiled for arguments, compiling it at need; None to run eagerly."""
         reason = _why_eager(arguments)
         if reason is not None:
             self._warn(reason)
-            return self._graph(*arguments)
-        if key not in self._compiled:
+            return None
+        known = self._compiled.get(key)
+        if key not in self._compiled or (known is not None and not known.holds(arguments)):
             self._compiled[key] = self._compile(arguments)
-        found = self._compiled[key]
-        if found is None:
-            return self._graph(*arguments)
-        if not found.holds(arguments):
-            found = self._compiled[key] = self._compile(arguments)
-        return found(arguments)
+        return self._compiled[key]
 
     def _compile(self, arguments: Sequence[Any]) -> _ForSizes | None:
         """Compile for arguments like these; where that fails, warn and return None."""
@@ -194,11 +201,11 @@ def _value(result: Result, arguments: Sequence[Any], values: Iterator[torch.Tens
     return next(values)
 
 
-def _sizes(argument: Any, is_parameter: bool) -> Any:
-    """Return what a compiled graph depends on of an argument."""
+def _sizes(argument: Any) -> Any:
+    """Return what a compiled graph depends on of an argument that is no parameter."""
     if not isinstance(argument, torch.Tensor):
         return argument
-    return None if is_parameter else (argument.size(), argument.stride())
+    return argument.size(), argument.stride()
 
 
 def _why_eager(arguments: Sequence[Any]) -> str | None:

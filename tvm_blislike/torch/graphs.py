@@ -5,6 +5,7 @@ Private sides of torch are used here and nowhere else.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -119,16 +120,21 @@ class Constants:
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._state = [(t, t.data_ptr(), _version(t)) for t in tensors]
+        self._tensors = tuple(tensors)
+        self._places = [t.data_ptr() for t in tensors]
+        # Those of inference mode do not count how often they were changed.
+        self._counted = [t for t in tensors if not t.is_inference()]
+        self._versions = [t._version for t in self._counted]
 
     def hold(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether these are the same tensors with the same values.
 
         What is written by way of `.data` is not seen, as torch does not count it.
         """
-        return all(
-            now is tensor and now.data_ptr() == place and _version(now) == version
-            for now, (tensor, place, version) in zip(tensors, self._state, strict=True)
+        return (
+            all(map(operator.is_, tensors, self._tensors))
+            and [t.data_ptr() for t in tensors] == self._places
+            and [t._version for t in self._counted] == self._versions
         )
 
 

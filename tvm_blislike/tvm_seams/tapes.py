@@ -88,13 +88,15 @@ class Tape:
 
     Attributes
     ----------
+    calls : list of tuple
+        Function and arguments of each.
     tensors : list of tuple of int
         Address and bytes of each argument that is a tensor.
     """
 
     def __init__(self, recorder: Recorder) -> None:
-        self._calls = recorder.calls
-        arguments = [a for _, args in self._calls for a in args]
+        self.calls = recorder.calls
+        arguments = [a for _, args in self.calls for a in args]
         found = [a for a in arguments if isinstance(a, tvm.runtime.Tensor)]
         self.tensors = [(t.data_ptr(), bytes_of(t)) for t in found]
         words = [word for tensor in found for word in _dl_words(tensor)]
@@ -120,7 +122,7 @@ class Tape:
         failed = self._state[2]
         if failed >= 0:
             self._state[2] = -1
-            func, args = self._calls[failed]
+            func, args = self.calls[failed]
             func(*args)
             raise RuntimeError(f"call {failed} of a recorded run failed")
 
@@ -137,7 +139,7 @@ class Tape:
 
     def _call_table(self) -> np.ndarray:
         place, rows = self._arguments.ctypes.data, []
-        for func, args in self._calls:
+        for func, args in self.calls:
             rows.append((func.__chandle__(), place, len(args)))
             place += 16 * len(args)
         return np.array(rows, np.int64).reshape(-1, 3)
