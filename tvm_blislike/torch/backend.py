@@ -32,7 +32,9 @@ from tvm_blislike.torch.graphs import (
     Result,
     View,
     are_parameters,
+    numbers_of,
     results_of,
+    with_numbers,
 )
 
 _OPTIONS = {
@@ -82,12 +84,16 @@ class CompiledGraph:
         self._graph, self._options = graph, options
         self._is_parameter = are_parameters(graph)
         # Networks have hundreds of parameters, and each run looks at what it is given.
-        self._free = [i for i, known in enumerate(self._is_parameter) if not known]
+        self._numbers = numbers_of(graph)
+        self._free = [
+            i for i, known in enumerate(self._is_parameter) if not known and i not in self._numbers
+        ]
         self._compiled: dict[Any, _ForSizes | None] = {}
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         """Run the graph."""
-        key = tuple([_sizes(arguments[i]) for i in self._free])
+        sizes = [_sizes(arguments[i]) for i in self._free]
+        key = (*sizes, *[arguments[i].item() for i in self._numbers])
         found = self._compiled.get(key)
         if found is None or torch.is_grad_enabled() or not found.holds(arguments):
             found = self._found(key, arguments)
@@ -110,7 +116,9 @@ class CompiledGraph:
             self._warn(f"it was called with more than {_MOST_SIZES} combinations of sizes")
             return None
         try:
-            return _ForSizes(self._graph, arguments, self._is_parameter, self._options)
+            graph = with_numbers(self._graph, arguments, self._numbers)
+            parameters = [i for i, known in enumerate(self._is_parameter) if known]
+            return _ForSizes(graph, arguments, (self._free, parameters), self._options)
         except UsageError:
             raise
         except BlislikeError as error:
@@ -126,7 +134,7 @@ class CompiledGraph:
 
 
 class _ForSizes:
-    """A graph compiled for arguments of some sizes.
+    """A graph compiled for arguments of some sizes, of which some are free, some parameters.
 
     Raises
     ------
@@ -138,12 +146,12 @@ class _ForSizes:
         self,
         graph: torch.fx.GraphModule,
         arguments: Sequence[Any],
-        is_parameter: Sequence[bool],
+        places: tuple[Sequence[int], Sequence[int]],
         options: Mapping[str, Any],
     ) -> None:
-        tensors = [i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)]
-        self._inputs = [i for i in tensors if not is_parameter[i]]
-        self._parameters = [i for i in tensors if is_parameter[i]]
+        self._inputs, self._parameters = (
+            [i for i in each if isinstance(arguments[i], torch.Tensor)] for each in places
+        )
         self._constants = Constants([arguments[i] for i in self._parameters])
         self._results = results_of(graph, arguments)
         computed = [i for i, r in enumerate(self._results) if isinstance(r, Computed)]

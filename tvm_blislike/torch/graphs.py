@@ -5,6 +5,7 @@ Private sides of torch are used here and nowhere else.
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,6 +62,35 @@ def are_parameters(graph: torch.fx.GraphModule) -> tuple[bool, ...]:
     places = [node for node in graph.graph.nodes if node.op == "placeholder"]
     notes = [node.meta.get("tensor_dict") or {} for node in places]
     return tuple("_dynamo_static_input_type" in note for note in notes)
+
+
+def numbers_of(graph: torch.fx.GraphModule) -> tuple[int, ...]:
+    """Return which arguments are tensors of which a graph takes the number only.
+
+    That is how torch passes numbers that it leaves open, such as the epsilon of a normalization
+    with `dynamic=True`.
+    """
+    places = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    return tuple(
+        i for i, node in enumerate(places) if node.users and all(map(_is_item, node.users))
+    )
+
+
+def _is_item(node: torch.fx.Node) -> bool:
+    return node.op == "call_method" and node.target == "item"
+
+
+def with_numbers(
+    graph: torch.fx.GraphModule, arguments: Sequence[Any], numbers: Sequence[int]
+) -> torch.fx.GraphModule:
+    """Return a graph of the same arguments that has the numbers of some as constants."""
+    copied = copy.deepcopy(graph.graph)
+    places = [node for node in copied.nodes if node.op == "placeholder"]
+    for i in numbers:
+        for node in list(places[i].users):
+            node.replace_all_uses_with(arguments[i].item())
+            copied.erase_node(node)
+    return torch.fx.GraphModule(graph, copied)
 
 
 def results_of(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> tuple[Result, ...]:
