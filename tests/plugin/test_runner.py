@@ -55,6 +55,22 @@ def test_inputs_may_be_filled_in_place(network: tvm_blislike.CompiledModel) -> N
         require_right(runner.run()["scores"], image)
 
 
+def test_arrays_of_the_caller_and_the_runners_own_in_turn(
+    network: tvm_blislike.CompiledModel,
+) -> None:
+    runner, (own, other) = network.runner(), images(2)
+    runner.inputs["image"][:] = own
+    given = aligned(other.shape, "float32")
+    given[:] = other
+    for whose in (None, None, given, None, None, None, other, None, given, given, None):
+        require_right(
+            runner.run(None if whose is None else [whose])["scores"],
+            (own if whose is None else other),
+        )
+    runner.inputs["image"][:] = other
+    require_right(runner.run()["scores"], other)
+
+
 def test_outputs_are_written_where_they_were_given(network: tvm_blislike.CompiledModel) -> None:
     target = aligned((1, 5), "float32")
     runner = network.runner(outputs={"scores": target})

@@ -53,6 +53,8 @@ class Replay:
             _Place(tape, array, span, _is_alone(i, spans[1], allocated, tape.tensors))
             for i, (array, span) in enumerate(zip(arrays[1], spans[1], strict=True))
         ]
+        # Of the last run, where they were tuples, which stay as they are, and nothing was copied.
+        self._settled: tuple[Any, Any] = (None, None)
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Run once.
@@ -60,13 +62,18 @@ class Replay:
         Parameters
         ----------
         inputs, outputs : sequence of array
-            Of the sizes and types of the model.
+            Of the sizes and types of the model. Looking where they lie takes 11 to 19 microseconds
+            between runs of a SqueezeNet; tuples that are given again are known.
 
         Raises
         ------
         InputError
             When an output lies in the memory of an input.
         """
+        if inputs is self._settled[0] and outputs is self._settled[1]:
+            self.tape.run()
+            return
+        self._settled = (None, None)
         moved = [p.move(a) for p, a in zip(self._inputs, inputs, strict=True)]
         moved += [p.move(a) for p, a in zip(self._outputs, outputs, strict=True)]
         if any(moved):
@@ -78,6 +85,9 @@ class Replay:
         for place, array in zip(self._outputs, outputs, strict=True):
             if not place.is_there:
                 np.copyto(array, place.own)
+        if all(place.is_there for place in (*self._inputs, *self._outputs)):
+            same = isinstance(inputs, tuple) and isinstance(outputs, tuple)
+            self._settled = (inputs, outputs) if same else (None, None)
 
     def _require_apart(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         arrays = [*inputs, *outputs]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,13 +63,13 @@ class Runner:
         for name in given:
             if name not in names:
                 raise InputError(f"the model has no output named {name!r}", suggest(name, names))
-        self._given = [*self.inputs.values()]
-        self._written = [
+        self._given = tuple(self.inputs.values())
+        self._written = tuple(
             fitting(spec, given[spec.name], "output")
             if spec.name in given
             else aligned(spec.shape, spec.dtype)
             for spec in results
-        ]
+        )
         for spec, array in zip(results, self._written, strict=True):
             if not array.flags.writeable:
                 raise InputError(f"output {spec.name} cannot be written")
@@ -96,7 +96,7 @@ class Runner:
         self.run_on(arrays, self._written)
         return self.outputs
 
-    def run_on(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> None:
+    def run_on(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Run on arrays of the model's sizes and types, in its order, without looking at them."""
         use_threads(self._threads())
         if self._run is None:
