@@ -356,12 +356,12 @@ def test_compilations_follow_a_store(
 
 def test_a_kept_model_is_compiled_again_for_new_records(tmp_path: Path) -> None:
     from tvm_blislike.api import _up_to_date
-    from tvm_blislike.cache.key import key_of
+    from tvm_blislike.cache.key import Content, key_of
 
     model, place = small_model(tmp_path / "small.onnx"), f"{tmp_path}/shared/"
 
     def key() -> str:
-        return key_of(model, CORE, 1, {}, None, _up_to_date(place, CORE, 1))
+        return key_of(Content.of_file(model), CORE, 1, records=_up_to_date(place, CORE, 1))
 
     _shared(place, record())
     first = key()
