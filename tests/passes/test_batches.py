@@ -15,6 +15,8 @@ from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.errors import ChoiceError
 from tvm_blislike.hardware import native_core
+from tvm_blislike.inspect.overview import shares
+from tvm_blislike.model.report import Report
 from tvm_blislike.passes.batches.images import apart
 from tvm_blislike.pipeline import compile_module
 
@@ -102,3 +104,19 @@ def test_images_that_meet_are_refused_with_the_reason(reason: str) -> None:
 def test_a_number_that_does_not_divide_the_batch_is_refused() -> None:
     with pytest.raises(ChoiceError, match="do not divide a batch of 4"):
         run(graph(residual, IMAGE), 3, random(*IMAGE))
+
+
+def test_a_layer_of_a_group_is_counted_for_each_group() -> None:
+    def explained(images: int) -> Report:
+        strategy = Strategy(native_core(), 1, constraints=Constraints(images=images))
+        return compile_module(graph(residual, IMAGE), strategy)[1]
+
+    by_one, by_two, whole = (explained(images) for images in (1, 2, 0))
+    runs = [[la.runs for la in report.layers if la.macs] for report in (by_one, by_two, whole)]
+    assert [runs[0][0], runs[1][0], runs[2]] == [4, 2, [1, 1]]
+    for report in (by_one, by_two, whole):
+        assert sum(la.runs * la.macs for la in report.layers) == 2 * 4 * 16 * 16 * 9 * 36
+        times = [la.runs * (la.predicted_ms or 0) for la in report.layers]
+        assert report.predicted_ms == pytest.approx(sum(times))
+        assert sum(share.kernels for share in shares(report)) == sum(r.runs for r in report.layers)
+    assert Report.from_json(by_one.to_json()) == by_one

@@ -29,7 +29,7 @@ def endless(mod, strategy):
             raise RuntimeError("something in C++") from error
         raise
 
-pipeline.compile_module = endless
+pipeline.compile_functions = endless
 cli.main()
 """
 

@@ -104,7 +104,7 @@ def test_a_fault_of_this_package_is_no_unsupported_operator(
     def broken(*_: object) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr("tvm_blislike.pipeline.compile_module", broken)
+    monkeypatch.setattr("tvm_blislike.pipeline.compile_functions", broken)
     with pytest.raises(RuntimeError, match="a fault of ours"):
         tvm_blislike.compile(small_network())
 

@@ -27,12 +27,11 @@ _SLOW = 0.5
 
 def print_overview(console: Console, report: Report, model: str) -> None:
     """Print where the time goes, the slowest layers, what was fused and what fell back."""
-    timed = sum(layer.predicted_ms is not None for layer in report.layers)
+    timed = sum(layer.runs for layer in report.layers if layer.predicted_ms is not None)
+    kernels = sum(layer.runs for layer in report.layers)
     threads = "1 thread" if report.threads == 1 else f"{report.threads} threads"
     console.print(f"[bold]{escape(model)}[/] for {escape(report.core)}, {threads}")
-    console.print(
-        f"{report.predicted_ms:.3f} ms predicted for {timed} of {len(report.layers)} kernels"
-    )
+    console.print(f"{report.predicted_ms:.3f} ms predicted for {timed} of {kernels} kernels")
     _section(console, "where the time goes", _shares(console, report))
     slowest = overview.slowest(report)
     if slowest:

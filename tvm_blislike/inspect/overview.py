@@ -20,7 +20,7 @@ class Share:
     name : str
         The algorithm; of the default rule the kind of loops.
     kernels : int
-        How many the model calls.
+        How many the model calls in a run.
     ms : float
         Their predicted time; 0 where the model has no say.
     part : float
@@ -80,7 +80,7 @@ def slowest(report: Report, most: int = 10) -> list[tuple[LayerReport, int]]:
     for layer in report.layers:
         if layer.predicted_ms is not None:
             key = (layer.workload, algorithm(layer), layer.microkernel, layer.predicted_ms)
-            counts[key] = counts.get(key, 0) + 1
+            counts[key] = counts.get(key, 0) + layer.runs
             first.setdefault(key, layer)
     order = sorted(first, key=lambda key: -key[-1])
     return [(first[key], counts[key]) for key in order[:most]]
@@ -110,7 +110,8 @@ def facts(report: Report) -> list[str]:
 
 
 def _share(name: str, layers: list[LayerReport], total_ms: float) -> Share:
-    timed = [layer for layer in layers if layer.predicted_ms]
-    ms = sum(layer.predicted_ms or 0.0 for layer in timed)
-    ideal = sum((layer.predicted_ms or 0.0) * (layer.peak_fraction or 0.0) for layer in timed)
-    return Share(name, len(layers), ms, ms / (total_ms or 1.0), ideal / ms if ideal else None)
+    times = [(layer, layer.runs * (layer.predicted_ms or 0.0)) for layer in layers]
+    ms = sum(each for _, each in times)
+    ideal = sum(each * (layer.peak_fraction or 0.0) for layer, each in times)
+    kernels = sum(layer.runs for layer in layers)
+    return Share(name, kernels, ms, ms / (total_ms or 1.0), ideal / ms if ideal else None)

@@ -114,6 +114,8 @@ class LayerReport:
         Of weights stored in fewer bytes: root of the squared differences over the squared weights.
     fused : tuple of str
         Operators that the kernel computes beside the layer itself, in order.
+    runs : int
+        How often it is computed in one run of the model: once for each group of images, say.
     """
 
     name: str
@@ -134,6 +136,7 @@ class LayerReport:
     types: tuple[str, ...] = ()
     weights_error: float | None = None
     fused: tuple[str, ...] = ()
+    runs: int = 1
 
     @property
     def is_chosen(self) -> bool:
@@ -167,8 +170,8 @@ class Report:
 
     @property
     def predicted_ms(self) -> float:
-        """Sum of the predicted times of the layers that have one."""
-        return sum(layer.predicted_ms or 0.0 for layer in self.layers)
+        """Sum of the predicted times, of all their runs, of the layers that have one."""
+        return sum(layer.runs * (layer.predicted_ms or 0.0) for layer in self.layers)
 
     def matching(self, pattern: str) -> Report:
         """Return the report on layers whose name or workload matches a shell pattern."""

@@ -17,12 +17,14 @@ from tvm_blislike.model.report import CandidateReport, Footprint, LayerReport, L
 from tvm_blislike.model.variant import MAIN
 from tvm_blislike.passes import spills
 from tvm_blislike.passes.plan import Plan
-from tvm_blislike.tvm_seams import bindings, called_functions, functions, op_name
+from tvm_blislike.tvm_seams import bindings, functions, op_name
+from tvm_blislike.tvm_seams.relax_ir import runs_of_functions
 
 
 def report_of(mod: tvm.IRModule, plan: Plan) -> Report:
     """Return the report of a module behind `CallTIRRewrite` and of its plan."""
-    layers = _with_errors((_layer(gvar, mod, plan) for gvar in _calls(mod)), plan.stored)
+    called = (dataclasses.replace(_layer(g, mod, plan), runs=runs) for g, runs in _calls(mod))
+    layers = _with_errors(called, plan.stored)
     left_out = _left_out("weights in float32 of", plan.whole)
     left_out += _left_out("default rule for", plan.left)
     for dtype, layers_left in plan.wide.items():
@@ -50,21 +52,25 @@ def _left_out(what: str, reasons: Mapping[str, str]) -> list[LeftOut]:
     return [LeftOut(what, tuple(found), reason) for reason, found in layers.items()]
 
 
-def _calls(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
-    """Return the kernels that the Relax functions call, in order; those of `main` if there is one.
+def _calls(mod: tvm.IRModule) -> list[tuple[tvm.ir.GlobalVar, int]]:
+    """Return the kernels that are called, in order, and how often in one run.
 
-    A module of several sizes has functions for each: those of the largest stand for all.
+    Those of `main`, if there is one: in a module of several sizes the largest stand for all.
     """
     names = {g.name_hint for g, _ in functions(mod)}
-    shown = called_functions(mod, MAIN) if MAIN in names else names
+    runs = runs_of_functions(mod, MAIN) if MAIN in names else dict.fromkeys(names, 1)
     values = [
-        binding.value
+        (binding.value, runs[gvar.name_hint])
         for gvar, func in functions(mod)
-        if gvar.name_hint in shown
+        if gvar.name_hint in runs
         for binding in bindings(func)
     ]
-    called = [value.op for value in values if isinstance(value, relax.Call)]
-    return [op for op in called if isinstance(op, tvm.ir.GlobalVar) and _is_kernel(mod[op])]
+    called = [(value.op, times) for value, times in values if isinstance(value, relax.Call)]
+    return [
+        (op, times)
+        for op, times in called
+        if isinstance(op, tvm.ir.GlobalVar) and _is_kernel(mod[op])
+    ]
 
 
 def _is_kernel(func: tvm.ir.BaseFunc) -> bool:

@@ -28,7 +28,6 @@ import tvm
 from tvm_blislike.errors import ChoiceError, all_errors
 from tvm_blislike.tvm_seams.relax_ir import (
     bindings,
-    called_functions,
     constant,
     constant_array,
     copy_into,
@@ -44,7 +43,6 @@ from tvm_blislike.tvm_seams.relax_ir import (
 
 __all__ = [
     "bindings",
-    "called_functions",
     "constant",
     "constant_array",
     "copy_into",

@@ -127,21 +127,36 @@ def sizes_of(type_: relax.TensorType) -> tuple[int | None, ...]:
     return tuple(int(size) if hasattr(size, "value") else None for size in sizes)
 
 
-def called_functions(mod: tvm.IRModule, name: str) -> set[str]:
-    """Return the names of the Relax functions that one calls, itself among them."""
-    found, left = set(), [name]
-    while left:
-        here = left.pop()
-        if here in found or not isinstance(mod[here], relax.Function):
-            continue
-        found.add(here)
+def runs_of_functions(mod: tvm.IRModule, name: str) -> dict[str, int]:
+    """Return how often each Relax function runs in one run of that of a name, itself among them.
 
-        def visit(expr: relax.Expr) -> None:
-            if isinstance(expr, tvm.ir.GlobalVar):
-                left.append(expr.name_hint)
+    A function that is called in several places of another runs as often, whatever a condition says;
+    one that calls itself counts once.
+    """
+    runs: dict[str, int] = {}
 
-        relax.analysis.post_order_visit(mod[here], visit)
-    return found
+    def add(here: str, times: int, callers: tuple[str, ...]) -> None:
+        runs[here] = runs.get(here, 0) + times
+        for called, places in _called(mod[here]).items():
+            if called not in callers and isinstance(mod[called], relax.Function):
+                add(called, times * places, (*callers, called))
+
+    add(name, 1, (name,))
+    return runs
+
+
+def _called(func: relax.Function) -> dict[str, int]:
+    """Return in how many places a function names each other one."""
+    places: dict[str, int] = {}
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Call):
+            for part in (expr.op, *expr.args):
+                if isinstance(part, tvm.ir.GlobalVar):
+                    places[part.name_hint] = places.get(part.name_hint, 0) + 1
+
+    relax.analysis.post_order_visit(func, visit)
+    return places
 
 
 def bindings(func: relax.Function) -> list[relax.VarBinding]:
