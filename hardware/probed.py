@@ -107,16 +107,17 @@ def is_settled(path: Path) -> bool:
     return known(path) is not None and not is_due(path)
 
 
-def busy_note(disturbance: float, times: int) -> str:
-    """Return the note of a core that was measured on a busy machine, so many times by now."""
+def on_busy_machine(core: Core, disturbance: float, times: int) -> Core:
+    """Return a core with the note that it was measured on a busy machine, so many times by now."""
     again = "it is measured again at a later use" if times < _MOST_TIMES else "it stays so"
-    return (
+    note = (
         f"measured on a busy machine ({disturbance:.1f}), {times} of {_MOST_TIMES} times: {again}"
     )
+    return replace(core, notes=(*(n for n in core.notes if not _BUSY.match(n)), note))
 
 
 def busy(core: Core) -> tuple[float, int]:
-    """Return what `busy_note` was given; nothing of either for a core without that note."""
+    """Return what `on_busy_machine` was given; nothing of either for a core without that note."""
     found = [match for note in core.notes if (match := _BUSY.match(note))]
     return (float(found[0][1]), int(found[0][2])) if found else (0.0, 0)
 

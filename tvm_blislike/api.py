@@ -279,12 +279,10 @@ def compile_with(
     loaded, made = built_sizes(strategy, model, shapes, compile_functions)
     executable, report, runnable, signatures = made
     target = strategy.core.target_config(strategy.threads)
-    names = map(function_name, range(len(signatures) - 1))
-    variants = [
-        Variant(name, _sized(loaded.inputs, taken), _sized(loaded.outputs, given))
-        for name in names
-        for taken, given in (signatures[name],)
-    ]
+    variants = []
+    for name in map(function_name, range(len(signatures) - 1)):
+        taken, given = signatures[name]
+        variants.append(Variant(name, _sized(loaded.inputs, taken), _sized(loaded.outputs, given)))
     inputs, outputs = loaded.inputs, loaded.outputs
     return CompiledModel(executable, inputs, outputs, target, report, runnable, variants=variants)
 

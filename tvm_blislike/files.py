@@ -191,3 +191,8 @@ def _output_error(path: Path, error: OSError) -> OutputError:
     elif not path.parent.is_dir():
         hint = f"the directory {path.parent} does not exist"
     return OutputError(f"cannot write {path}: {error.strerror or error}", hint)
+
+
+def bytes_below(folder: Path) -> int:
+    """Return the size of all files of a folder and of those in it."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -20,7 +20,7 @@ from tvm_blislike.errors import (
 )
 from tvm_blislike.export import manifest, runtime_wheel
 from tvm_blislike.export.link import find_builder, is_darwin, machine_of, run_tool
-from tvm_blislike.files import scratch_beside, space_hint
+from tvm_blislike.files import bytes_below, scratch_beside, space_hint
 from tvm_blislike.tvm_seams import wheels
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def write(model: Exported, folder: str | os.PathLike[str], cc: str | None = None
         programs = write_programs(fresh, target, cc, model.needs_extras)
         fields = manifest.manifest(_LIBRARY, model.variants, target, model.explain())
         manifest.write(fresh, fields)
-        size = sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
+        size = bytes_below(fresh)
     return Bundle(folder, programs, size)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,17 @@ class TensorSpec:
     @property
     def sizes(self) -> str:
         """The shape as written on the command line, `1x3x224x224`."""
-        return "x".join("?" if size is None else str(size) for size in self.shape) or "scalar"
+        return rendered(self.shape)
 
     def __str__(self) -> str:
         return f"{self.name} {self.sizes} {self.dtype}"
+
+    @staticmethod
+    def from_dict(fields: Mapping[str, Any]) -> TensorSpec:
+        """Return what `dataclasses.asdict` made of one, also by way of JSON."""
+        return TensorSpec(fields["name"], tuple(fields["shape"]), fields["dtype"])
+
+
+def rendered(shape: Sequence[int | str | None]) -> str:
+    """Return a shape as written on the command line; a size that is not known is `?`."""
+    return "x".join("?" if size is None else str(size) for size in shape) or "scalar"

@@ -32,8 +32,7 @@ class Variant:
     def from_dict(fields: dict[str, Any]) -> Variant:
         """Return what `dataclasses.asdict` wrote."""
         inputs, outputs = (
-            tuple(TensorSpec(s["name"], tuple(s["shape"]), s["dtype"]) for s in fields[key])
-            for key in ("inputs", "outputs")
+            tuple(map(TensorSpec.from_dict, fields[key])) for key in ("inputs", "outputs")
         )
         return Variant(fields["function"], inputs, outputs)
 

@@ -199,7 +199,7 @@ def _require_tensors(proto: onnx.ModelProto) -> None:
 def _output_specs(proto: onnx.ModelProto, module: tvm.IRModule) -> tuple[TensorSpec, ...]:
     from tvm import relax
 
-    from tvm_blislike.tvm_seams.relax_ir import sizes_of
+    from tvm_blislike.tvm_seams.relax_ir import type_shape
 
     result = module["main"].ret_ty
     types = result.fields if isinstance(result, relax.TupleType) else [result]
@@ -209,7 +209,7 @@ def _output_specs(proto: onnx.ModelProto, module: tvm.IRModule) -> tuple[TensorS
     for value, type_ in zip(proto.graph.output, types, strict=True):
         if not isinstance(type_, relax.TensorType):
             raise UnsupportedOperatorError(f"output {value.name} is no tensor: {type_}")
-        shape = sizes_of(type_)
+        shape = type_shape(type_)
         if value.name in suppressed:
             shape = (None, *shape[1:])
         specs.append(TensorSpec(value.name, shape, str(type_.dtype)))

@@ -12,7 +12,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_blislike.model.variant import MAIN, function_name
 from tvm_blislike.tvm_seams import constant_array, dtype_name, is_constant
-from tvm_blislike.tvm_seams.relax_ir import global_var
+from tvm_blislike.tvm_seams.relax_ir import global_var, is_public
 
 
 def merged(modules: Sequence[tvm.IRModule]) -> tvm.IRModule:
@@ -34,7 +34,7 @@ def merged(modules: Sequence[tvm.IRModule]) -> tvm.IRModule:
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 func = _Renamed(mod, names, shared).visit_expr(func)
-            if func.attrs and "global_symbol" in func.attrs:
+            if is_public(func):
                 func = func.with_attr("global_symbol", names[gvar].name_hint)
             result[names[gvar]] = func
     return tvm.IRModule(result, attrs=modules[-1].attrs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +70,7 @@ def keep(measured: ProbeResult, times: int = 0) -> Path | None:
     path, described = hardware.native_description()
     core = measured.to_core()
     if times:
-        core = replace(core, notes=(*core.notes, probed.busy_note(measured.disturbance, times)))
+        core = probed.on_busy_machine(core, measured.disturbance, times)
     probed.hold(path, core)
     if measured.threads < described.cores:
         _log.info("measured with %d threads, for this process alone", measured.threads)
@@ -129,9 +128,7 @@ def _measure_again(path: Path, before: Core, described: Core) -> None:
         keep(found, times + 1)
     else:
         probed.hold(path, before)
-        notes = [n for n in before.notes if not n.startswith("measured on a busy machine")]
-        note = probed.busy_note(disturbance, times + 1)
-        _write(path, replace(before, notes=(*notes, note)))
+        _write(path, probed.on_busy_machine(before, disturbance, times + 1))
 
 
 def _lock(path: Path) -> Callable[[], Any]:

@@ -14,7 +14,7 @@ from tvm_blislike.errors import UsageError
 from tvm_blislike.model.tensor_spec import TensorSpec
 from tvm_blislike.model.variant import MAIN, Variant
 from tvm_blislike.runtime import library
-from tvm_blislike.runtime.inputs import Inputs, Taken, variant_of
+from tvm_blislike.runtime.inputs import Inputs, Taken
 from tvm_blislike.runtime.machine import ModelMachine
 from tvm_blislike.runtime.runner import Runner
 from tvm_blislike.runtime.threads import use_threads
@@ -184,7 +184,7 @@ class CompiledModel:
         InputError
             When the model takes none like that.
         """
-        return variant_of(self.variants, sizes)
+        return self._taken.variant_of(sizes)
 
     def runner(
         self,

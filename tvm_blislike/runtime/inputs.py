@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tvm_blislike.errors import InputError, suggest
-from tvm_blislike.model.tensor_spec import TensorSpec
+from tvm_blislike.model.tensor_spec import TensorSpec, rendered
 from tvm_blislike.model.variant import Variant, spanned
 from tvm_blislike.runtime.arrays import array_of
 
@@ -37,20 +37,18 @@ def arranged(
     InputError
         When a name, shape or data type does not fit; the message says what to change.
     """
-    expected = f"the model takes {', '.join(map(str, specs)) or 'none'}"
     if hasattr(inputs, "__dlpack__"):
         inputs = [inputs]
     if not isinstance(inputs, Mapping):
         if len(inputs) != len(specs):
-            raise InputError(f"{len(inputs)} inputs given; {expected}")
+            raise InputError(f"{len(inputs)} inputs given; the model takes {_listed(specs)}")
         inputs = {s.name: a for s, a in zip(specs, inputs, strict=True)}
     names = [spec.name for spec in specs]
-    for name in inputs:
-        if name not in names:
-            raise InputError(f"the model has no input named {name!r}", suggest(name, names))
+    _require_inputs(inputs, names)
     missing = [name for name in names if name not in inputs]
     if missing:
-        raise InputError(f"missing input: {', '.join(missing)}; {expected}")
+        text = f"missing input: {', '.join(missing)}; the model takes {_listed(specs)}"
+        raise InputError(text)
     return [fitting(spec, inputs[spec.name], is_taken=is_taken) for spec in specs]
 
 
@@ -85,41 +83,40 @@ class Taken:
             listed = ", ".join(f"{spec.name} {rendered(array.shape)}" for spec, array in given)
             raise InputError(
                 f"these sizes do not go together: {listed}",
-                f"the model takes {', '.join(map(str, self._specs))}, an open size with one value "
-                "in all inputs",
+                f"the model takes {_listed(self._specs)}, an open size with one value in all "
+                "inputs",
             )
         return variant, arrays
+
+    def variant_of(self, sizes: Mapping[str, Sequence[int]]) -> Variant:
+        """Return the largest sizes of which inputs have these shapes.
+
+        Raises
+        ------
+        InputError
+            When there are none.
+        """
+        wanted = {name: tuple(shape) for name, shape in sizes.items()}
+        _require_inputs(wanted, [spec.name for spec in self._specs])
+        for variant in reversed(self._by_shapes.values()):
+            if all(wanted.get(spec.name, spec.shape) == spec.shape for spec in variant.inputs):
+                return variant
+        given = ", ".join(f"{name} {rendered(shape)}" for name, shape in wanted.items())
+        raise InputError(f"the model takes no {given}", f"it takes {_listed(self._specs)}")
 
     def _is_taken(self, spec: TensorSpec, shape: tuple[int, ...]) -> bool:
         place = self._specs.index(spec)
         return any(shapes[place] == shape for shapes in self._by_shapes)
 
 
-def variant_of(variants: Sequence[Variant], sizes: Mapping[str, Sequence[int]]) -> Variant:
-    """Return the largest of some variants whose inputs have these shapes.
-
-    Raises
-    ------
-    InputError
-        When none has.
-    """
-    wanted = {name: tuple(shape) for name, shape in sizes.items()}
-    names = [spec.name for spec in variants[-1].inputs]
-    for name in wanted:
+def _require_inputs(given: Iterable[str], names: Sequence[str]) -> None:
+    for name in given:
         if name not in names:
             raise InputError(f"the model has no input named {name!r}", suggest(name, names))
-    for variant in reversed(variants):
-        if all(wanted.get(spec.name, spec.shape) == spec.shape for spec in variant.inputs):
-            return variant
-    given = ", ".join(f"{name} {rendered(shape)}" for name, shape in wanted.items())
-    raise InputError(
-        f"the model takes no {given}", f"it takes {', '.join(map(str, spanned(variants)))}"
-    )
 
 
-def rendered(shape: Sequence[int]) -> str:
-    """Return a shape as the command line takes it."""
-    return TensorSpec("", tuple(shape), "").sizes
+def _listed(specs: Sequence[TensorSpec]) -> str:
+    return ", ".join(map(str, specs)) or "none"
 
 
 def fitting(

@@ -75,9 +75,7 @@ class About:
         if fields.pop("format") != _FORMAT:
             raise ValueError("written by another version of tvm_blislike")
         for key in ("inputs", "outputs"):
-            fields[key] = tuple(
-                TensorSpec(s["name"], tuple(s["shape"]), s["dtype"]) for s in fields[key]
-            )
+            fields[key] = tuple(map(TensorSpec.from_dict, fields[key]))
         fields["variants"] = tuple(map(Variant.from_dict, fields.get("variants", ())))
         return About(**fields)
 

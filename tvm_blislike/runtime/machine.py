@@ -70,9 +70,8 @@ class ModelMachine:
             When the executable is for another kind of processor.
         """
         with self._lock:
-            if self.started is None:
-                self._varying = set()
-            replay = None if self.started is None else self._replays.get(function)
+            self._start()
+            replay = self._replays.get(function)
             if replay is None:
                 results = self._first_results(arrays, function)
                 return [_copied(result) for result in results]
@@ -97,6 +96,7 @@ class ModelMachine:
             When the executable is for another kind of processor.
         """
         with self._lock:
+            self._start()
             results, replay = self._recorded(inputs, function)
             _copy(results, outputs)
         return partial(self._interpreted, function) if replay is None else replay.run
@@ -120,6 +120,7 @@ class ModelMachine:
         """
         clock = instruments.KernelClock()
         with self._lock:
+            self._start()
             # The machine shall have the memory that runs had.
             self._replays.pop(function, None)
             buffers = self._filled(arrays)
@@ -170,20 +171,20 @@ class ModelMachine:
             buffer.copyfrom(array)
         return buffers
 
+    def _start(self) -> None:
+        """Load the executable unless it is; nothing is known of its functions then."""
+        if self.started is None:
+            import tvm
+            from tvm import relax
+
+            require_runnable(self._target)
+            self.started = relax.VirtualMachine(self._executable, tvm.cpu())
+            self._replays, self._begun, self._varying = {}, set(), set()
+
     def _watched(
         self, function: str, instrument: instruments.Instrument | None = None
     ) -> contextlib.AbstractContextManager[None]:
-        """Load the executable at need and return the context of a run.
-
-        A function's first run allocates all that later ones use.
-        """
-        import tvm
-        from tvm import relax
-
-        if self.started is None:
-            require_runnable(self._target)
-            self.started = relax.VirtualMachine(self._executable, tvm.cpu())
-            self._begun, self._varying = set(), set()
+        """Return the context of a run; a function's first one allocates all that later ones use."""
         if function not in self._begun:
             self._begun.add(function)
             return huge_pages.moved(self.started, instrument)
@@ -194,7 +195,7 @@ class ModelMachine:
     def after_fork(self) -> None:
         """Forget a run of another thread, which is not in this process and never ends its run."""
         if self._lock.locked():
-            self.started, self._replays = None, {}
+            self.started = None
             self._lock = threading.Lock()
 
 

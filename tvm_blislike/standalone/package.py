@@ -19,6 +19,7 @@ from tvm_blislike.errors import TargetError
 from tvm_blislike.export import manifest
 from tvm_blislike.export.bundle import fresh_folder
 from tvm_blislike.export.link import find_ar, find_builder, is_darwin, machine_of, run_tool
+from tvm_blislike.files import bytes_below
 from tvm_blislike.model.variant import MAIN, Variant
 from tvm_blislike.standalone.build import joined, needs
 from tvm_blislike.standalone.c_header import INTERFACE, SOURCES, header
@@ -100,7 +101,7 @@ def package(
         fields = manifest.manifest(f"lib/lib{model.name}.a", sizes, target, model.report)
         fields["needs"] = {"architecture": machine_of(target), "symbols": needed}
         manifest.write(fresh, fields)
-        size = sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
+        size = bytes_below(fresh)
     return Package(folder, folder / "include" / f"{model.name}.h", size)
 
 

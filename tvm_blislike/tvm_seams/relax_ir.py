@@ -101,7 +101,7 @@ def global_var(name: str, like: tvm.ir.GlobalVar) -> tvm.ir.GlobalVar:
 Signature = tuple[tuple[tuple[int | None, ...], ...], tuple[tuple[int | None, ...], ...]]
 
 
-def is_public(func: relax.Function) -> bool:
+def is_public(func: tvm.ir.BaseFunc) -> bool:
     """Whether a function can be called from outside its module."""
     return bool(func.attrs) and "global_symbol" in func.attrs
 
@@ -115,12 +115,12 @@ def _signature(func: relax.Function) -> Signature:
     result = func.ret_ty
     results = result.fields if isinstance(result, relax.TupleType) else [result]
     return (
-        tuple(sizes_of(param.ty) for param in func.params),
-        tuple(sizes_of(each) for each in results),
+        tuple(type_shape(param.ty) for param in func.params),
+        tuple(type_shape(each) for each in results),
     )
 
 
-def sizes_of(type_: relax.TensorType) -> tuple[int | None, ...]:
+def type_shape(type_: relax.TensorType) -> tuple[int | None, ...]:
     """Return the sizes of a type of tensors, None for each that is not known."""
     known = isinstance(type_.shape, relax.ShapeExpr)
     sizes = type_.shape.values if known else [None] * max(type_.ndim, 0)

@@ -108,10 +108,11 @@ def _cut_for_all(mod: tvm.IRModule, batch: Apart, strategy: Strategy) -> Cut | N
     if not cuts or strategy.constraints.images == 0:
         return None
     times = Times(mod, batch, 1, strategy)
-    least = min(map(times.of, cuts))
+    seconds = [times.of(cut) for cut in cuts]
+    least = min(seconds)
     if least > MOST_LOSS * times.whole():
         return None
-    return [cut for cut in cuts if times.of(cut) <= NEARLY * least][-1]
+    return [cut for cut, each in zip(cuts, seconds, strict=True) if each <= NEARLY * least][-1]
 
 
 def _batch_of(mod: tvm.IRModule) -> Apart | None:
