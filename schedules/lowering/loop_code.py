@@ -1,7 +1,5 @@
 """What the body of a loop becomes: copies, vectors, code with its conditions in front.
 
-A convolution's nest over kernel and tile is written out in the order of the pixels it reads.
-
 A Winograd pass is a chain of selects over the index of its result (`conv2d_winograd`): one branch
 is left for each copy of the body. And a load that may lie outside the image has a condition of its
 own, which would make scalar code or one branch per load; `hoist` tests what all loads of a row
@@ -10,19 +8,16 @@ have in common once, and in a second test whether all other conditions hold as w
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from typing import Any
 
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from tvm_blislike.model.directives import ByInput, Vector
-from tvm_blislike.model.loop_names import Named
+from tvm_blislike.model.directives import Vector
 from tvm_blislike.schedules.lowering.rewrite import (
     collect,
     is_if,
-    is_named,
     over_lanes,
     remade,
     sequence,
@@ -32,27 +27,6 @@ from tvm_blislike.schedules.lowering.rewrite import (
 # Vectors of a `Vector` loop that are written out; a longer copy stays a loop (blocks of C are
 # shorter, and must be written out to stay in registers).
 _MOST_UNROLLED = 32
-
-
-def by_input(loop: tirx.For, steps: ByInput) -> tirx.Stmt:
-    """Unroll a convolution's nest over kernel and tile, sorted by the input pixel it reads.
-
-    The order of the sum into each output stays that of the kernel, so results do not change.
-    """
-    loops = {}
-    body: tirx.Stmt = loop
-    while isinstance(body, tirx.For) and is_named(body, "ry", "rx", "mh", "mw"):
-        loops[Named.of(body).name] = body
-        body = body.body
-    nest = [loops[axis] for axis in ("mh", "mw", "ry", "rx")]
-
-    def pixel(at: tuple[int, ...]) -> tuple[int, ...]:
-        ih, iw, ry, rx = at
-        return (ih * steps.sh + ry * steps.dh, iw * steps.sw + rx * steps.dw, *at)
-
-    order = sorted(itertools.product(*(range(int(f.extent)) for f in nest)), key=pixel)
-    variables = [f.loop_var for f in nest]
-    return sequence([substitute(body, dict(zip(variables, at, strict=True))) for at in order])
 
 
 def vectorized(loop: tirx.For, vector: Vector) -> tirx.Stmt:

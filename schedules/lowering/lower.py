@@ -19,6 +19,7 @@ from tvm_blislike.model.directive import Directive, check
 from tvm_blislike.model.marks import REGISTER_BYTES
 from tvm_blislike.schedules.lowering import (
     accesses,
+    by_input,
     cut_copies,
     dots,
     edges,
@@ -72,7 +73,7 @@ STEPS: tuple[_Step, ...] = (
     ((d.KLoopCall,), lambda body, _params: k_loop_calls.called(body)),
     ((d.TileCall,), lambda body, _params: tiles.in_tiles(body)),
     _each(d.Turn, register_transposes.turned),
-    _each(d.ByInput, loop_code.by_input),
+    ((d.ByInput,), by_input.written_out),
     _each(d.Dot, dots.by_instruction),
     _each(d.Pieces, cut_copies.split),
     # Before `AskOnce`: conditions on the index of a loop that is written out depend on nothing

@@ -237,3 +237,41 @@ def test_two_functions_of_one_module_share_no_variable() -> None:
         out = tvm.runtime.tensor(np.full(11, np.nan, "float32"))
         library[name](tvm.runtime.tensor(x), out)
         np.testing.assert_array_equal(out.numpy(), 2 * x + 1)
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 16])
+@pytest.mark.parametrize("padding", [0, 1, 2])
+def test_nest_in_vectors_has_no_conditions_left(padding: int, lanes: int) -> None:
+    height = width = 5 - 2 * padding + 2
+    x = te.placeholder((height, width, lanes), name="x")
+    weights = te.placeholder((3, 3, lanes), name="w")
+    ry, rx = te.reduce_axis((0, 3), "ry"), te.reduce_axis((0, 3), "rx")
+
+    def product(i: tirx.Var, j: tirx.Var, lane: tirx.Var) -> tirx.Expr:
+        row, column = i + ry - padding, j + rx - padding
+        inside = tirx.all(row >= 0, row < height, column >= 0, column < width)
+        scaled = x[row, column, lane] * weights[ry, rx, lane]
+        return te.sum(tirx.if_then_else(inside, scaled, tirx.const(0, "float32")), [ry, rx])
+
+    y = te.compute((5, 5, lanes), product, name="y")
+    sch = s_tir.Schedule(te.create_prim_func([x, weights, y]))
+    ih, iw, lane, r, c = only_loops(sch)
+    sch.reorder(r, c, ih, iw, lane)
+    for loop, axis in ((ih, "mh"), (iw, "mw"), (r, "ry"), (c, "rx")):
+        Named(axis).on(sch, loop)
+    sch.decompose_reduction(sch.get_sblock("y"), r)
+    Vector(16).on(sch, lane)
+    ByInput(1, 1, 1, 1).on(sch, r)
+    mod = lowered(sch)
+    updates = [s for s in found(mod, tirx.BufferStore) if isinstance(s.value, tirx.Add)]
+    inside = sum(padding <= i + r < padding + height for i, r in np.ndindex(5, 3))
+    assert len(updates) == inside**2
+    pixels = [tuple(int(i) for i in s.value.b.a.indices[:2]) for s in updates]
+    assert pixels == sorted(pixels)
+    image = RNG.standard_normal((height, width, lanes), dtype=np.float32)
+    w = RNG.standard_normal((3, 3, lanes), dtype=np.float32)
+    padded = np.pad(image.astype(float), ((padding,) * 2, (padding,) * 2, (0, 0)))
+    expected = np.zeros((5, 5, lanes))
+    for r_, c_ in np.ndindex(3, 3):
+        expected += padded[r_ : r_ + 5, c_ : c_ + 5] * w[r_, c_]
+    np.testing.assert_allclose(result(mod, (5, 5, lanes), image, w), expected, rtol=1e-4, atol=1e-5)
