@@ -41,6 +41,7 @@ from tvm_blislike.passes import tir_pipeline
 from tvm_blislike.passes.plan import Plan, note_of
 from tvm_blislike.passes.schedule import schedule_chosen
 from tvm_blislike.probe import measure_peak_gops
+from tvm_blislike.runtime import huge_pages
 from tvm_blislike.runtime.threads import use_threads
 from tvm_blislike.schedules.common import stages
 
@@ -142,6 +143,7 @@ def prepared(
     bound = 0 if w.types.acc == "int32" else 1e-4
     if not np.allclose(tensors[-1].numpy(), expected, rtol=0, atol=bound):
         raise SystemExit(f"{w} {c}: a wrong result")
+    huge_pages.collapse(huge_pages.blocks_of(tensors))
     return lambda: function(*tensors)
 
 
