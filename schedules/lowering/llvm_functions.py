@@ -25,7 +25,7 @@ from tvm_blislike.microkernels import FUNCTIONS, LOOPS, TILE_LOOPS, tile_loops, 
 from tvm_blislike.microkernels.k_loops import Block, block_named
 from tvm_blislike.model.directives import FreshRegisters, KLoopCall
 from tvm_blislike.model.loop_names import Named
-from tvm_blislike.schedules.lowering import residues, words
+from tvm_blislike.schedules.lowering import narrowing, residues, words
 from tvm_blislike.schedules.lowering.rewrite import collect, sequence, without
 from tvm_blislike.tvm_seams import attributes
 
@@ -60,6 +60,8 @@ def _source(symbol: str) -> str:
         return registers_source(symbol.removeprefix(_FRESH))
     if symbol == BITS_OF_BYTES:
         return _BITS_OF_BYTES
+    if symbol == narrowing.SYMBOL:
+        return narrowing.SOURCE
     if symbol in FUNCTIONS:
         return FUNCTIONS[symbol]
     if tiled := tile_loops.block_of(symbol):

@@ -27,6 +27,7 @@ from tvm_blislike.schedules.lowering import (
     k_loop_calls,
     llvm_functions,
     loop_code,
+    narrowing,
     prefetch,
     register_transposes,
     residues,
@@ -95,8 +96,9 @@ OF_VECTORS: tuple[_Rewrite, ...] = (
     ((), _body(shuffle_gathers)),
     (("uint32",), _body(residues.by_functions)),
     (("bfloat16",), words.of_bfloat16),
-    ((), llvm_functions.with_sources),
     (("int32",), bias_first),
+    (("int8", "uint8"), narrowing.by_permutation),
+    ((), llvm_functions.with_sources),
 )
 
 

@@ -115,6 +115,12 @@ def without(loop: tirx.For, *kinds: type[Directive], **changes: Any) -> tirx.For
     return remade(loop, annotations=kept, **changes)
 
 
+def asks_for(func: tirx.PrimFunc, feature: str) -> bool:
+    """Whether the target of a function names a feature of LLVM: those of x86 are, ARM's are not."""
+    target = func.attrs.get("target") if func.attrs else None
+    return target is not None and feature in map(str, target.attrs.get("mattr", []))
+
+
 def sequence(parts: list[tirx.Stmt]) -> tirx.Stmt:
     """Return one statement for a list of them."""
     return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
