@@ -83,7 +83,7 @@ def _follows(first: tirx.BufferStore, second: tirx.BufferStore) -> bool:
 
 _INDICES = ", ".join(f"i8 {4 * lane % 128}" for lane in range(64))
 _FIRST = ", ".join(f"i32 {lane}" for lane in range(32))
-# The upper half of the permutation is idle. Of indices that it knows, LLVM makes shuffles by itself,
+# The upper half of the permutation is idle. Of indices that it knows LLVM makes other shuffles,
 # four instructions for one: they are a variable that nobody changes.
 SOURCE = f"""
 @{SYMBOL}_indices = linkonce_odr global <64 x i8> <{_INDICES}>, align 64
