@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import tvm
-from small_kernels import TARGET
+from small_kernels import TARGET, doubled
 from tvm import relax
 
 from tvm_blislike.tvm_seams import measuring, pipelines
@@ -61,6 +61,35 @@ def test_a_pipeline_lies_around_tvms_own() -> None:
     assert steps == [[0, 0], [1, 1], [2, 2], [3, 3]]
     assert "T.sblock" in first, "a pass in front sees blocks no more"
     assert "T.sblock" not in last, "a pass behind TVM's sees blocks"
+
+
+@tvm.instrument.pass_instrument
+class Seen:
+    """The names of the passes that run."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def run_before_pass(self, _mod: tvm.IRModule, info: tvm.transform.PassInfo) -> None:
+        self.names.append(str(info.name))
+
+
+def test_passes_about_gpus_are_left_out_and_no_others() -> None:
+    every, kept = Seen(), Seen()
+    with tvm.transform.PassContext(instruments=[every]):
+        tvm.compile(doubled(), TARGET)
+    options = {"tirx.disable_assert": True}
+    with (
+        tvm.transform.PassContext(
+            1, disabled_pass=["tirx.RemoveNoOp"], instruments=[kept], config=options
+        ),
+        pipelines.without_gpus(),
+    ):
+        present = tvm.transform.PassContext.current()
+        assert (present.opt_level, dict(present.config)) == (1, options)
+        tvm.compile(doubled(), TARGET)
+    left_out = {*every.names} - {*kept.names} - {"tirx.RemoveNoOp"}
+    assert left_out == {*pipelines._FOR_GPUS}, "TVM's passes have other names"
 
 
 def test_a_process_knows_that_it_is_a_worker() -> None:

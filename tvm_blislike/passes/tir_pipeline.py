@@ -36,7 +36,8 @@ def take_over() -> None:
 
 def compiled(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Executable:
     """Compile a lowered Relax module, or scheduled PrimFuncs."""
-    return tvm.compile(mod, target, relax_pipeline=None, tir_pipeline=pipeline())
+    with pipelines.without_gpus():
+        return tvm.compile(mod, target, relax_pipeline=None, tir_pipeline=pipeline())
 
 
 @tvm.transform.module_pass(opt_level=0, name="blislike.Finish")
@@ -66,4 +67,5 @@ def hide_remainders(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.I
 
 def build(mod: tvm.IRModule, target: tvm.target.Target, _params: Any = None) -> tvm.runtime.Module:
     """Compile PrimFuncs, as TVM's builder does (a builder's `f_build`)."""
-    return tirx.build(mod, target, pipeline())
+    with pipelines.without_gpus():
+        return tirx.build(mod, target, pipeline())

@@ -13,6 +13,36 @@ _DEFAULT = "s_tir"
 _WORKER = "tvm.exec.popen_worker"
 # Reshapes become views instead of copies.
 VIEWS = relax.transform.RewriteDataflowReshape()
+# What the pipeline of PrimFuncs does about threads of GPUs, their shared memory and matrix units:
+# each pass goes through all statements, an eighth of the time that kernels take to compile.
+_FOR_GPUS = (
+    "s_tir.LowerCrossThreadReduction",
+    "s_tir.LiftThreadBinding",
+    "s_tir.ManifestSharedMemoryLocalStage",
+    "s_tir.LowerAutoCopy",
+    "s_tir.UnifyThreadBinding",
+    "s_tir.InjectPermutedLayout",
+    "s_tir.TransformMmaBufferLayout",
+    "s_tir.InjectVirtualThread",
+    "s_tir.VerifyVTCMLimit",
+    "s_tir.LowerVtcmAlloc",
+    "s_tir.ThreadSync",
+    "s_tir.InferFragment",
+    "s_tir.LowerThreadAllreduce",
+    "s_tir.MergeSharedMemoryAllocations",
+)
+
+
+def without_gpus() -> tvm.transform.PassContext:
+    """Return the present context of passes, to be entered, without those about GPUs."""
+    present = tvm.transform.PassContext.current()
+    return tvm.transform.PassContext(
+        present.opt_level,
+        list(present.required_pass),
+        [*present.disabled_pass, *_FOR_GPUS],
+        present.instruments,
+        present.config,
+    )
 
 
 def dispatch_passes(target: tvm.target.Target) -> list[tvm.transform.Pass]:
