@@ -1,0 +1,1 @@
+"""What the core's facts say about `gemm_strassen`: sizes, configurations, time."""

@@ -1,0 +1,122 @@
+"""Predicted time of a product by seven of half the size.
+
+Seven eighths of the FMAs, and what the sums take: per vector of a quarter of A seven sums, per
+vector of a quarter of C seven products stored, read again and added to four results. Half the
+steps of k of a call end twice as often. The sums of B pass by once per block of A, 7/4 of its
+bytes, from memory the first time.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvm_blislike.cost_models.gemm_strassen.config import StrassenConfig
+from tvm_blislike.cost_models.gemm_strassen.geometry import PRODUCTS_OF_QUARTERS, StrassenGeometry
+from tvm_blislike.cost_models.moving import line_cycles, vector_cycles
+from tvm_blislike.cost_models.parallel import share
+from tvm_blislike.cost_models.roofline import (
+    CALL_CYCLES,
+    beyond_l2_cycles,
+    bytes_per_cycle,
+    call_cycles,
+    finish,
+    fork_cycles,
+    l2_bytes,
+    l2_cycles,
+    level_holding,
+    placed,
+    share_bytes,
+    weights_cycles,
+)
+from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import Microkernel, kernel_of
+from tvm_blislike.model.estimate import Estimate
+from tvm_blislike.model.workload import GemmWorkload
+
+# Share of the arrival of B's sums that prefetching hides behind the products.
+HIDDEN = 0.85
+# Vectors that are read and stored for a vector of a quarter of C: products, and results.
+_RESULT_VECTORS = PRODUCTS_OF_QUARTERS + 4
+
+
+def estimate(workload: GemmWorkload, config: StrassenConfig, core: Core, threads: int) -> Estimate:
+    """Predict the time of one product.
+
+    Returns
+    -------
+    Estimate
+        Cycles by cause; the footprint of the sums of A and B and of the products.
+    """
+    geo = StrassenGeometry(workload, config)
+    kernel = kernel_of(core, config.mr, config.nr, workload.types, config.ks)
+    part = share(geo.blocks_m, threads)
+    cycles = {name: value * part for name, value in _calls(geo, kernel, core).items()}
+    weights = math.prod(geo.packed_shape) * workload.types.b_bytes
+    near = level_holding(core, weights + geo.v_bytes, threads)
+    first = weights * beyond_l2_cycles(core, 0)
+    later = weights * beyond_l2_cycles(core, near)
+    passes = max(1.0, geo.blocks_m * part)
+    cycles["sums of B"] = weights_cycles(
+        first, later, passes, HIDDEN, sum(cycles.values()) / passes
+    )
+    cycles["sums of A"] = _input_cycles(geo, core, threads) * part
+    cycles["sums of products"] = _output_cycles(geo, core, threads) * part
+    cycles["fork"] = fork_cycles(core) if threads > 1 else 0.0
+    sizes = (("V", geo.v_bytes), ("M", geo.m_bytes), ("weights", weights))
+    footprint = tuple(placed(core, name, size, threads) for name, size in sizes)
+    return finish(core, threads, workload, cycles, footprint)
+
+
+def workspace_bytes(workload: GemmWorkload, config: StrassenConfig, threads: int) -> int:
+    """Return the size of the sums of A and of the products of all threads' blocks."""
+    geo = StrassenGeometry(workload, config)
+    return threads * (geo.v_bytes + geo.m_bytes)
+
+
+def _calls(geo: StrassenGeometry, kernel: Microkernel, core: Core) -> dict[str, float]:
+    """Cycles of all micro-kernel calls on one thread, by what limits them."""
+    total = {"fma": 0.0, "L2": 0.0, "calls": 0.0}
+    for number, rows in ((geo.tiles_m - 1, geo.config.mr), (1, geo.last_pairs)):
+        count = number * geo.tiles_n * PRODUCTS_OF_QUARTERS
+        issue = call_cycles(core, kernel, rows, kernel.vectors, geo.steps)
+        arrival = geo.steps * _l2_bytes(geo, core, rows) / bytes_per_cycle(core, 2)
+        total["fma"] += count * issue
+        total["L2"] += count * l2_cycles(arrival, issue)
+        stores = rows * kernel.vectors / core.stores_per_cycle
+        total["calls"] += count * (CALL_CYCLES + 1.5 * stores)
+    return total
+
+
+def _l2_bytes(geo: StrassenGeometry, core: Core, rows: int) -> float:
+    """Bytes from L2 per step: rows of A, and the panel of B unless L1 keeps it between calls."""
+    types, c = geo.workload.types, geo.config
+    a, b = rows * types.a_bytes, c.nr * types.b_bytes
+    keeps = not geo.by_tiles and (a + b) * geo.steps <= share_bytes(core, 1, 1)
+    return a if keeps else a + b
+
+
+def _input_cycles(geo: StrassenGeometry, core: Core, threads: int) -> float:
+    """Cycles of adding quarters of A, and of their way from where A lies."""
+    w = geo.workload
+    elements = PRODUCTS_OF_QUARTERS * geo.pairs * geo.steps
+    vectors = elements / core.lanes(w.types.a)
+    lines = elements * w.types.a_bytes / core.line_bytes
+    a_bytes = w.m * w.k * w.types.a_bytes
+    beyond = a_bytes * beyond_l2_cycles(core, level_holding(core, a_bytes, threads))
+    return vectors * vector_cycles(core) + lines * line_cycles(core, 2) + beyond
+
+
+def _output_cycles(geo: StrassenGeometry, core: Core, threads: int) -> float:
+    """Cycles of adding products, which went to L2 or beyond in "products" order, and of C."""
+    w = geo.workload
+    vectors = _RESULT_VECTORS * geo.pairs * geo.columns / core.lanes(w.types.acc)
+    c_bytes = w.m * w.n * w.types.out_bytes
+    cycles = vectors * vector_cycles(core)
+    cycles += c_bytes * beyond_l2_cycles(core, level_holding(core, c_bytes, threads))
+    kept = geo.m_bytes + geo.v_bytes
+    if kept > share_bytes(core, 1, 1):
+        moved = 2 * PRODUCTS_OF_QUARTERS * geo.pairs * geo.columns * w.types.acc_bytes
+        level = 2 if kept <= l2_bytes(core, threads) else level_holding(core, kept, threads)
+        if not geo.by_tiles:
+            cycles += moved / core.line_bytes * line_cycles(core, level)
+    return cycles

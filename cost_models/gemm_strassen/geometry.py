@@ -1,0 +1,100 @@
+"""Sizes of a product by seven of half the size that follow from its workload and its config."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tvm_blislike.cost_models.gemm_strassen.config import TILES, StrassenConfig
+from tvm_blislike.model.derived import derived
+from tvm_blislike.model.workload import GemmWorkload
+
+# Products of quarters.
+PRODUCTS_OF_QUARTERS = 7
+
+
+@dataclass(frozen=True)
+class StrassenGeometry:
+    """Sizes that follow from a workload and a config.
+
+    Rows 2 i and 2 i + 1 are a pair, one of each half; k and the columns are cut in the middle. A
+    tile is mr pairs by nr columns of both halves; a block is `mc` pairs, whole tiles.
+    """
+
+    workload: GemmWorkload
+    config: StrassenConfig
+
+    @derived
+    def pairs(self) -> int:
+        """Pairs of rows; the last one of an odd number of rows has one."""
+        return math.ceil(self.workload.m / 2)
+
+    @derived
+    def steps(self) -> int:
+        """Steps of k of each product."""
+        return self.workload.k // 2
+
+    @derived
+    def columns(self) -> int:
+        """Columns of each product."""
+        return self.workload.n // 2
+
+    @derived
+    def tiles_m(self) -> int:
+        """Tiles of mr pairs, the last one perhaps cut."""
+        return math.ceil(self.pairs / self.config.mr)
+
+    @derived
+    def tiles_n(self) -> int:
+        """Tiles of nr columns, all of them whole."""
+        return self.columns // self.config.nr
+
+    @derived
+    def block_m(self) -> int:
+        """Tiles of a block."""
+        wanted = self.config.mc // self.config.mr
+        return min(self.tiles_m, max(1, wanted)) if self.config.mc else self.tiles_m
+
+    @derived
+    def blocks_m(self) -> int:
+        """Blocks, which threads divide; the last one may have fewer tiles."""
+        return math.ceil(self.tiles_m / self.block_m)
+
+    @derived
+    def last_tiles(self) -> int:
+        """Tiles of the last block."""
+        return self.tiles_m - (self.blocks_m - 1) * self.block_m
+
+    @derived
+    def last_pairs(self) -> int:
+        """Pairs of the last tile."""
+        return self.pairs - (self.tiles_m - 1) * self.config.mr
+
+    @derived
+    def by_tiles(self) -> bool:
+        """Whether the products of a tile are computed one after the other."""
+        return self.config.loop_order == TILES
+
+    @derived
+    def packed_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the sums of B: (tiles_n, 7, steps, nr)."""
+        return (self.tiles_n, PRODUCTS_OF_QUARTERS, self.steps, self.config.nr)
+
+    @derived
+    def v_bytes(self) -> int:
+        """Size of the sums of A that a block keeps, whose rows are an odd number of vectors."""
+        sums = PRODUCTS_OF_QUARTERS if self.by_tiles else 1
+        return sums * self.block_m * self.config.mr * self.steps * self.workload.types.a_bytes
+
+    @derived
+    def m_bytes(self) -> int:
+        """Size of the products that a block keeps."""
+        tiles = 1 if self.by_tiles else self.block_m * self.tiles_n
+        elements = PRODUCTS_OF_QUARTERS * tiles * self.config.mr * self.config.nr
+        return elements * self.workload.types.acc_bytes
+
+    @derived
+    def panel_bytes(self) -> int:
+        """Size of what of B a row of calls shares: a panel of one product, or of all."""
+        panels = PRODUCTS_OF_QUARTERS if self.by_tiles else 1
+        return panels * self.steps * self.config.nr * self.workload.types.b_bytes

@@ -1,0 +1,1 @@
+"""The algorithm `gemm_strassen`: its TE definition and its schedule."""

@@ -1,0 +1,130 @@
+"""The schedule template of a product by seven of half the size: see `definition` for its loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir
+
+from tvm_blislike.cost_models.gemm_strassen.config import StrassenConfig
+from tvm_blislike.cost_models.gemm_strassen.geometry import StrassenGeometry
+from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
+from tvm_blislike.model.directives import (
+    Edge,
+    FreshRegisters,
+    LastEdge,
+    NextPanel,
+    Vector,
+    WriteOut,
+)
+from tvm_blislike.model.loop_names import Named
+from tvm_blislike.model.marks import STAGE
+from tvm_blislike.model.workload import GemmWorkload
+from tvm_blislike.schedules.common import (
+    align_rows,
+    call_kernel,
+    fuse_epilogue,
+    stages,
+    unroll_block,
+)
+
+
+def schedule(
+    sch: s_tir.Schedule,
+    workload: GemmWorkload,
+    config: StrassenConfig,
+    core: Core,
+    threads: int,
+) -> None:
+    """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
+    kernel = kernel_of(core, config.mr, config.nr, workload.types, config.ks)
+    geo = StrassenGeometry(workload, config)
+    marked = stages(sch)
+    loops = _tile_result(sch, fuse_epilogue(sch), geo, kernel)
+    products = _place_products(sch, marked["products"], loops, geo, kernel)
+    calls = loops["ir"] if geo.by_tiles else products["ir"]
+    if config.prefetch:
+        elements = geo.steps * config.nr
+        NextPanel(1, axis=-4, step=1, calls=geo.block_m, elements=elements).on(sch, calls)
+    innermost = products["x"] if geo.by_tiles else products["ir"]
+    FreshRegisters(kernel.isa.name).on(sch, innermost)
+    sch.compute_at(marked["acc"], innermost, preserve_unit_loops=True)
+    _place_sums(sch, marked["v"], loops["ic"] if geo.by_tiles else products["x"], geo, kernel)
+    if threads > 1:
+        sch.parallel(loops["ic"])
+    _tensorize(sch, marked["acc"], geo, kernel)
+
+
+def _tile_result(
+    sch: s_tir.Schedule, result: Any, geo: StrassenGeometry, kernel: Microkernel
+) -> dict[str, Any]:
+    """Split the loops over C; a vector of all products is read once for its four results."""
+    *_, row, column = sch.get_loops(result)
+    ic, ir, i, half = sch.split(row, [None, geo.block_m, geo.config.mr, 2])
+    g, jr, j, lane = sch.split(column, [2, None, kernel.vectors, kernel.lanes])
+    tile = (jr, ir, i) if geo.by_tiles else (ir, i, jr)
+    sch.reorder(ic, *tile, j, half, g, lane)
+    WriteOut().on(sch, half)
+    WriteOut().on(sch, g)
+    Vector(kernel.lanes).on(sch, lane)
+    Named("mw").on(sch, i)
+    _annotate_edges(sch, ir, geo)
+    if geo.last_tiles < geo.block_m or geo.last_pairs < geo.config.mr:
+        Edge({"ir": geo.last_tiles}).on(sch, ic)
+    return {"ic": ic, "jr": jr, "ir": ir}
+
+
+def _annotate_edges(sch: s_tir.Schedule, ir: Any, geo: StrassenGeometry) -> None:
+    """Say that the last block has fewer tiles, or that its last tile is cut."""
+    cut = geo.last_pairs < geo.config.mr
+    if geo.last_tiles < geo.block_m or cut:
+        Named("ir").on(sch, ir)
+    if cut:
+        LastEdge({"mw": geo.last_pairs}).on(sch, ir)
+
+
+def _place_products(
+    sch: s_tir.Schedule,
+    products: Any,
+    loops: dict[str, Any],
+    geo: StrassenGeometry,
+    kernel: Microkernel,
+) -> dict[str, Any]:
+    """Store the products of a tile, or of a block, where their sums are taken."""
+    sch.compute_at(products, loops["ir" if geo.by_tiles else "ic"], preserve_unit_loops=True)
+    ir, jr, x, i, j = sch.get_loops(products)[-5:]
+    sch.reorder(x, jr, ir, i, j)
+    sch.unroll(i)
+    Named("mw").on(sch, i)
+    Vector(kernel.lanes).on(sch, j)
+    if not geo.by_tiles:
+        _annotate_edges(sch, ir, geo)
+    return {"x": x, "ir": ir}
+
+
+def _place_sums(
+    sch: s_tir.Schedule, sums: Any, loop: Any, geo: StrassenGeometry, kernel: Microkernel
+) -> None:
+    """Add quarters of A, all of a block, or those of a product."""
+    sch.compute_at(sums, loop, preserve_unit_loops=True)
+    ir, x, i, step = sch.get_loops(sums)[-4:]
+    Named("mw").on(sch, i)
+    _annotate_edges(sch, ir, geo)
+    if geo.by_tiles:
+        # Each vector of A is read once for all sums.
+        vector, step = sch.split(step, [None, kernel.lanes])
+        sch.reorder(ir, i, vector, x, step)
+        WriteOut().on(sch, x)
+    Vector(kernel.lanes).on(sch, step)
+    align_rows(sch, sums, 2, kernel.operand_lanes)
+
+
+def _tensorize(sch: s_tir.Schedule, acc: Any, geo: StrassenGeometry, kernel: Microkernel) -> None:
+    """Zero a block of a product in registers and sum over its steps by a call."""
+    i, j, p = sch.get_loops(acc)[-3:]
+    sch.reorder(p, i, j)
+    sch.unannotate(acc, STAGE)
+    sch.vectorize(unroll_block(sch, sch.decompose_reduction(acc, p), kernel))
+    shape = UpdateShape(1, geo.config.mr, steps=geo.steps, unroll=geo.config.unroll)
+    call_kernel(sch, acc, (p, i, j), kernel, shape)
