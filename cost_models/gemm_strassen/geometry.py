@@ -17,8 +17,9 @@ PRODUCTS_OF_QUARTERS = 7
 class StrassenGeometry:
     """Sizes that follow from a workload and a config.
 
-    Rows 2 i and 2 i + 1 are a pair, one of each half; k and the columns are cut in the middle. A
-    tile is mr pairs by nr columns of both halves; a block is `mc` pairs, whole tiles.
+    Rows 2 i and 2 i + 1 are a pair, one of each half; of columns nr are of one half, the next nr of
+    the other; k is cut in the middle. A tile is mr pairs by nr columns of both halves, a block `mc`
+    pairs, whole tiles.
     """
 
     workload: GemmWorkload

@@ -13,8 +13,8 @@ A21, A22 of the operands, product x is V[x] U[x], V = `OF_A` A and U = `OF_B` B,
         C[jr, ir] = epilogue of sums of M         for ir, jr     C[ir, jr] = epilogue of sums of M
 
 Which rows and columns are a half is free: rows alternate, so that a block of pairs is a block of A
-and of C, and an odd row more is one pair that reads a row twice and stores it once. k and columns
-are cut in the middle. U is made at compile time, which takes 7/4 of the memory of B.
+and of C, and an odd row more is one pair that reads a row twice and stores it once; panels of nr
+columns alternate, k is cut in the middle. U is made at compile time, 7/4 of the memory of B.
 
 M goes through memory: to add a product to two blocks of C from registers instead would read and
 write C twelve times where M is written seven times and read seven times, and in "tiles" order M
@@ -83,7 +83,7 @@ def pack_b(workload: GemmWorkload, config: StrassenConfig, b: np.ndarray) -> np.
         `StrassenGeometry.packed_shape`.
     """
     geo = StrassenGeometry(workload, config)
-    quarters = b.reshape(2, geo.steps, 2, geo.tiles_n, config.nr).transpose(3, 0, 2, 1, 4)
+    quarters = b.reshape(2, geo.steps, geo.tiles_n, 2, config.nr).transpose(2, 0, 3, 1, 4)
     packed = np.empty(geo.packed_shape, b.dtype)
     for x, row in enumerate(OF_B):
         packed[:, x] = sum(
@@ -99,8 +99,9 @@ def pack_b_te(workload: GemmWorkload, config: StrassenConfig, b: te.Tensor) -> t
     geo = StrassenGeometry(workload, config)
 
     def value(jt: Any, x: Any, p: Any, j: Any) -> Any:
-        column = jt * config.nr + j
-        quarters = [b[c * geo.steps + p, g * geo.columns + column] for c in (0, 1) for g in (0, 1)]
+        rows = (c * geo.steps + p for c in (0, 1))
+        columns = [(2 * jt + g) * config.nr + j for g in (0, 1)]
+        quarters = [b[row, column] for row in rows for column in columns]
         return _selected(x, [_combined(row, quarters) for row in OF_B])
 
     return te.compute(geo.packed_shape, value, name="packed_b")
@@ -179,11 +180,12 @@ def compute(
 
     def result(*at: Any) -> Any:
         row, column = at[-2:]
-        pair, j = row // 2, column % geo.columns
-        place = pair // mr, j // nr
-        values = [products[(*place, x, pair % mr, j % nr)] for x in range(PRODUCTS_OF_QUARTERS)]
+        pair, panel = row // 2, column // nr
+        place = pair // mr, panel // 2
+        at_tile = pair % mr, column % nr
+        values = [products[(*place, x, *at_tile)] for x in range(PRODUCTS_OF_QUARTERS)]
         quarters = [_combined(coefficients, values) for coefficients in OF_C]
-        halves = [_selected(column // geo.columns, quarters[h : h + 2]) for h in (0, 2)]
+        halves = [_selected(panel % 2, quarters[h : h + 2]) for h in (0, 2)]
         return _selected(row % 2, halves)
 
     return te.compute(

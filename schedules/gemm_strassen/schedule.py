@@ -62,7 +62,7 @@ def _tile_result(
     """Split the loops over C; a vector of all products is read once for its four results."""
     *_, row, column = sch.get_loops(result)
     ic, ir, i, half = sch.split(row, [None, geo.block_m, geo.config.mr, 2])
-    g, jr, j, lane = sch.split(column, [2, None, kernel.vectors, kernel.lanes])
+    jr, g, j, lane = sch.split(column, [None, 2, kernel.vectors, kernel.lanes])
     tile = (jr, ir, i) if geo.by_tiles else (ir, i, jr)
     sch.reorder(ic, *tile, j, half, g, lane)
     WriteOut().on(sch, half)
