@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tvm_blislike.cost_models.cache_room import room_bytes
 from tvm_blislike.cost_models.data_types import missing
 from tvm_blislike.cost_models.gemm.nests import NEST
-from tvm_blislike.cost_models.gemm_strassen.config import LOOP_ORDERS, StrassenConfig
+from tvm_blislike.cost_models.gemm_strassen.config import (
+    LOOP_ORDERS,
+    PRODUCTS,
+    TILES,
+    StrassenConfig,
+)
 from tvm_blislike.cost_models.gemm_strassen.geometry import PRODUCTS_OF_QUARTERS, StrassenGeometry
-from tvm_blislike.cost_models.roofline import peak_seconds
+from tvm_blislike.cost_models.roofline import l2_bytes, peak_seconds
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
 from tvm_blislike.microkernels.spills import keeps_registers
@@ -19,8 +23,13 @@ from tvm_blislike.model.workload import GemmWorkload
 
 # Pairs, steps and columns of a product, of which sums take longer than an eighth of the FMAs saves.
 SMALLEST = 96
-# Products whose result is the sum of the quarters.
+# Products of quarters that they stand for.
 _OF_PLAIN = 8
+# Part of L2 for the sums of A of a block and two rounds of panels of B ("tiles" order; 2 MiB, 1024
+# and 768 steps of k, 0.94 and 0.97 of the FMA peak with 0.6 of it, 0.89 to 0.94 with 0.8), and for
+# those of A alone where seven products of a block pass through it ("products" order: 0.97 to 0.99
+# with 0.12 to 0.2 of it, 0.93 with a half).
+PLANNED = {TILES: 0.65, PRODUCTS: 1 / 6}
 
 
 def applies(workload: GemmWorkload, core: Core) -> str:
@@ -47,10 +56,10 @@ def configs(workload: GemmWorkload, core: Core, threads: int) -> Iterator[Strass
             start = StrassenConfig(
                 mr=kernel.mr, nr=kernel.nr, ks=kernel.ks, loop_order=order, prefetch=1
             )
-            most = _most_tiles(StrassenGeometry(workload, start), core, threads)
+            geo = StrassenGeometry(workload, start)
+            most = int(room_bytes(geo, core, threads) / (geo.v_bytes / geo.block_m))
             if most >= 1:
-                block = _block(StrassenGeometry(workload, start).tiles_m, int(most), threads)
-                yield start.with_fields(mc=block * kernel.mr)
+                yield start.with_fields(mc=_block(geo.tiles_m, most, threads) * kernel.mr)
 
 
 def kernels(workload: GemmWorkload, core: Core) -> Iterator[Microkernel]:
@@ -61,10 +70,10 @@ def kernels(workload: GemmWorkload, core: Core) -> Iterator[Microkernel]:
             yield kernel
 
 
-def _most_tiles(geo: StrassenGeometry, core: Core, threads: int) -> float:
-    """Tiles of a block whose sums of A fit into L2, where panels of B pass through."""
-    tile = geo.v_bytes / geo.block_m
-    return room_bytes(core, 2 * geo.panel_bytes, threads) / tile
+def room_bytes(geo: StrassenGeometry, core: Core, threads: int) -> float:
+    """Return what the sums of A of a block may take of L2."""
+    room = PLANNED[geo.config.loop_order] * l2_bytes(core, threads)
+    return room - 2 * geo.panel_bytes if geo.by_tiles else room
 
 
 def _block(tiles: int, most: int, threads: int) -> int:
@@ -78,11 +87,8 @@ def derivation(
 ) -> tuple[str, ...]:
     """Say what bounds a block."""
     geo = StrassenGeometry(workload, config)
-    room = room_bytes(core, 2 * geo.panel_bytes, threads)
-    return (
-        f"block of {config.mc} pairs of rows: sums of A take {geo.v_bytes:,} of {room:,.0f} bytes "
-        "that L2 has beside two panels of B and a way for C",
-    )
+    room = room_bytes(geo, core, threads)
+    return (f"block of {config.mc} pairs: sums of A take {geo.v_bytes:,} of {room:,.0f} bytes",)
 
 
 def least_seconds(workload: GemmWorkload, core: Core, threads: int) -> float:

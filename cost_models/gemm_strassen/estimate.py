@@ -16,12 +16,12 @@ from tvm_blislike.cost_models.moving import line_cycles, vector_cycles
 from tvm_blislike.cost_models.parallel import share
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
+    beyond_l2,
     beyond_l2_cycles,
     bytes_per_cycle,
     call_cycles,
     finish,
     fork_cycles,
-    l2_bytes,
     l2_cycles,
     level_holding,
     placed,
@@ -35,6 +35,9 @@ from tvm_blislike.model.workload import GemmWorkload
 
 # Share of the arrival of B's sums that prefetching hides behind the products.
 HIDDEN = 0.85
+# What sums take beyond what is counted for their loads and stores (squares of 256 to 512, whose
+# products are as fast as plain ones: 1.5 to 2.4).
+SUMS_LOSS = 1.6
 # Vectors that are read and stored for a vector of a quarter of C: products, and results.
 _RESULT_VECTORS = PRODUCTS_OF_QUARTERS + 4
 
@@ -56,9 +59,9 @@ def estimate(workload: GemmWorkload, config: StrassenConfig, core: Core, threads
     first = weights * beyond_l2_cycles(core, 0)
     later = weights * beyond_l2_cycles(core, near)
     passes = max(1.0, geo.blocks_m * part)
-    cycles["sums of B"] = weights_cycles(
-        first, later, passes, HIDDEN, sum(cycles.values()) / passes
-    )
+    # While L2 gives panels to L1 it takes none from beyond.
+    hiding = (sum(cycles.values()) - 2 * cycles.pop("from L2")) / passes
+    cycles["sums of B"] = weights_cycles(first, later, passes, HIDDEN, hiding)
     cycles["sums of A"] = _input_cycles(geo, core, threads) * part
     cycles["sums of products"] = _output_cycles(geo, core, threads) * part
     cycles["fork"] = fork_cycles(core) if threads > 1 else 0.0
@@ -74,13 +77,17 @@ def workspace_bytes(workload: GemmWorkload, config: StrassenConfig, threads: int
 
 
 def _calls(geo: StrassenGeometry, kernel: Microkernel, core: Core) -> dict[str, float]:
-    """Cycles of all micro-kernel calls on one thread, by what limits them."""
-    total = {"fma": 0.0, "L2": 0.0, "calls": 0.0}
+    """Cycles of all micro-kernel calls on one thread, by what limits them.
+
+    "from L2" is the time that L2 is busy with them, no part of the sum.
+    """
+    total = {"fma": 0.0, "L2": 0.0, "calls": 0.0, "from L2": 0.0}
     for number, rows in ((geo.tiles_m - 1, geo.config.mr), (1, geo.last_pairs)):
         count = number * geo.tiles_n * PRODUCTS_OF_QUARTERS
         issue = call_cycles(core, kernel, rows, kernel.vectors, geo.steps)
         arrival = geo.steps * _l2_bytes(geo, core, rows) / bytes_per_cycle(core, 2)
         total["fma"] += count * issue
+        total["from L2"] += count * min(arrival, issue)
         total["L2"] += count * l2_cycles(arrival, issue)
         stores = rows * kernel.vectors / core.stores_per_cycle
         total["calls"] += count * (CALL_CYCLES + 1.5 * stores)
@@ -103,20 +110,22 @@ def _input_cycles(geo: StrassenGeometry, core: Core, threads: int) -> float:
     lines = elements * w.types.a_bytes / core.line_bytes
     a_bytes = w.m * w.k * w.types.a_bytes
     beyond = a_bytes * beyond_l2_cycles(core, level_holding(core, a_bytes, threads))
-    return vectors * vector_cycles(core) + lines * line_cycles(core, 2) + beyond
+    moving = vectors * vector_cycles(core) + lines * line_cycles(core, 2)
+    return SUMS_LOSS * moving + beyond
 
 
 def _output_cycles(geo: StrassenGeometry, core: Core, threads: int) -> float:
-    """Cycles of adding products, which went to L2 or beyond in "products" order, and of C."""
+    """Cycles of adding products, and of C.
+
+    In "products" order they go through L2 together with all panels of B, and cost about as much as
+    lines from beyond it, stored and read again, even where they would fit (squares of 512 to 2048).
+    """
     w = geo.workload
     vectors = _RESULT_VECTORS * geo.pairs * geo.columns / core.lanes(w.types.acc)
     c_bytes = w.m * w.n * w.types.out_bytes
-    cycles = vectors * vector_cycles(core)
+    cycles = SUMS_LOSS * vectors * vector_cycles(core)
     cycles += c_bytes * beyond_l2_cycles(core, level_holding(core, c_bytes, threads))
-    kept = geo.m_bytes + geo.v_bytes
-    if kept > share_bytes(core, 1, 1):
-        moved = 2 * PRODUCTS_OF_QUARTERS * geo.pairs * geo.columns * w.types.acc_bytes
-        level = 2 if kept <= l2_bytes(core, threads) else level_holding(core, kept, threads)
-        if not geo.by_tiles:
-            cycles += moved / core.line_bytes * line_cycles(core, level)
+    if not geo.by_tiles:
+        products = PRODUCTS_OF_QUARTERS * geo.pairs * geo.columns * w.types.acc_bytes
+        cycles += products / core.line_bytes * line_cycles(core, beyond_l2(core))
     return cycles

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tvm_blislike.cost_models.gemm_strassen.config import TILES, StrassenConfig
 from tvm_blislike.model.derived import derived
 from tvm_blislike.model.workload import GemmWorkload
 
+_Index = TypeVar("_Index")
 # Products of quarters.
 PRODUCTS_OF_QUARTERS = 7
 
@@ -78,8 +80,12 @@ class StrassenGeometry:
 
     @derived
     def packed_shape(self) -> tuple[int, int, int, int]:
-        """Shape of the sums of B: (tiles_n, 7, steps, nr)."""
-        return (self.tiles_n, PRODUCTS_OF_QUARTERS, self.steps, self.config.nr)
+        """Shape of the sums of B: (tiles_n, 7, steps, nr); (7, tiles_n, ...) by products."""
+        return (*self.in_order(self.tiles_n, PRODUCTS_OF_QUARTERS), self.steps, self.config.nr)
+
+    def in_order(self, panel: _Index, product: _Index) -> tuple[_Index, _Index]:
+        """Return a panel of the sums of B and its product as they follow each other in memory."""
+        return (panel, product) if self.by_tiles else (product, panel)
 
     @derived
     def v_bytes(self) -> int:

@@ -85,8 +85,9 @@ def pack_b(workload: GemmWorkload, config: StrassenConfig, b: np.ndarray) -> np.
     geo = StrassenGeometry(workload, config)
     quarters = b.reshape(2, geo.steps, geo.tiles_n, 2, config.nr).transpose(2, 0, 3, 1, 4)
     packed = np.empty(geo.packed_shape, b.dtype)
+    by_product = packed.transpose(*geo.in_order(1, 0), 2, 3)
     for x, row in enumerate(OF_B):
-        packed[:, x] = sum(
+        by_product[x] = sum(
             factor * quarters[:, q // 2, q % 2].astype("float64")
             for q, factor in enumerate(row)
             if factor
@@ -98,7 +99,8 @@ def pack_b_te(workload: GemmWorkload, config: StrassenConfig, b: te.Tensor) -> t
     """`pack_b` as a TE stage, for an operand that is not known at compile time."""
     geo = StrassenGeometry(workload, config)
 
-    def value(jt: Any, x: Any, p: Any, j: Any) -> Any:
+    def value(outer: Any, inner: Any, p: Any, j: Any) -> Any:
+        jt, x = geo.in_order(outer, inner)
         rows = (c * geo.steps + p for c in (0, 1))
         columns = [(2 * jt + g) * config.nr + j for g in (0, 1)]
         quarters = [b[row, column] for row in rows for column in columns]
@@ -172,7 +174,9 @@ def compute(
     shape = (tiles, geo.tiles_n, PRODUCTS_OF_QUARTERS, mr, nr)
     acc = te.compute(
         shape,
-        lambda it, jt, x, i, j: te.sum(v[it, x, i, p] * packed[jt, x, p, j], axis=[p]),
+        lambda it, jt, x, i, j: te.sum(
+            v[it, x, i, p] * packed[(*geo.in_order(jt, x), p, j)], axis=[p]
+        ),
         name="acc",
         attrs=stage("acc"),
     )

@@ -45,8 +45,9 @@ def schedule(
     products = _place_products(sch, marked["products"], loops, geo, kernel)
     calls = loops["ir"] if geo.by_tiles else products["ir"]
     if config.prefetch:
-        elements = geo.steps * config.nr
-        NextPanel(1, axis=-4, step=1, calls=geo.block_m, elements=elements).on(sch, calls)
+        # Those of all products of the next columns, or what follows in memory.
+        axis, elements = (-4 if geo.by_tiles else -3), geo.steps * config.nr
+        NextPanel(1, axis=axis, step=1, calls=geo.block_m, elements=elements).on(sch, calls)
     innermost = products["x"] if geo.by_tiles else products["ir"]
     FreshRegisters(kernel.isa.name).on(sch, innermost)
     sch.compute_at(marked["acc"], innermost, preserve_unit_loops=True)
