@@ -106,7 +106,7 @@ def pack_b_te(workload: GemmWorkload, config: StrassenConfig, b: te.Tensor) -> t
         quarters = [b[row, column] for row in rows for column in columns]
         return _selected(x, [_combined(row, quarters) for row in OF_B])
 
-    return te.compute(geo.packed_shape, value, name="packed_b")
+    return te.compute(geo.packed_shape, value, name="packed_b", attrs=stage("packed_b"))
 
 
 def error_bound(workload: GemmWorkload, _config: StrassenConfig) -> float:

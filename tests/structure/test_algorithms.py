@@ -11,7 +11,11 @@ from tvm_blislike.schedules import all_implementations
 
 ALGORITHMS = {implementation.name: implementation for implementation in all_implementations()}
 # What an algorithm is built on, which in turn knows nothing of it.
-BUILT_ON = {"conv2d_grouped": "conv2d_depthwise", "conv2d_winograd_1d": "conv2d_winograd"}
+BUILT_ON = {
+    "conv2d_grouped": "conv2d_depthwise",
+    "conv2d_winograd_1d": "conv2d_winograd",
+    "gemm_strassen": "gemm",
+}
 
 
 def room_of(module: str) -> str:

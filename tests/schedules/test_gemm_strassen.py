@@ -1,0 +1,191 @@
+"""Products by seven of half the size against numpy: every order, edge and epilogue, and errors."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+import tvm
+from conv_workloads import NATIVE, RUNNABLE
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from tvm import s_tir, te
+
+from tvm_blislike.choose.constraints import Constraints
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.cost_models.gemm_strassen.candidates import SMALLEST, kernels
+from tvm_blislike.cost_models.gemm_strassen.config import LOOP_ORDERS, PRODUCTS, StrassenConfig
+from tvm_blislike.cost_models.gemm_strassen.geometry import StrassenGeometry
+from tvm_blislike.cost_models.roofline import l2_bytes
+from tvm_blislike.hardware import Core, names
+from tvm_blislike.model.marks import REGISTER_BYTES
+from tvm_blislike.model.types import Types
+from tvm_blislike.model.workload import GemmWorkload
+from tvm_blislike.schedules.gemm_strassen.definition import (
+    IMPLEMENTATION,
+    OF_A,
+    OF_B,
+    OF_C,
+    error_bound,
+)
+from tvm_blislike.schedules.lowering import lower as lowering
+
+SQUARE = GemmWorkload(1024, 1024, 1024)
+
+
+def lowered(
+    w: GemmWorkload, config: StrassenConfig, core: Core, threads: int, constant: bool = True
+) -> tvm.IRModule:
+    """Lower (A, B, bias, residual, C): the result plus both, clipped at zero."""
+    a = te.placeholder((w.m, w.k), name="a")
+    shape = StrassenGeometry(w, config).packed_shape if constant else (w.k, w.n)
+    b = te.placeholder(shape, name="b")
+    packed = b if constant else IMPLEMENTATION.pack_te(w, config, b)
+    result = IMPLEMENTATION.compute(w, config, a, packed)
+    bias, residual = te.placeholder((w.n,), name="bias"), te.placeholder((w.m, w.n), name="other")
+    added = te.compute(
+        result.shape, lambda i, j: result[i, j] + bias[j] + residual[i, j], name="added"
+    )
+    clipped = te.compute(result.shape, lambda *at: te.max(added[at], 0.0), name="clipped")
+    func = te.create_prim_func([a, b, bias, residual, clipped])
+    sch = s_tir.Schedule(func.with_attr({"global_symbol": "main", "tirx.noalias": True}))
+    IMPLEMENTATION.schedule(sch, w, config, core, threads)
+    register_bytes = core.vector_registers * core.vector_bits // 8
+    ours = sch.mod["main"].with_attr(REGISTER_BYTES, register_bytes)
+    return lowering.lower(tvm.IRModule({"main": ours}))
+
+
+def error(
+    w: GemmWorkload, config: StrassenConfig, core: Core, threads: int, constant: bool = True
+) -> float:
+    """Build and run; return the largest error over the largest product."""
+    rng = np.random.default_rng(w.m + w.k)
+    shapes = ((w.m, w.k), (w.k, w.n), (w.n,), (w.m, w.n))
+    a, b, bias, residual = (rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
+    target = tvm.target.Target(core.target_config(threads))
+    second = IMPLEMENTATION.pack(w, config, b) if constant else b
+    values = (a, second, bias, residual, np.full((w.m, w.n), np.nan, np.float32))
+    arguments = [tvm.runtime.tensor(value) for value in values]
+    tvm.compile(lowered(w, config, core, threads, constant), target)["main"](*arguments)
+    product = reference.gemm(a, b)
+    wanted = np.maximum(product + bias + residual, 0.0)
+    return float(np.abs(arguments[-1].numpy() - wanted).max() / np.abs(product).max())
+
+
+def allowed(w: GemmWorkload, config: StrassenConfig) -> float:
+    """Twice the error to expect of random data, and roundings of the epilogue."""
+    return 2 * error_bound(w, config) + 1e-6
+
+
+def test_seven_products_are_the_product() -> None:
+    """Of coefficients, exactly: C[h, g] is the sum over c of A[h, c] B[c, g], for all A and B."""
+    found = np.einsum("qx,xi,xj->qij", np.array(OF_C), np.array(OF_A), np.array(OF_B))
+    for (h, g), (row, of_a), (of_b, column) in itertools.product(np.ndindex(2, 2), repeat=3):
+        wanted = h == row and of_a == of_b and g == column
+        assert found[2 * h + g, 2 * row + of_a, 2 * of_b + column] == wanted
+
+
+@st.composite
+def cases(draw: Any) -> tuple[GemmWorkload, StrassenConfig, Core]:
+    """Any number of rows, from one on; blocks of one tile and of several, cut and whole."""
+    core = draw(st.sampled_from(RUNNABLE))
+    columns = 2 * core.lanes() * draw(st.integers(1, 6))
+    w = GemmWorkload(draw(st.integers(1, 90)), columns, 2 * draw(st.integers(1, 60)))
+    kernel = draw(st.sampled_from(list(kernels(w, core))))
+    config = StrassenConfig(
+        mr=kernel.mr,
+        nr=kernel.nr,
+        loop_order=draw(st.sampled_from(LOOP_ORDERS)),
+        mc=kernel.mr * draw(st.integers(0, 4)),
+        prefetch=draw(st.integers(0, 1)),
+        unroll=draw(st.sampled_from((1, 4))),
+    )
+    return w, config, core
+
+
+@given(cases(), st.sampled_from((1, 2)), st.sampled_from((True, True, False)))
+@examples(12)
+def test_random_products(case: Any, threads: int, constant: bool) -> None:
+    w, config, core = case
+    assert IMPLEMENTATION.applies(w, core) == ""
+    assert error(w, config, core, threads, constant) < allowed(w, config), (w, config)
+
+
+@pytest.mark.parametrize("order", LOOP_ORDERS)
+@pytest.mark.parametrize("m", [55, 56, 57])
+def test_last_blocks_and_rows(order: str, m: int) -> None:
+    """28 or 29 pairs in blocks of two tiles: whole, with a cut tile, and with half of a pair."""
+    w = GemmWorkload(m, 4 * NATIVE.lanes(), 34)
+    kernel = next(k for k in kernels(w, NATIVE) if (k.mr, k.vectors) == (7, 2))
+    config = StrassenConfig(mr=7, nr=kernel.nr, mc=14, loop_order=order, prefetch=1)
+    assert StrassenGeometry(w, config).last_pairs == (1 if m == 57 else 7)
+    assert error(w, config, NATIVE, 2) < allowed(w, config)
+
+
+@pytest.mark.parametrize("size", [64, 256, 1024])
+def test_errors_follow_the_bound(size: int) -> None:
+    """Neither more than what is promised, nor so much less that `--max-error` refuses in vain."""
+    w = GemmWorkload(96, 128, size)
+    config = StrassenConfig(mr=1, nr=NATIVE.lanes(), loop_order=PRODUCTS)
+    ratio = error(w, config, NATIVE, 1) / error_bound(w, config)
+    assert 0.1 < ratio < 1
+
+
+def test_is_chosen_within_the_error_that_is_allowed() -> None:
+    chosen = Strategy(NATIVE, 1).choose(SQUARE)
+    assert chosen.config.implementation == IMPLEMENTATION.name
+    bound = error_bound(SQUARE, chosen.config)
+    for limit, name in ((bound * 1.01, IMPLEMENTATION.name), (bound * 0.99, "gemm")):
+        strategy = Strategy(NATIVE, 1, constraints=Constraints(max_error=limit))
+        assert strategy.choose(SQUARE).config.implementation == name
+
+
+@pytest.mark.parametrize(
+    ("workload", "reason"),
+    [
+        (GemmWorkload(64, 64, 63), "k = 63 is odd"),
+        (GemmWorkload(64, 3 * NATIVE.lanes(), 64), "no multiple"),
+        (GemmWorkload(64, 64, 64, constant_b=False), "not constant"),
+        (GemmWorkload(64, 64, 64, batch=2), "single product"),
+        (GemmWorkload(64, 64, 64, types=Types.of("float16")), "only fp32"),
+    ],
+)
+def test_says_why_not(workload: GemmWorkload, reason: str) -> None:
+    assert reason in IMPLEMENTATION.applies(workload, NATIVE)
+
+
+def test_small_products_are_plain_ones() -> None:
+    small = (GemmWorkload(*size) for size in itertools.permutations((512, 512, 2 * SMALLEST - 32)))
+    for w in small:
+        assert not list(IMPLEMENTATION.configs(w, NATIVE, 1))
+
+
+@pytest.mark.parametrize("name", names())
+def test_blocks_fit_on_every_core(name: str) -> None:
+    core = Core.named(name)
+    for threads in (1, 2):
+        for config in IMPLEMENTATION.configs(SQUARE, core, threads):
+            geo = StrassenGeometry(SQUARE, config)
+            assert geo.blocks_m >= threads
+            assert geo.v_bytes < l2_bytes(core, threads), config
+            estimate = IMPLEMENTATION.estimate(SQUARE, config, core, threads)
+            least = IMPLEMENTATION.least_seconds(SQUARE, core, threads)
+            assert estimate.seconds >= least
+            assert 0 < estimate.peak_fraction < 8 / 7
+
+
+@pytest.mark.parametrize("name", ["cortex-a76", "cortex-a53", "neoverse-v1"])
+def test_is_made_of_the_kernels_of_arm(name: str) -> None:
+    """Lowered as it would be built: the calls stand where the kernels of that core put them."""
+    core = Core.named(name)
+    w = GemmWorkload(50, 4 * core.lanes(), 40)
+    for order in LOOP_ORDERS:
+        kernel = max(kernels(w, core), key=lambda k: k.mr * k.nr)
+        config = StrassenConfig(
+            mr=kernel.mr, nr=kernel.nr, mc=2 * kernel.mr, loop_order=order, prefetch=1
+        )
+        assert "sums_of_a" in lowered(w, config, core, 1).script()
