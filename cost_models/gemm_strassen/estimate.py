@@ -13,7 +13,6 @@ import math
 from tvm_blislike.cost_models.gemm_strassen.config import StrassenConfig
 from tvm_blislike.cost_models.gemm_strassen.geometry import PRODUCTS_OF_QUARTERS, StrassenGeometry
 from tvm_blislike.cost_models.moving import line_cycles, vector_cycles
-from tvm_blislike.cost_models.parallel import share
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
     beyond_l2,
@@ -54,7 +53,7 @@ def estimate(workload: GemmWorkload, config: StrassenConfig, core: Core, threads
     """
     geo = StrassenGeometry(workload, config)
     kernel = kernel_of(core, config.mr, config.nr, workload.types, config.ks)
-    part = share(geo.blocks_m, threads)
+    part = geo.share(threads)
     cycles = {name: value * part for name, value in _calls(geo, kernel, core).items()}
     weights = math.prod(geo.packed_shape) * workload.types.b_bytes
     near = level_holding(core, weights + geo.v_bytes, threads)

@@ -63,6 +63,10 @@ class StrassenGeometry:
         """Blocks, which threads divide; the last one may have fewer tiles."""
         return math.ceil(self.tiles_m / self.block_m)
 
+    def share(self, threads: int) -> float:
+        """Return the part of the busiest thread; the last block is smaller."""
+        return min(1.0, math.ceil(self.blocks_m / threads) * self.block_m / self.tiles_m)
+
     @derived
     def last_tiles(self) -> int:
         """Tiles of the last block."""

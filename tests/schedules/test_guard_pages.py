@@ -66,7 +66,7 @@ CASES = {
     "bytes one row": "GemmWorkload(1, 1001, 64, types=BYTES)",
     "gemm": "GemmWorkload(37, 53, 29)",
     "gemm deep": "GemmWorkload(20, 70, 1031)",
-    "gemm of halves": "GemmWorkload(37, 96, 30)",
+    "gemm of halves": "GemmWorkload(193, 192, 194)",
     "one row": "GemmWorkload(1, 1001, 77)",
 }
 # Configurations drawn from the whole space of each implementation.
