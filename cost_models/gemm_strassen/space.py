@@ -6,6 +6,7 @@ from tvm_blislike.cost_models.gemm_strassen.candidates import kernels
 from tvm_blislike.cost_models.gemm_strassen.config import LOOP_ORDERS, StrassenConfig
 from tvm_blislike.cost_models.gemm_strassen.geometry import StrassenGeometry
 from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import Microkernel
 from tvm_blislike.model.space import Axis, Space, even_parts, single, unrolls
 from tvm_blislike.model.workload import GemmWorkload
 
@@ -29,5 +30,5 @@ def space(workload: GemmWorkload, core: Core, _threads: int) -> Space:
     )
 
 
-def _block(kernel: object) -> tuple[int, int, int]:
+def _block(kernel: Microkernel) -> tuple[int, int, int]:
     return kernel.mr, kernel.nr, kernel.ks
