@@ -21,7 +21,7 @@ import tvm
 from tvm import ir, s_tir, tirx
 from tvm_ffi import structural_equal
 
-from tvm_blislike.model.directives import ByInput, Vector
+from tvm_blislike.model.directives import ByInput, Dot, Vector
 from tvm_blislike.model.loop_names import Named
 from tvm_blislike.schedules.lowering.rewrite import (
     at_directives,
@@ -52,7 +52,10 @@ def written_out(body: tirx.Stmt, params: Sequence[Any]) -> tirx.Stmt:
 
     The order of the sum into each output stays that of the kernel, so results do not change.
     """
-    return at_directives(_through(_DECIDED, body, params), ByInput, _written_out)
+    # A `Dot` wants its conditions: where none holds there would be no factors left.
+    if all(Dot.of(loop) is None for loop in collect(body, tirx.For)):
+        body = _through(_DECIDED, body, params)
+    return at_directives(body, ByInput, _written_out)
 
 
 def _through(passes: tvm.transform.Pass, body: tirx.Stmt, params: Sequence[Any] = ()) -> tirx.Stmt:
