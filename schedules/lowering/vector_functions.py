@@ -255,16 +255,18 @@ def _half_exp(x: Expr) -> Expr:
 
 def erf(x: Expr) -> Expr:
     """Return the error function of a float32 `x`."""
+    # With nine nested bindings TVM took 13 s for the GELU of a product, with five it takes 2 s.
+    exact = functools.partial(_normal_exp, ln2=(_LN2_HIGH, _LN2_LOW))
 
     def large(v: Expr, magnitude: Expr) -> Expr:
         # At 4 the result is 1 to the last bit.
         limited = tirx.Select(magnitude > f32(4.0), f32(4.0), magnitude)
-        tail = let(limited, lambda m: exp(_polynomial(m, _ERFC)))
+        tail = let(_polynomial(limited, _ERFC), exact)
         return _with_sign_of(v, f32(1.0) - tail)
 
     def choose(v: Expr) -> Expr:
-        small = v * _polynomial(v * v, _ERF)
-        return let(_magnitude(v), lambda m: tirx.Select(m < f32(1.0), small, large(v, m)))
+        small, magnitude = v * _polynomial(v * v, _ERF), _magnitude(v)
+        return tirx.Select(magnitude < f32(1.0), small, large(v, magnitude))
 
     return let(x, choose)
 
