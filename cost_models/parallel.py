@@ -13,6 +13,12 @@ def share(parts: int, threads: int) -> float:
     return math.ceil(parts / threads) / parts
 
 
+def equal_blocks(tiles: int, most: float, parts: int) -> int:
+    """Tiles per block when `tiles` are cut into equal blocks, as many for every one of `parts`."""
+    blocks = math.ceil(tiles / max(1, int(most)))
+    return math.ceil(tiles / (math.ceil(blocks / parts) * parts))
+
+
 def spanned(parts: int, threads: int, group: int) -> int:
     """Return how many groups, `group` parts each, the run of a thread touches at most."""
     run = math.ceil(parts / threads)

@@ -16,6 +16,7 @@ from tvm_blislike.cost_models.data_types import missing, most_steps
 from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.geometry import B_OUTSIDE, LOOP_ORDERS, packings
 from tvm_blislike.cost_models.gemm.nests import NEST
+from tvm_blislike.cost_models.parallel import equal_blocks
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of, kernels_for
 from tvm_blislike.microkernels.spills import keeps_registers
@@ -88,8 +89,8 @@ def _blocked(
         for (mc, nc), parallel_m in itertools.product(
             sorted(outer), (True, False) if threads > 1 else (True,)
         ):
-            block_m = _block(tiles_m, mc / kernel.mr, threads if parallel_m else 1)
-            block_n = _block(tiles_n, nc / kernel.nr, 1 if parallel_m else threads)
+            block_m = equal_blocks(tiles_m, mc / kernel.mr, threads if parallel_m else 1)
+            block_n = equal_blocks(tiles_n, nc / kernel.nr, 1 if parallel_m else threads)
             for packing in packings(workload, kernel.mr, kc, kernel.ks):
                 yield GemmConfig(
                     mr=kernel.mr,
@@ -157,9 +158,3 @@ def _depths(
 def _deepest(workload: GemmWorkload) -> int:
     """Steps of k in the fewest equal blocks that the data type allows."""
     return math.ceil(workload.k / math.ceil(workload.k / most_steps(workload.types)))
-
-
-def _block(tiles: int, most: float, parts: int) -> int:
-    """Tiles per block when `tiles` are cut into equal blocks, as many for every one of `parts`."""
-    blocks = math.ceil(tiles / max(1, int(most)))
-    return math.ceil(tiles / (math.ceil(blocks / parts) * parts))

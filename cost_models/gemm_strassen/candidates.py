@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from tvm_blislike.cost_models.data_types import missing
@@ -14,6 +13,7 @@ from tvm_blislike.cost_models.gemm_strassen.config import (
     StrassenConfig,
 )
 from tvm_blislike.cost_models.gemm_strassen.geometry import PRODUCTS_OF_QUARTERS, StrassenGeometry
+from tvm_blislike.cost_models.parallel import equal_blocks
 from tvm_blislike.cost_models.roofline import l2_bytes, peak_seconds
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
@@ -41,6 +41,8 @@ def applies(workload: GemmWorkload, core: Core) -> str:
         return "B is not constant: its sums are made at compile time"
     if w.batch > 1:
         return "only for a single product"
+    if w.k == 2:
+        return "half of k is a single step: a column of sums of A has no unit stride"
     if w.k % 2 or w.n % (2 * core.lanes(w.types.acc)):
         vectors = 2 * core.lanes(w.types.acc)
         return f"k = {w.k} is odd or n = {w.n} no multiple of {vectors}: no halves of whole vectors"
@@ -59,7 +61,7 @@ def configs(workload: GemmWorkload, core: Core, threads: int) -> Iterator[Strass
             geo = StrassenGeometry(workload, start)
             most = int(room_bytes(geo, core, threads) / (geo.v_bytes / geo.block_m))
             if most >= 1:
-                yield start.with_fields(mc=_block(geo.tiles_m, most, threads) * kernel.mr)
+                yield start.with_fields(mc=equal_blocks(geo.tiles_m, most, threads) * kernel.mr)
 
 
 def kernels(workload: GemmWorkload, core: Core) -> Iterator[Microkernel]:
@@ -74,12 +76,6 @@ def room_bytes(geo: StrassenGeometry, core: Core, threads: int) -> float:
     """Return what the sums of A of a block may take of L2."""
     room = PLANNED[geo.config.loop_order] * l2_bytes(core, threads)
     return room - 2 * geo.panel_bytes if geo.by_tiles else room
-
-
-def _block(tiles: int, most: int, threads: int) -> int:
-    """Tiles per block when `tiles` are cut into equal blocks, as many for every thread."""
-    blocks = math.ceil(tiles / most)
-    return math.ceil(tiles / (math.ceil(blocks / threads) * threads))
 
 
 def derivation(

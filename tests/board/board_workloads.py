@@ -49,7 +49,9 @@ def random_kernel(
         workload = workload and replace(workload, types=Types.of(dtype))
         if workload is None or implementation.applies(workload, core):
             continue
+        # What never pays for so little work is still in the space.
         configs = list(implementation.configs(workload, core, threads))
+        configs = configs or list(implementation.space(workload, core, threads))
         if configs:
             make = gemm_kernel if implementation.kind == "gemm" else conv_kernel
             return make(implementation, workload, rng.choice(configs), steps)

@@ -149,6 +149,7 @@ def test_is_chosen_within_the_error_that_is_allowed() -> None:
     ("workload", "reason"),
     [
         (GemmWorkload(64, 64, 63), "k = 63 is odd"),
+        (GemmWorkload(64, 64, 2), "single step"),
         (GemmWorkload(64, 3 * NATIVE.lanes(), 64), "no multiple"),
         (GemmWorkload(64, 64, 64, constant_b=False), "not constant"),
         (GemmWorkload(64, 64, 64, batch=2), "single product"),

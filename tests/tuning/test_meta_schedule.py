@@ -106,7 +106,10 @@ CASES = [
 def test_traces_replay_from_a_database(
     workload: Workload, name: str, core: Core, tmp_path: Path
 ) -> None:
-    offered = list(get_implementation(name).configs(workload, core, 1))
+    implementation = get_implementation(name)
+    # What never pays for so small a product is still in the space.
+    offered = list(implementation.configs(workload, core, 1))
+    offered = offered or list(implementation.space(workload, core, 1))
     for number, config in enumerate({offered[0], offered[len(offered) // 2], offered[-1]}):
         mod = module(workload, config, core)
         sch = s_tir.Schedule(mod)

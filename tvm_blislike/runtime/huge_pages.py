@@ -91,11 +91,6 @@ def collapse(blocks: Iterable[int]) -> None:
                 madvise(address, ctypes.c_size_t(HUGE_BYTES), _MADV_COLLAPSE)
 
 
-def blocks_of(tensors: Iterable[Any]) -> set[int]:
-    """Return the blocks that tensors of TVM lie in."""
-    return {b for t in tensors for b in _blocks_of(t.data_ptr(), bytes_of(t))}
-
-
 def on_huge_pages(tensor: Any) -> None:
     """Let the memory of a large tensor that nobody wrote yet come from huge pages, if wanted."""
     if is_wanted():
