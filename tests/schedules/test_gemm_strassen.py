@@ -149,7 +149,6 @@ def test_is_chosen_within_the_error_that_is_allowed() -> None:
     ("workload", "reason"),
     [
         (GemmWorkload(64, 64, 63), "k = 63 is odd"),
-        (GemmWorkload(64, 64, 2), "single step"),
         (GemmWorkload(64, 3 * NATIVE.lanes(), 64), "no multiple"),
         (GemmWorkload(64, 64, 64, constant_b=False), "not constant"),
         (GemmWorkload(64, 64, 64, batch=2), "single product"),
@@ -158,6 +157,12 @@ def test_is_chosen_within_the_error_that_is_allowed() -> None:
 )
 def test_says_why_not(workload: GemmWorkload, reason: str) -> None:
     assert reason in IMPLEMENTATION.applies(workload, NATIVE)
+
+
+def test_a_single_step_is_no_vector() -> None:
+    w = GemmWorkload(64, 64, 2)
+    assert IMPLEMENTATION.applies(w, Core.named("x86-64-v3")) == ""
+    assert "single step" in IMPLEMENTATION.applies(w, Core.named("neoverse-n1"))
 
 
 def test_small_products_are_plain_ones() -> None:
