@@ -44,9 +44,15 @@ class Encoder:
 ENCODERS = {"minilm_l6": Encoder(384, 12, 6), "bert_base": Encoder(768, 12, 12)}
 
 
-def save(encoder: Encoder, path: Path) -> Path:
-    """Write the model in fp32; return its path."""
-    onnx.save(_Graph(encoder).model(), path)
+def save(encoder: Encoder, path: Path, is_open: bool = False) -> Path:
+    """Write the model in fp32; return its path.
+
+    Parameters
+    ----------
+    is_open : bool
+        Leave the tokens of a sequence open, as "seq"; the encoder's number is the most.
+    """
+    onnx.save(_Graph(encoder, is_open).model(), path)
     return path
 
 
@@ -61,8 +67,8 @@ def save_quantized(model: Path, path: Path) -> Path:
 class _Graph:
     """The nodes and weights of an encoder as they are put, each result by its name."""
 
-    def __init__(self, encoder: Encoder) -> None:
-        self.sizes = encoder
+    def __init__(self, encoder: Encoder, is_open: bool = False) -> None:
+        self.sizes, self.is_open = encoder, is_open
         self.rng = np.random.default_rng(_SEED)
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
@@ -70,15 +76,16 @@ class _Graph:
     def model(self) -> onnx.ModelProto:
         """Return the model: ids and mask of tokens to the last hidden states."""
         e = self.sizes
+        length = "seq" if self.is_open else e.seq
         mask = self._mask("attention_mask")
         x = self._embedded("input_ids")
         for _ in range(e.layers):
             x = self._layer(x, mask)
         tokens = (
-            helper.make_tensor_value_info(name, TensorProto.INT64, (1, e.seq))
+            helper.make_tensor_value_info(name, TensorProto.INT64, (1, length))
             for name in ("input_ids", "attention_mask")
         )
-        result = helper.make_tensor_value_info(x, TensorProto.FLOAT, (1, e.seq, e.hidden))
+        result = helper.make_tensor_value_info(x, TensorProto.FLOAT, (1, length, e.hidden))
         graph = helper.make_graph(self.nodes, "encoder", list(tokens), [result], self.weights)
         sets = [helper.make_opsetid("", _OPSET)]
         return helper.make_model(graph, ir_version=_IR, opset_imports=sets)
@@ -99,7 +106,12 @@ class _Graph:
     def _embedded(self, ids: str) -> str:
         e = self.sizes
         words = self._put("Gather", self._random(e.vocabulary, e.hidden, size=1.0), ids)
-        return self._normalized(self._put("Add", words, self._random(1, e.seq, e.hidden)))
+        places = self._random(1, e.seq, e.hidden)
+        if self.is_open:
+            first, axis = (self._constant(np.array([at])) for at in (0, 1))
+            length = self._put("Gather", self._put("Shape", ids), axis)
+            places = self._put("Slice", places, first, length, axis)
+        return self._normalized(self._put("Add", words, places))
 
     def _mask(self, given: str) -> str:
         kept = self._put("Cast", given, to=TensorProto.FLOAT)
@@ -138,9 +150,9 @@ class _Graph:
         scores = self._put("Add", self._put("Div", scores, root), mask)
         mixed = self._put("MatMul", self._put("Softmax", scores, axis=-1), value)
         mixed = self._put("Transpose", mixed, perm=[0, 2, 1, 3])
-        return self._put("Reshape", mixed, self._constant(np.array([1, e.seq, e.hidden])))
+        return self._put("Reshape", mixed, self._constant(np.array([1, -1, e.hidden])))
 
     def _by_head(self, x: str, order: list[int]) -> str:
         e = self.sizes
-        shape = self._constant(np.array([1, e.seq, e.heads, e.hidden // e.heads]))
+        shape = self._constant(np.array([1, -1, e.heads, e.hidden // e.heads]))
         return self._put("Transpose", self._put("Reshape", x, shape), perm=order)

@@ -2,6 +2,7 @@
 
     python benchmarks/open_sizes.py                          batches of 1 to 8 of some models
     python benchmarks/open_sizes.py -m resnet50 -t 2 --batches 1..4
+    python benchmarks/open_sizes.py -e minilm_l6 --lengths 1..512 --at 1/17/128/512
 
 Each size runs in turns in both libraries, in one process. A ratio above 1 means that the library
 of all sizes is faster than that of the one size. Seconds to compile and bytes of the libraries are
@@ -14,12 +15,14 @@ import argparse
 import platform
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
 
 import onnx
+from encoder_models import ENCODERS, save
 from zoo_runs import add_model_option, in_turns, saved, timed
 
 import tvm_blislike
@@ -41,10 +44,12 @@ def with_open_batch(path: Path) -> Path:
     return path
 
 
-def compiled(path: Path, sizes: object, threads: int) -> tuple[tvm_blislike.CompiledModel, float]:
-    """Compile a model; return it and the seconds that took."""
+def compiled(
+    path: Path, name: str, sizes: object, threads: int
+) -> tuple[tvm_blislike.CompiledModel, float]:
+    """Compile a model with values of the size of a name; return it and the seconds that took."""
     started = time.perf_counter()
-    shapes = {"batch": (sizes,)}
+    shapes = {name: (sizes,)}
     options = {"threads": threads, "records": "none", "cache": False}
     return tvm_blislike.compile(path, shapes=shapes, **options), time.perf_counter() - started
 
@@ -56,11 +61,13 @@ def exported_bytes(model: tvm_blislike.CompiledModel) -> int:
         return (Path(folder) / "model.so").stat().st_size
 
 
-def compare(path: Path, batches: tuple[int, ...], threads: int) -> Iterator[float]:
-    """Print a line for each size, and yield its ratio."""
-    every, seconds = compiled(path, batches, threads)
-    for batch in batches:
-        alone, of_one = compiled(path, batch, threads)
+def compare(
+    path: Path, name: str, sizes: Sequence[int], at: Sequence[int], threads: int
+) -> Iterator[float]:
+    """Print a line for each of the sizes `at`, and yield its ratio."""
+    every, seconds = compiled(path, name, sizes, threads)
+    for size in at:
+        alone, of_one = compiled(path, name, size, threads)
         inputs = random_inputs(alone.inputs)
         runs = [partial(model.run, inputs) for model in (every, alone)]
         for run in runs:
@@ -70,32 +77,52 @@ def compare(path: Path, batches: tuple[int, ...], threads: int) -> Iterator[floa
         ]
         yield times[1] / times[0]
         print(
-            f"  {batch:4d}  {times[0] * 1e3:9.3f} ms, alone {times[1] * 1e3:9.3f} ms: "
+            f"  {size:4d}  {times[0] * 1e3:9.3f} ms, alone {times[1] * 1e3:9.3f} ms: "
             f"{times[1] / times[0]:.3f}",
             flush=True,
         )
-    sizes = exported_bytes(every) / 1e6, exported_bytes(alone) / 1e6
+    megabytes = exported_bytes(every) / 1e6, exported_bytes(alone) / 1e6
     print(
         f"  compiled in {seconds:.1f} s, the largest alone in {of_one:.1f} s; "
-        f"{sizes[0]:.1f} MB, the largest alone {sizes[1]:.1f} MB"
+        f"{megabytes[0]:.1f} MB, the largest alone {megabytes[1]:.1f} MB"
     )
+
+
+def values(text: str) -> tuple[int, ...]:
+    """Return the values of a size that stays open, as the command line has them."""
+    ((found,),) = parse_shapes([f"size={text}"]).values()
+    return tuple(found)
+
+
+def models(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Path, str]]:
+    """Yield each model's name, its file, and the name of its open size."""
+    for name in options.encoder or ():
+        encoder = replace(ENCODERS[name], seq=max(values(options.lengths)))
+        yield name, save(encoder, folder / f"{name}.onnx", is_open=True), "seq"
+    if options.model or not options.encoder:
+        for name, path in saved(options.model or _MODELS):
+            yield name, with_open_batch(path), "batch"
 
 
 def main() -> None:
     """Compare every model that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_model_option(parser)
+    parser.add_argument("-e", "--encoder", action="append", choices=list(ENCODERS))
     parser.add_argument("-t", "--threads", action="append", type=int, metavar="N")
     parser.add_argument("--batches", default="1..8", metavar="1..8", help="or 1/2/4")
+    parser.add_argument("--lengths", default="1..512", metavar="1..512", help="of encoders")
+    parser.add_argument("--at", metavar="1/17/128", help="of the sizes, those to be measured")
     options = parser.parse_args()
-    (batches,) = parse_shapes([f"batch={options.batches}"])["batch"]
     print(f"machine: {native_core().name}, {len(usable_cpus())} CPUs, {platform.release()}")
     ratios = []
-    for name, path in saved(options.model or _MODELS):
-        with_open_batch(path)
-        for threads in options.threads or (1, 2):
-            print(f"{name}, {threads} threads")
-            ratios += compare(path, batches, threads)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, path, size in models(options, Path(folder)):
+            sizes = values(options.batches if size == "batch" else options.lengths)
+            for threads in options.threads or (1, 2):
+                print(f"{name}, {threads} threads")
+                at = values(options.at) if options.at else sizes
+                ratios += compare(path, size, sizes, at, threads)
     print(f"geometric mean {geometric_mean(ratios):.3f}, lowest {min(ratios):.3f}")
 
 

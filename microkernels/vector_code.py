@@ -99,7 +99,7 @@ def _strides(update: Update) -> tuple[Any, Any]:
 def _is_function(update: Update) -> bool:
     """Whether the k loop is a function of LLVM."""
     loop, shape = update.kernel.loop, update.shape
-    if loop is None or shape.view not in loop.views:
+    if loop is None or shape.view not in loop.views or not isinstance(shape.steps, int):
         return False
     if shape.view != "panel" and shape.mh > 1 and not loop.image_rows:
         return False
@@ -108,9 +108,10 @@ def _is_function(update: Update) -> bool:
 
 def _plain_k_loop(update: Update) -> None:
     """A k loop of `unroll` steps, everything inside unrolled, then its tail."""
-    unroll = _unroll(update)
-    steps, tail = divmod(update.shape.steps, unroll)
-    if steps:
+    unroll, count = _unroll(update), update.shape.steps
+    # A number that is known at run time only is one of whole iterations.
+    steps, tail = divmod(count, unroll) if isinstance(count, int) else (count // unroll, 0)
+    if tail == 0 or steps:
         with T.serial(0, steps, annotations=Named("k").note()) as ko:
             _k_steps(update, ko * unroll, unroll)
     if tail:

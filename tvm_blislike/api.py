@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tvm_blislike.model.report import Report
     from tvm_blislike.model.tensor_spec import TensorSpec
     from tvm_blislike.onnx import frontend
-    from tvm_blislike.onnx.open_sizes import Shapes
+    from tvm_blislike.onnx.open_sizes import Shapes, Sizes
     from tvm_blislike.records.book import RecordBook
 
 Result = TypeVar("Result")
@@ -273,16 +273,16 @@ def compile_with(
     shapes: Shapes | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model as a strategy chooses; all else as for `compile`."""
-    from tvm_blislike.model.variant import Variant, function_name
+    from tvm_blislike.model.variant import Variant
     from tvm_blislike.pipeline import compile_functions
 
     loaded, made = built_sizes(strategy, model, shapes, compile_functions)
-    executable, report, runnable, signatures = made
+    executable, report, runnable, functions = made
     target = strategy.core.target_config(strategy.threads)
-    variants = []
-    for name in map(function_name, range(len(signatures) - 1)):
-        taken, given = signatures[name]
-        variants.append(Variant(name, _sized(loaded.inputs, taken), _sized(loaded.outputs, given)))
+    variants = [
+        Variant(name, _sized(loaded.inputs, taken), _sized(loaded.outputs, given))
+        for name, (taken, given) in functions[:-1]
+    ]
     inputs, outputs = loaded.inputs, loaded.outputs
     return CompiledModel(executable, inputs, outputs, target, report, runnable, variants=variants)
 
@@ -308,21 +308,41 @@ def built_sizes(
     """Return a model, of its largest sizes, and what a compiler makes of a module of all its sizes.
 
     A module of smaller batches is derived from that of the largest one, by a compiler that is told
-    which; others are imported one by one.
+    which; one function serves a range of another size; where neither can be, sizes are imported one
+    by one.
     """
     from tvm_blislike.onnx import frontend
     from tvm_blislike.onnx.open_sizes import frozen, sizes_of
+    from tvm_blislike.passes.lengths.module import Lengths
 
     sizes = sizes_of(model, frozen(shapes))
     largest = sizes.shapes[-1]
     if len(sizes.shapes) == 1:
         return built(strategy, model, largest, build)
+    ways: list[dict[str, Any]] = []
     if sizes.batches is not None:
+        ways.append({"batches": sizes.batches})
+    if sizes.lengths is not None:
+        load = partial(_module_of, model, sizes)
+        ways.append({"lengths": Lengths(*sizes.lengths, load)})
+    reason = ""
+    for way in ways:
         try:
-            return built(strategy, model, largest, partial(build, batches=sizes.batches))
+            return built(strategy, model, largest, partial(build, **way))
         except SizesMeetError as error:
-            _log.info("each batch is imported by itself: %s", error)
+            reason = str(error)
+            _log.info("%s do not share functions: %s", *way, error)
+    sizes.require_few(reason)
     return built(strategy, model, largest, build, partial(frontend.load_sizes, model, sizes.shapes))
+
+
+def _module_of(
+    model: str | os.PathLike[str] | onnx.ModelProto, sizes: Sizes, size: int
+) -> tvm.IRModule:
+    """Return the imported module of one size of a range, or below it."""
+    from tvm_blislike.onnx import frontend
+
+    return frontend.load(model, sizes.at(size)).module
 
 
 def built(

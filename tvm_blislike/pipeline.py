@@ -16,16 +16,18 @@ from tvm_blislike.choose.targets import explain_target
 from tvm_blislike.choose.type_choice import may_gain, why_floats
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.variant import MAIN, function_name
 from tvm_blislike.passes import spills, tir_pipeline
 from tvm_blislike.passes.batches.depth_first import depth_first, of_batches
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.concat import concat_in_place
 from tvm_blislike.passes.kernel_code import compiled_kernels
 from tvm_blislike.passes.legalize import NarrowIndices, legalize
+from tvm_blislike.passes.lengths.module import Lengths, of_lengths
 from tvm_blislike.passes.lower import lower
 from tvm_blislike.passes.lower_precision import LowerPrecision
 from tvm_blislike.passes.parameters import warn_of_weights
-from tvm_blislike.passes.plan import Plan
+from tvm_blislike.passes.plan import Plan, plan_of
 from tvm_blislike.passes.reporting import fused_operators, report_of
 from tvm_blislike.passes.schedule import lowered, scheduled
 from tvm_blislike.passes.slabs import join_layers
@@ -39,7 +41,7 @@ from tvm_blislike.tvm_seams.pipelines import (
     lowering_passes,
     machine_passes,
 )
-from tvm_blislike.tvm_seams.relax_ir import Signature, signatures
+from tvm_blislike.tvm_seams.relax_ir import Signature, signature_at, signatures
 
 if TYPE_CHECKING:
     from tvm_blislike.model.report import Report
@@ -123,6 +125,7 @@ def scheduled_calls(
     strategy: Strategy,
     target: tvm.target.Target,
     batches: Batches | None = None,
+    lengths: Lengths | None = None,
 ) -> tuple[tvm.IRModule, Plan]:
     """Return a module of scheduled PrimFuncs and of calls on allocated tensors, and the plan.
 
@@ -130,6 +133,8 @@ def scheduled_calls(
 
     This is TVM's own CPU pipeline, with our passes where it would lower operators to naive loops.
     """
+    if lengths is not None:
+        return _open_lengths(lengths, strategy, target)
     mod, plan = fused_kernels(mod, strategy, target, batches)
     tuned = _tuned_by_meta_schedule()
     if not tuned:
@@ -138,8 +143,27 @@ def scheduled_calls(
     # Views before scheduling: afterwards a reshape is no longer recognized as one, and TVM's
     # look at some functions fails.
     mod = tvm.transform.Sequential([VIEWS, *tuned])(mod)
-    lowering = [*lowering_passes(target), concat_in_place]
-    return tvm.transform.Sequential(lowering)(scheduled(mod, plan)), plan
+    return _with_calls(scheduled(mod, plan), target), plan
+
+
+def _with_calls(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    return tvm.transform.Sequential([*lowering_passes(target), concat_in_place])(mod)
+
+
+def _open_lengths(
+    lengths: Lengths, strategy: Strategy, target: tvm.target.Target
+) -> tuple[tvm.IRModule, Plan]:
+    """Return `scheduled_calls` of one function for all sizes of a range."""
+
+    def choose(mod: tvm.IRModule, strategy: Strategy) -> Plan:
+        return plan_of(prepare(target, strategy)(mod), strategy)
+
+    def fuse(mod: tvm.IRModule, strategy: Strategy) -> tuple[tvm.IRModule, Plan]:
+        fused, plan = fused_kernels(mod, strategy, target)
+        return VIEWS(fused), plan
+
+    mod, plan = of_lengths(lengths, strategy, choose, fuse)
+    return _with_calls(scheduled(mod, plan), target), plan
 
 
 def for_machine(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
@@ -210,11 +234,16 @@ def prepare(target: tvm.target.Target, strategy: Strategy) -> tvm.transform.Pass
 
 
 @compiler_lock()
-def explain_module(mod: tvm.IRModule, strategy: Strategy, batches: Batches | None = None) -> Report:
+def explain_module(
+    mod: tvm.IRModule,
+    strategy: Strategy,
+    batches: Batches | None = None,
+    lengths: Lengths | None = None,
+) -> Report:
     """Return the report that `compile_module` would give, without generating code."""
     target = tvm.target.Target(strategy.core.target_config(strategy.threads))
     with target:
-        return report_of(*scheduled_calls(mod, strategy, target, batches))
+        return report_of(*scheduled_calls(mod, strategy, target, batches, lengths))
 
 
 def compile_module(
@@ -234,8 +263,11 @@ def compile_module(
 
 @compiler_lock()
 def compile_functions(
-    mod: tvm.IRModule, strategy: Strategy, batches: Batches | None = None
-) -> tuple[tvm.runtime.Executable, Report, tvm.runtime.Executable, dict[str, Signature]]:
+    mod: tvm.IRModule,
+    strategy: Strategy,
+    batches: Batches | None = None,
+    lengths: Lengths | None = None,
+) -> tuple[tvm.runtime.Executable, Report, tvm.runtime.Executable, list[tuple[str, Signature]]]:
     """Compile an imported module of a function for each of several sizes.
 
     Parameters
@@ -246,23 +278,33 @@ def compile_functions(
         Chooses.
     batches : Batches, optional
         Smaller ones that `main` is to be made for as well.
+    lengths : Lengths, optional
+        Sizes of which one function is to take any; `mod` is not looked at then.
 
     Returns
     -------
     tuple
-        As of `compile_module`, and what goes in and out of each function that can be called.
+        As of `compile_module`, and the function of each size with what goes in and out, the largest
+        last.
 
     Raises
     ------
     SizesMeetError
-        When images of a batch do not stay apart.
+        When images of a batch do not stay apart, or a part of the model cannot have an open size.
     """
     target = tvm.target.Target(strategy.core.target_config(strategy.threads))
     with target:
-        calls, plan = scheduled_calls(mod, strategy, target, batches)
+        calls, plan = scheduled_calls(mod, strategy, target, batches, lengths)
         report = report_of(calls, plan)
         machine = for_machine(calls, target)
     progress.begin("code")
     kernels = compiled_kernels(machine, target, strategy.core)
     executables = calling(machine, kernels), calling(machine, kernels)
-    return executables[0], report, executables[1], signatures(calls)
+    found = signatures(calls)
+    if lengths is not None:
+        sizes = range(lengths.least, lengths.most + 1)
+        functions = [(MAIN, signature_at(calls[MAIN], size)) for size in sizes]
+    else:
+        names = [*map(function_name, range(len(found) - 1)), MAIN]
+        functions = [(name, found[name]) for name in names]
+    return executables[0], report, executables[1], functions

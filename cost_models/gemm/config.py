@@ -28,6 +28,9 @@ class GemmConfig(KernelConfig):
         8192 bytes.
     parallel : str
         What threads divide: "b", "ic" or "jc"; "" for what gives them the most equal parts.
+    open_rows : int
+        1 where m is the size that the kernel is scheduled for, whole blocks, and any other number
+        of rows may come at run time.
     """
 
     BEFORE: ClassVar[Mapping[str, str]] = {**KernelConfig.BEFORE, "data_layout": "packing"}
@@ -41,3 +44,4 @@ class GemmConfig(KernelConfig):
     prefetch: int = 0
     prefetch_bytes: int = 0
     parallel: str = ""
+    open_rows: int = 0

@@ -34,7 +34,7 @@ from tvm_blislike.microkernels.update_shape import UpdateShape
 from tvm_blislike.microkernels.vector_code import vector_code
 from tvm_blislike.model.attention import Attention
 from tvm_blislike.schedules.attention import packing, softmax
-from tvm_blislike.schedules.attention.task import Block, Strip, Task
+from tvm_blislike.schedules.attention.task import Block, Strip, Task, ceil_div
 from tvm_blislike.tvm_seams.attributes import NO_ALIAS
 
 Shape = tuple[int, ...]
@@ -76,10 +76,11 @@ def kernel(
 
 def _tasks(attention: Attention, blocks: Blocks, threads: int, flat: list[Any]) -> None:
     """Emit the loop over heads and blocks of queries."""
-    groups = math.ceil(attention.rows / blocks.queries)
+    groups = ceil_div(attention.rows, blocks.queries)
     loop = T.parallel if threads > 1 else T.serial
     with loop(0, attention.batch * groups) as number:
-        head, group = (number // groups, number % groups) if groups > 1 else (number, 0)
+        several = not isinstance(groups, int) or groups > 1
+        head, group = (number // groups, number % groups) if several else (number, 0)
         q, k, v, *masks, out = flat
         task = Task.of(attention, blocks, (q, k, v, out), tuple(masks), head, group)
         _task(task)
@@ -87,13 +88,22 @@ def _tasks(attention: Attention, blocks: Blocks, threads: int, flat: list[Any]) 
 
 def _task(task: Task) -> None:
     blocks, columns = task.blocks, task.attention.columns
-    whole, rest = divmod(columns, blocks.keys)
+    is_known = isinstance(columns, int)
+    whole = columns // blocks.keys
+    rest = columns - whole * blocks.keys
     packing.copy_queries(task)
     softmax.start(task)
-    if whole:
+    if not is_known or whole:
         with T.serial(0, whole) as number:
             _block(Block(task, number * blocks.keys, blocks.keys))
-    if rest:
+    if not is_known:
+        # Through memory, or TVM would cut buffers of a block to what this number leaves of them.
+        count = T.alloc_buffer((1,), "int32")
+        T.buffer_store(count, rest, [0])
+        with T.If(count[0] > 0):
+            with T.Then():
+                _block(Block(task, whole * blocks.keys, count[0]))
+    elif rest:
         _block(Block(task, whole * blocks.keys, rest))
     softmax.finish(task)
 

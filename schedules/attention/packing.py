@@ -88,7 +88,11 @@ def pack_values(block: Block) -> None:
             _zeros(task, whole, step)
             with T.vectorized(0, rest) as lane:
                 copied(whole, step, lane)
-    if block.steps > block.count:
+    if not isinstance(block.count, int):
+        with T.serial(block.count, block.steps) as step:
+            with T.serial(0, task.panels) as panel:
+                _zeros(task, panel, step)
+    elif block.steps > block.count:
         with T.serial(0, task.panels) as panel:
             _zeros(task, panel, block.count)
 

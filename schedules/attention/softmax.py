@@ -58,7 +58,11 @@ def _largest(strip: Strip, number: Any) -> None:
             value = task.scores[number, at]
         T.buffer_store(largest, tirx.Max(largest[lane], value), [lane])
 
-    along(strip.block.count, task.lanes, compared, by_lane=True)
+    count = strip.block.count
+    along(count, task.lanes, compared, by_lane=True)
+    if not isinstance(count, int):
+        with T.serial(count, strip.block.steps) as at:
+            T.buffer_store(task.scores, T.float32(_LOWEST), [number, at])
     _fold(largest, task.lanes, tirx.Max)
     T.buffer_store(task.peak, largest[0], [number])
 
@@ -91,9 +95,15 @@ def _weights(strip: Strip, number: Any) -> None:
         T.buffer_store(task.scores, value, [number, at])
         T.buffer_store(sums, sums[lane] + task.scores[number, at], [lane])
 
-    along(block.count, task.lanes, weight, by_lane=True)
-    for at in range(block.count, block.steps):
-        T.buffer_store(task.scores, T.float32(0), [number, at])
+    if isinstance(block.count, int):
+        along(block.count, task.lanes, weight, by_lane=True)
+        for at in range(block.count, block.steps):
+            T.buffer_store(task.scores, T.float32(0), [number, at])
+    else:
+        # Whole vectors: `_largest` left no score behind the last one.
+        with T.serial(0, block.steps // task.lanes) as vector:
+            with T.vectorized(0, task.lanes) as lane:
+                weight(vector * task.lanes + lane, lane)
     T.buffer_store(task.total, tirx.BufferLoad(sums, [_all(task)]), [place, _all(task)])
 
 

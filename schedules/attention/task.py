@@ -17,6 +17,11 @@ from tvm_blislike.model.attention import Attention
 _FLOAT = "float32"
 
 
+def ceil_div(count: Any, size: int) -> Any:
+    """Return how many groups of `size` hold `count`, which may be an expression."""
+    return (count + (size - 1)) // size
+
+
 @dataclass(frozen=True)
 class Task:
     """Some rows of queries of one head.
@@ -93,7 +98,8 @@ class Task:
     def count(self) -> Any:
         """Rows that there are, no more than `blocks.queries`."""
         rows, queries = self.attention.rows, self.blocks.queries
-        return queries if rows % queries == 0 else T.min(queries, rows - self.first)
+        is_even = isinstance(rows, int) and rows % queries == 0
+        return queries if is_even else T.min(queries, rows - self.first)
 
     @property
     def tiles(self) -> Any:
@@ -122,17 +128,22 @@ class Block:
 
     task: Task
     first: Any
-    count: int
+    count: Any
 
     @property
-    def panels(self) -> int:
+    def panels(self) -> Any:
         """Panels of K."""
-        return math.ceil(self.count / self.task.blocks.kernel.nr)
+        return ceil_div(self.count, self.task.blocks.kernel.nr)
 
     @property
-    def steps(self) -> int:
-        """Steps of the product with V: two at least, as micro-kernels take them."""
-        return max(2, self.count)
+    def steps(self) -> Any:
+        """Steps of the product with V: two at least, as micro-kernels take them.
+
+        Whole vectors where it is known at run time only how many there are.
+        """
+        if isinstance(self.count, int):
+            return max(2, self.count)
+        return ceil_div(self.count, self.task.lanes) * self.task.lanes
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from tvm_blislike.cost_models.gemm import estimate as model
 from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.geometry import GemmGeometry
 from tvm_blislike.cost_models.gemm.nests import nests
+from tvm_blislike.cost_models.gemm.open_rows import of_open_rows
 from tvm_blislike.cost_models.gemm.space import space
 from tvm_blislike.microkernels.products import multiplied, panels_of_b, place_in_b
 from tvm_blislike.model.registry import Template
@@ -181,4 +182,5 @@ IMPLEMENTATION = Template(
     every=space,
     derivation=candidates.derivation,
     nests=nests,
+    of_open_rows=of_open_rows,
 )

@@ -32,6 +32,7 @@ from tvm_blislike.model.directives import (
     InResult,
     LastEdge,
     NextPanel,
+    OpenRows,
     Pieces,
     Vector,
 )
@@ -197,6 +198,10 @@ def _annotate_edges(
         ("ic", "ir", geo.tiles_m, geo.block_m, cut_m),
         ("jc", "jr", geo.tiles_n, geo.block_n, cut_n),
     ):
+        if outer == "ic" and geo.config.open_rows:
+            for name in {outer, inner} & loops.keys():
+                OpenRows(geo.config.mr, block, name).on(sch, loops[name])
+            continue
         last = tiles - (math.ceil(tiles / block) - 1) * block
         if last == block and not cut:
             continue

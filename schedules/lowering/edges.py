@@ -83,8 +83,8 @@ def _cut(stmt: tirx.Stmt, extents: dict[str, int]) -> tirx.Stmt:
     """Shrink the loops over the cut axes; "sweep" repeats all with ever narrower vectors."""
     if "sweep" not in extents:
         bounds = {axis: (0, extent) for axis, extent in extents.items()}
-        return _with_bounds(stmt, bounds)
-    sweeps = [_with_bounds(stmt, {"sweep": piece}) for piece in _pieces(extents["sweep"])]
+        return with_bounds(stmt, bounds)
+    sweeps = [with_bounds(stmt, {"sweep": piece}) for piece in _pieces(extents["sweep"])]
     return sequence(sweeps)
 
 
@@ -97,7 +97,8 @@ def _pieces(total: int) -> Iterator[tuple[int, int]]:
             start += 1 << bit
 
 
-def _with_bounds(stmt: tirx.Stmt, bounds: dict[str, tuple[int, int]]) -> tirx.Stmt:
+def with_bounds(stmt: tirx.Stmt, bounds: dict[str, tuple[int, int]]) -> tirx.Stmt:
+    """Return a statement whose loops of these names have other first indices and lengths."""
     return tvm_ffi.structural_map(stmt, [(tirx.For, lambda f: _rebound(f, bounds))])
 
 

@@ -37,6 +37,7 @@ from tvm_blislike.schedules.lowering import (
 from tvm_blislike.schedules.lowering.accumulators import split_rows
 from tvm_blislike.schedules.lowering.bias_first import bias_first
 from tvm_blislike.schedules.lowering.gathers import shuffle_gathers
+from tvm_blislike.schedules.lowering.open_rows import opened
 from tvm_blislike.schedules.lowering.rewrite import at_directives, collect
 from tvm_blislike.schedules.lowering.rounding import by_low_bits
 from tvm_blislike.schedules.lowering.vector_math import vectorize_math
@@ -119,7 +120,9 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
     if not ours:
         return mod
     lowered = _LOWER_BLOCKS(tvm.IRModule(ours))
-    finished = {g: _without_calls(f.with_body(_finish(f))) for g, f in lowered.functions_items()}
+    finished = {
+        g: _without_calls(opened(f.with_body(_finish(f)))) for g, f in lowered.functions_items()
+    }
     finished_mod = _CLEAN_UP(tvm.IRModule(finished))
     result = mod.clone()
     by_name = {g.name_hint: g for g in ours}

@@ -70,6 +70,12 @@ class Strategy:
         """Return the same strategy with an override; what was estimated is not again."""
         return self._changed(override=override)
 
+    def leaving_out(self, names: Iterable[str]) -> Strategy:
+        """Return the same strategy without the implementations of some names."""
+        constraints = self.constraints
+        constraints = replace(constraints, without=(*constraints.without, *names))
+        return replace(self, constraints=constraints, _made={}, _options={})
+
     def _changed(self, **fields: Any) -> Strategy:
         other = replace(self, _made={}, _options={}, **fields)
         other._offers = self._offers

@@ -5,8 +5,11 @@ A. Vaswani et al., "Attention Is All You Need" (2017), section 3.2.1.
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from tvm_blislike.model.views import View
 
@@ -57,6 +60,20 @@ class Attention:
     scale: float = 1.0
     masks: tuple[Mask, ...] = ()
     guarded: bool = False
+
+    def to_json(self) -> str:
+        """Return the text that `from_data` reads, as data of JSON."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> Attention:
+        """Return the attention of data; its numbers may be expressions of TIR."""
+        views = (View.from_data(data[name]) for name in ("q", "k", "v", "out"))
+        masks = (
+            Mask(**{**each, "view": each["view"] and View.from_data(each["view"])})
+            for each in data["masks"]
+        )
+        return Attention(*views, data["scale"], tuple(masks), data["guarded"])
 
     @property
     def batch(self) -> int:

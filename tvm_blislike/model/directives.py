@@ -40,6 +40,19 @@ class Border(Directive):
 
 
 @dataclass(frozen=True)
+class OpenRows(Directive):
+    """Over blocks (ic) or tiles (ir) of rows of which only running tells how many there are.
+
+    They run over as many tiles as there are, of mr rows at most and of nearly equal numbers.
+    """
+
+    mr: int
+    block: int
+    name: str
+    rules = (rule.of_known_length,)
+
+
+@dataclass(frozen=True)
 class Apart(Directive):
     """Loads of an iteration that `Edge` or `Border` splits off stay behind those before it."""
 

@@ -35,6 +35,10 @@ DEFAULT = "blislike.default"
 # Bytes of the register file: `apply_template` to `finish`, which makes an attribute of it for
 # `lowering.lower`: functions with it are lowered.
 REGISTER_BYTES = "blislike.register_bytes"
+# Of a function of any number of rows: the axis of them in each parameter, -1 for none.
+ROW_AXES = "blislike.row_axes"
+# Of a kernel of attention: what it computes, as text.
+ATTENTION = "blislike.attention"
 
 # --- attributes of functions and modules -----------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,12 @@ class View:
         """Return a tensor as it lies in memory, row by row."""
         strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
         return cls(tuple(_axis([part]) for part in zip(shape, strides, strict=True)))
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> View:
+        """Return the view of data of JSON; its numbers may be expressions of TIR."""
+        axes = (tuple((size, stride) for size, stride in axis) for axis in data["axes"])
+        return cls(tuple(axes), data["offset"])
 
     @property
     def shape(self) -> tuple[int, ...]:

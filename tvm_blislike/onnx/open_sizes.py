@@ -30,6 +30,10 @@ Shapes = Mapping[str, Sequence[Size] | Size]
 Frozen = dict[str, tuple[int | tuple[int, ...], ...]]
 # Each has code of its own that calls the kernels, and kernels of its own where they are not shared.
 MOST_SIZES = 64
+# From so many neighbouring sizes on one function is to serve all.
+LEAST_LENGTHS = 17
+# Each has an entry in the library.
+MOST_LENGTHS = 8192
 
 
 @dataclass(frozen=True)
@@ -42,10 +46,34 @@ class Sizes:
         By input, or by the name of a size, for each combination of sizes; the largest comes last.
     batches : Batches or None
         Those of the smaller ones where the batch is all that differs.
+    lengths : tuple of (int, int) or None
+        The range of the only open size, where one function is to serve all.
     """
 
     shapes: tuple[dict[str, tuple[int, ...]], ...]
     batches: Batches | None = None
+    lengths: tuple[int, int] | None = None
+
+    def at(self, size: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of one of `lengths`, or of one below or above them."""
+        first, second = self.shapes[:2]
+        return {
+            name: tuple(
+                size if one != other else one
+                for one, other in zip(shape, second[name], strict=True)
+            )
+            for name, shape in first.items()
+        }
+
+    def require_few(self, reason: str = "") -> None:
+        """Raise UsageError where each size cannot have a function of its own."""
+        count = len(self.shapes)
+        if count > MOST_SIZES:
+            why = f" ({reason})" if reason else ""
+            raise UsageError(
+                f"{count} sizes are more than one library takes, which is {MOST_SIZES}{why}",
+                "name fewer of them, for example 16/32/64/128",
+            )
 
 
 def frozen(shapes: Shapes | None) -> Frozen:
@@ -96,8 +124,8 @@ def sizes_of(model: str | os.PathLike[str] | onnx.ModelProto, shapes: Frozen) ->
     for place, size in _open(shapes):
         if values[names[place]] != size:
             raise InputError(f"{names[place]} is one size, but {place[0]} gives it other values")
-    count = math.prod(map(len, values.values()))
-    if count > MOST_SIZES:
+    count, lengths = math.prod(map(len, values.values())), _lengths(values)
+    if count > (MOST_SIZES if lengths is None else MOST_LENGTHS):
         raise UsageError(
             f"{count} sizes are more than one library takes, which is {MOST_SIZES}",
             "name fewer of them, for example 16/32/64/128",
@@ -108,7 +136,18 @@ def sizes_of(model: str | os.PathLike[str] | onnx.ModelProto, shapes: Frozen) ->
     ]
     specs = [resolve_inputs(proto, point) for point in points]
     order = sorted(range(len(points)), key=lambda i: [math.prod(s.shape) for s in specs[i]])
-    return Sizes(tuple(points[i] for i in order), _batches([specs[i] for i in order]))
+    shapes_in_order = tuple(points[i] for i in order)
+    return Sizes(shapes_in_order, _batches([specs[i] for i in order]), lengths)
+
+
+def _lengths(values: Mapping[str, tuple[int, ...]]) -> tuple[int, int] | None:
+    """Return the range of the only open size; None for several, for few, and for a list."""
+    if len(values) != 1:
+        return None
+    (sizes,) = values.values()
+    least, most = sizes[0], sizes[-1]
+    is_range = len(sizes) == most - least + 1 >= LEAST_LENGTHS and least > 0
+    return (least, most) if is_range else None
 
 
 def _frozen(name: str, shape: Sequence[Size] | Size) -> tuple[int | tuple[int, ...], ...]:

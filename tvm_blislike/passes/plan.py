@@ -85,6 +85,10 @@ class Plan:
         self._noted.setdefault(text, choice)
         return text
 
+    def note_anew(self, choice: Choice) -> None:
+        """Have a note mean this choice, whose workload and configuration it has already."""
+        self._noted[note_of(choice.workload, choice.config)] = choice
+
     def add_weights(self, func: relax.Function) -> None:
         """Take over what `passes.stored_weights` found out about a function."""
         attributes = func.attrs or {}

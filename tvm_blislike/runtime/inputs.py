@@ -65,6 +65,8 @@ class Taken:
         self._largest = variants[-1]
         self._specs = spanned(variants)
         self._by_shapes = {tuple(s.shape for s in v.inputs): v for v in variants}
+        shapes = list(zip(*self._by_shapes, strict=True))
+        self._of_each = {s.name: set(each) for s, each in zip(self._specs, shapes, strict=True)}
 
     def arranged(self, inputs: Inputs) -> tuple[Variant, list[np.ndarray]]:
         """Return the sizes of inputs, and the arrays in the order of what the model takes.
@@ -105,8 +107,7 @@ class Taken:
         raise InputError(f"the model takes no {given}", f"it takes {_listed(self._specs)}")
 
     def _is_taken(self, spec: TensorSpec, shape: tuple[int, ...]) -> bool:
-        place = self._specs.index(spec)
-        return any(shapes[place] == shape for shapes in self._by_shapes)
+        return shape in self._of_each[spec.name]
 
 
 def _require_inputs(given: Iterable[str], names: Sequence[str]) -> None:

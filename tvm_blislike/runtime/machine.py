@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
     from tvm_blislike.model.tensor_spec import TensorSpec
 
+# A function, and the shapes that it is run on.
+_Key = tuple[str, tuple[tuple[int, ...], ...]]
+# Sizes whose calls are kept: each has memory of its own.
+_MOST_REPLAYS = 64
 # Runs once, from arrays into arrays.
 Run = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 
@@ -53,9 +57,10 @@ class ModelMachine:
     ) -> None:
         self.started: Any = None
         self._executable, self._inputs, self._target = executable, inputs, target
-        self._replays: dict[str, Replay] = {}
+        # The one that ran last comes last.
+        self._replays: dict[_Key, Replay] = {}
         # Functions that ran since `started`, and those of them that call other kernels each time.
-        self._begun: set[str] = set()
+        self._begun: set[_Key] = set()
         self._varying: set[str] = set()
         self._may_record = all(None not in spec.shape for spec in inputs)
         self._lock = threading.Lock()
@@ -71,10 +76,12 @@ class ModelMachine:
         """
         with self._lock:
             self._start()
-            replay = self._replays.get(function)
+            key = _key(function, arrays)
+            replay = self._replays.pop(key, None)
             if replay is None:
                 results = self._first_results(arrays, function)
                 return [_copied(result) for result in results]
+            self._replays[key] = replay
             outputs = [aligned(shape, dtype) for shape, dtype in replay.results]
             replay.run(arrays, outputs)
             return outputs
@@ -122,9 +129,9 @@ class ModelMachine:
         with self._lock:
             self._start()
             # The machine shall have the memory that runs had.
-            self._replays.pop(function, None)
+            self._replays.pop(_key(function, arrays), None)
             buffers = self._filled(arrays)
-            with self._watched(function):
+            with self._watched(_key(function, arrays)):
                 self.started[function](*buffers)
             with instruments.attached(self.started, clock):
                 for _ in range(repeat):
@@ -146,7 +153,9 @@ class ModelMachine:
         if replay is None:
             self._varying.add(function)
         else:
-            self._replays[function] = replay
+            self._replays[_key(function, arrays)] = replay
+            if len(self._replays) > _MOST_REPLAYS:
+                del self._replays[next(iter(self._replays))]
         return results
 
     def _recorded(
@@ -156,7 +165,7 @@ class ModelMachine:
         from tvm_blislike.tvm_seams.tapes import Recorder, Tape
 
         recorder, buffers = Recorder(), self._filled(arrays)
-        with self._watched(function, recorder):
+        with self._watched(_key(function, arrays), recorder):
             results = _listed(self.started[function](*buffers))
         if not (self._may_record and recorder.is_complete and _are_arrays(buffers, results)):
             return results, None
@@ -182,11 +191,11 @@ class ModelMachine:
             self._replays, self._begun, self._varying = {}, set(), set()
 
     def _watched(
-        self, function: str, instrument: instruments.Instrument | None = None
+        self, key: _Key, instrument: instruments.Instrument | None = None
     ) -> contextlib.AbstractContextManager[None]:
         """Return the context of a run; a function's first one allocates all that later ones use."""
-        if function not in self._begun:
-            self._begun.add(function)
+        if key not in self._begun:
+            self._begun.add(key)
             return huge_pages.moved(self.started, instrument)
         if instrument is None:
             return contextlib.nullcontext()
@@ -197,6 +206,10 @@ class ModelMachine:
         if self._lock.locked():
             self.started = None
             self._lock = threading.Lock()
+
+
+def _key(function: str, arrays: Sequence[np.ndarray]) -> _Key:
+    return function, tuple(array.shape for array in arrays)
 
 
 def _listed(result: Any) -> list[Any]:

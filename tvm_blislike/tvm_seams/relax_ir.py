@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax
 
 # Copied at a time where rows of one array are columns of another: each needs a cache line.
@@ -118,6 +119,24 @@ def _signature(func: relax.Function) -> Signature:
         tuple(type_shape(param.ty) for param in func.params),
         tuple(type_shape(each) for each in results),
     )
+
+
+def signature_at(func: relax.Function, size: int) -> Signature:
+    """Return the shapes of what goes in and out of a function of one open size, for a size."""
+    analyzer = tvm.sym.Analyzer()
+
+    def number(extent: tvm.tirx.Expr) -> int:
+        known = tvm_ffi.structural_map(
+            extent, [(tvm.tirx.Var, lambda var: tvm.tirx.IntImm(str(var.ty), size))]
+        )
+        return int(analyzer.simplify(known))
+
+    def sizes(type_: relax.TensorType) -> tuple[int, ...]:
+        return tuple(number(extent) for extent in type_.shape.values)
+
+    result = func.ret_ty
+    results = result.fields if isinstance(result, relax.TupleType) else [result]
+    return tuple(sizes(param.ty) for param in func.params), tuple(map(sizes, results))
 
 
 def type_shape(type_: relax.TensorType) -> tuple[int | None, ...]:

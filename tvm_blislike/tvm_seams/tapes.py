@@ -28,6 +28,7 @@ _WITHOUT_EFFECT = {
     *(f"vm.builtin.{name}" for name in ("check_tensor_info", "match_shape", "make_shape")),
     *(f"vm.builtin.{name}" for name in ("reshape", "ensure_zero_offset", "make_tuple")),
     "vm.builtin.check_tuple_info",
+    "vm.builtin.alloc_shape_heap",
     "vm.builtin.tuple_getitem",
     "runtime.TVMTensorCreateView",
 }

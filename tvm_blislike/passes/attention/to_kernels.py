@@ -9,7 +9,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_blislike.cost_models.attention.blocks import blocks_of
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.attention import Attention
-from tvm_blislike.model.marks import DEFAULT_RULE, REGISTER_BYTES
+from tvm_blislike.model.marks import ATTENTION, DEFAULT_RULE, REGISTER_BYTES
 from tvm_blislike.passes.attention.patterns import Found, Patterns
 from tvm_blislike.schedules.attention.kernel import kernel
 from tvm_blislike.tvm_seams import functions, static_shape, use_counts
@@ -79,7 +79,11 @@ class _ToKernels(PyExprMutator):
             blocks = blocks_of(attention, self.core, self.threads)
             func = kernel(attention, shapes, result, blocks, self.threads)
             registers = self.core.vector_registers * self.core.vector_bits // 8
-            notes = {DEFAULT_RULE: f"{attention}; {blocks}", REGISTER_BYTES: registers}
+            notes = {
+                DEFAULT_RULE: f"{attention}; {blocks}",
+                REGISTER_BYTES: registers,
+                ATTENTION: attention.to_json(),
+            }
             func = func.without_attr("global_symbol")
             func = func.with_attr({**notes, **IS_SCHEDULED, **NEVER_FUSED})
             self.made[key] = self.builder_.add_func(func, "attention")

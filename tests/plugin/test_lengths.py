@@ -1,0 +1,218 @@
+"""One function for a range of sizes: each as the NumPy reference, or a library of it, computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from small_models import float_input, make_model
+from typer.testing import CliRunner
+
+import tvm_blislike
+from tvm_blislike.cli.app import app
+from tvm_blislike.errors import InputError, UnsupportedOperatorError, UsageError
+from tvm_blislike.model.variant import MAIN
+
+_MOST, _HIDDEN, _HEADS, _TOKENS = 150, 48, 3, 40
+
+
+def weights(rng: np.random.Generator, **shapes: tuple[int, ...]) -> list[onnx.TensorProto]:
+    return [
+        numpy_helper.from_array(rng.standard_normal(shape).astype("float32") / 5, name)
+        for name, shape in shapes.items()
+    ]
+
+
+def encoder() -> onnx.ModelProto:
+    """One layer as exporters write BERT: ids and mask, (1, length) each, to states and a GELU."""
+    rng, node, h = np.random.default_rng(3), helper.make_node, _HIDDEN
+    constants = weights(
+        rng,
+        words=(_TOKENS, h),
+        places=(1, _MOST, h),
+        **{name: (h, h) for name in ("wq", "wk", "wv", "wo")},
+        w1=(h, 100),
+        b1=(100,),
+        w2=(100, h),
+        scale=(h,),
+        shift=(h,),
+    )
+    numbers = {"one": [1], "zero": [0], "split": [1, -1, _HEADS, h // _HEADS], "join": [1, -1, h]}
+    constants += [numpy_helper.from_array(np.array(v), name) for name, v in numbers.items()]
+    constants += [
+        numpy_helper.from_array(np.float32(value), name)
+        for name, value in (("far", -1e4), ("half", 0.5), ("whole", 1.0), ("root", 2**0.5))
+    ]
+    nodes = [
+        node("Gather", ["words", "ids"], ["found"]),
+        node("Shape", ["ids"], ["sizes"]),
+        node("Gather", ["sizes", "one"], ["length"]),
+        node("Slice", ["places", "zero", "length", "one"], ["own"]),
+        node("Add", ["found", "own"], ["e"]),
+        node("LayerNormalization", ["e", "scale", "shift"], ["x"], axis=-1),
+        node("Cast", ["mask"], ["kept"], to=TensorProto.FLOAT),
+        node("Sub", ["whole", "kept"], ["left"]),
+        node("Mul", ["left", "far"], ["masked"]),
+        node("Unsqueeze", ["masked", "axes"], ["wide"]),
+    ]
+    constants.append(numpy_helper.from_array(np.array([1, 2]), "axes"))
+    for name, order in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+        nodes += [
+            node("MatMul", ["x", f"w{name}"], [f"{name}x"]),
+            node("Reshape", [f"{name}x", "split"], [f"{name}s"]),
+            node("Transpose", [f"{name}s"], [f"{name}h"], perm=order),
+        ]
+    nodes += [
+        node("MatMul", ["qh", "kh"], ["products"]),
+        node("Mul", ["products", "half"], ["scores"]),
+        node("Add", ["scores", "wide"], ["visible"]),
+        node("Softmax", ["visible"], ["shares"], axis=-1),
+        node("MatMul", ["shares", "vh"], ["mixed"]),
+        node("Transpose", ["mixed"], ["back"], perm=[0, 2, 1, 3]),
+        node("Reshape", ["back", "join"], ["joined"]),
+        node("MatMul", ["joined", "wo"], ["attended"]),
+        node("Add", ["attended", "x"], ["sum"]),
+        node("LayerNormalization", ["sum", "scale", "shift"], ["y"], axis=-1),
+        node("MatMul", ["y", "w1"], ["p"]),
+        node("Add", ["p", "b1"], ["pre"]),
+        node("Div", ["pre", "root"], ["d"]),
+        node("Erf", ["d"], ["erf"]),
+        node("Add", ["erf", "whole"], ["up"]),
+        node("Mul", ["pre", "up"], ["twice"]),
+        node("Mul", ["twice", "half"], ["gelu"]),
+        node("MatMul", ["gelu", "w2"], ["p2"]),
+        node("Add", ["p2", "y"], ["z"]),
+    ]
+    ids, mask = (
+        helper.make_tensor_value_info(name, TensorProto.INT64, [1, "length"])
+        for name in ("ids", "mask")
+    )
+    outputs = [float_input("z", [1, "length", h]), float_input("gelu", [1, "length", 100])]
+    return make_model(nodes, [ids, mask], outputs, constants)
+
+
+def inputs_of(length: int, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    mask = rng.integers(0, 2, (1, length))
+    mask[0, 0] = 1
+    return {"ids": rng.integers(0, _TOKENS, (1, length)), "mask": mask}
+
+
+def require_right(model: tvm_blislike.CompiledModel, length: int, seed: int = 0) -> None:
+    inputs = inputs_of(length, seed)
+    wanted = ReferenceEvaluator(encoder()).run(None, inputs)
+    for found, array in zip(model.run(inputs).values(), wanted, strict=True):
+        np.testing.assert_allclose(found, array, rtol=2e-4, atol=2e-5)
+
+
+@pytest.fixture(scope="module")
+def model() -> tvm_blislike.CompiledModel:
+    return tvm_blislike.compile(encoder(), shapes={"length": range(1, _MOST + 1)}, threads=1)
+
+
+@given(st.integers(1, _MOST), st.integers(0, 99))
+@examples(60)
+def test_any_length_is_right(model: tvm_blislike.CompiledModel, length: int, seed: int) -> None:
+    require_right(model, length, seed)
+
+
+def test_ends_and_edges_are_right(model: tvm_blislike.CompiledModel) -> None:
+    for length in (_MOST, 1, 2, 15, 16, 17, _MOST - 1, 1, _MOST):
+        require_right(model, length)
+
+
+def test_one_function_and_one_set_of_kernels_serve_all(model: tvm_blislike.CompiledModel) -> None:
+    assert [v.inputs[0].shape[1] for v in model.variants] == list(range(1, _MOST + 1))
+    assert {v.function for v in model.variants} == {MAIN}
+    assert any(f"sizes 1 to {_MOST}: one function" in note for note in model.explain().notes)
+    chosen = [layer for layer in model.explain().layers if layer.is_chosen]
+    assert chosen and all("any number of rows" in layer.reason for layer in chosen)
+
+
+def test_lengths_outside_are_refused(model: tvm_blislike.CompiledModel) -> None:
+    with pytest.raises(InputError, match=rf"1x{_MOST + 1}; the model was compiled for 1x1..150"):
+        model.run(inputs_of(_MOST + 1))
+    with pytest.raises(InputError, match="do not go together"):
+        model.run({"ids": inputs_of(3)["ids"], "mask": inputs_of(4)["mask"]})
+
+
+def test_runners_have_a_length_each(model: tvm_blislike.CompiledModel) -> None:
+    runners = {n: model.runner(sizes={"ids": (1, n), "mask": (1, n)}) for n in (5, 64)}
+    for n in (5, 64, 5):
+        wanted = ReferenceEvaluator(encoder()).run(None, inputs_of(n))
+        found = runners[n].run(inputs_of(n))
+        np.testing.assert_allclose(found["z"], wanted[0], rtol=2e-4, atol=2e-5)
+
+
+def test_more_lengths_run_than_are_kept(
+    model: tvm_blislike.CompiledModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tvm_blislike.runtime.machine._MOST_REPLAYS", 2)
+    for length in (3, 4, 5, 3, 4, 5, 5):
+        require_right(model, length)
+
+
+def test_two_threads_compute_the_same() -> None:
+    shapes = {"length": range(1, _MOST + 1)}
+    model = tvm_blislike.compile(encoder(), shapes=shapes, threads=2)
+    for length in (1, 7, 40, 128, _MOST):
+        require_right(model, length)
+
+
+def test_a_library_takes_all_lengths(model: tvm_blislike.CompiledModel, tmp_path: Path) -> None:
+    model.export(tmp_path / "lengths.so")
+    loaded = tvm_blislike.CompiledModel.load(tmp_path / "lengths.so")
+    for length in (1, 33, _MOST):
+        require_right(loaded, length)
+
+
+def test_no_bundle_of_a_range(model: tvm_blislike.CompiledModel, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedOperatorError, match="a range that shares one"):
+        model.bundle(tmp_path / "bundle")
+
+
+def test_the_command_line_has_ranges(tmp_path: Path) -> None:
+    onnx.save(encoder(), tmp_path / "encoder.onnx")
+    library = tmp_path / "encoder.so"
+    compiling = ["compile", str(tmp_path / "encoder.onnx"), "--shape", f"length=1..{_MOST}"]
+    done = CliRunner().invoke(app, [*compiling, "--threads", "1", "-o", str(library)])
+    assert done.exit_code == 0, done.output
+    running = ["run", str(library), "--shape", "ids=1x77", "--shape", "mask=1x77"]
+    done = CliRunner().invoke(app, running)
+    assert done.exit_code == 0, done.output
+    require_right(tvm_blislike.CompiledModel.load(library), 77)
+
+
+def along_rows(operator: str, **attributes: int) -> onnx.ModelProto:
+    """A product, and an operator along its rows."""
+    rng = np.random.default_rng(0)
+    axis = numpy_helper.from_array(np.int64(0), "axis")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node(operator, ["p", "axis"], ["y"], **attributes),
+    ]
+    shape = ["rows", 8]
+    ends = [float_input("x", shape)], [float_input("y", shape)]
+    return make_model(nodes, *ends, [*weights(rng, w=(8, 8)), axis])
+
+
+def test_operators_that_cannot_are_named() -> None:
+    with pytest.raises(UsageError, match=r"100 sizes are more.*cumsum") as raised:
+        tvm_blislike.compile(along_rows("CumSum"), shapes={"rows": range(1, 101)}, threads=1)
+    assert "16/32/64" in str(raised.value.hint)
+
+
+def test_few_sizes_have_functions_each_where_one_cannot_serve() -> None:
+    proto = along_rows("CumSum")
+    model = tvm_blislike.compile(proto, shapes={"rows": range(1, 21)}, threads=1)
+    assert len({v.function for v in model.variants}) == 20
+    x = np.random.default_rng(1).standard_normal((13, 8)).astype("float32")
+    wanted = ReferenceEvaluator(proto).run(None, {"x": x})[0]
+    np.testing.assert_allclose(model.run({"x": x})["y"], wanted, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,285 @@
+"""One module for every size of a range.
+
+A model goes up to fused kernels at three sizes (`samples`): two primes, which no other number of
+the model equals by chance, and the size that products are scheduled for. Where these differ in
+numbers alone that follow from the size, `main` gets a variable for it. Memory is planned for the
+largest size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.cost_models.attention.blocks import blocks_of
+from tvm_blislike.errors import SizesMeetError
+from tvm_blislike.model.attention import Attention
+from tvm_blislike.model.marks import ATTENTION, DEFAULT_RULE, ROW_AXES
+from tvm_blislike.passes.lengths.products import (
+    chosen_at,
+    for_open_rows,
+    pinned,
+    products_of,
+    scheduled_size,
+)
+from tvm_blislike.passes.lengths.rows import by_rows
+from tvm_blislike.passes.lengths.samples import Affine, at, data_of, is_open, shape_of
+from tvm_blislike.passes.plan import Plan
+from tvm_blislike.passes.schedule import note_in
+from tvm_blislike.schedules.attention.kernel import kernel
+from tvm_blislike.tvm_seams import (
+    bindings,
+    constant_array,
+    dtype_name,
+    is_constant,
+    op_name,
+    static_shape,
+)
+
+# What the upper bound of a variable is called, for TVM's plan of the memory.
+_BOUNDS = "tir_var_upper_bound"
+_SIZE = "size"
+# Sizes that a model is compared at.
+_PRIMES = (13, 17, 29, 31, 61, 67, 113, 127)
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Sizes that stay open.
+
+    Parameters
+    ----------
+    least, most : int
+        The range.
+    load : callable
+        (size) to the imported module of one.
+    """
+
+    least: int
+    most: int
+    load: Callable[[int], tvm.IRModule]
+
+
+Fuse = Callable[[tvm.IRModule, Strategy], tuple[tvm.IRModule, Plan]]
+Choose = Callable[[tvm.IRModule, Strategy], Plan]
+
+
+def of_lengths(
+    lengths: Lengths, strategy: Strategy, choose: Choose, fuse: Fuse
+) -> tuple[tvm.IRModule, Plan]:
+    """Return the module of fused kernels whose `main` takes any size, and its plan.
+
+    Parameters
+    ----------
+    choose : callable
+        Returns the plan of an imported module.
+    fuse : callable
+        Returns fused kernels, reshapes of which are views, and their plan.
+
+    Raises
+    ------
+    SizesMeetError
+        When a part of the model cannot have an open size; the text says which.
+    """
+    most = lengths.most
+    primes = [prime for prime in _PRIMES if prime < most][-2:]
+    if len(primes) < 2:
+        raise SizesMeetError(f"sizes up to {most} are too few to compare")
+    compared, strategy = (*primes, most), for_open_rows(strategy)
+    plans = [choose(lengths.load(size), strategy) for size in compared]
+    products = products_of(plans, compared, strategy)
+    sizes = [*primes, scheduled_size(products, most)]
+    same = pinned(strategy, products, (*primes, most, sizes[-1]))
+    made = [fuse(lengths.load(size), same) for size in sizes]
+    largest = made[-1][0] if sizes[-1] == most else fuse(lengths.load(most), same)[0]
+    plan = replace(made[-1][1], notes=_notes(lengths, products))
+    configs = {choice.workload: choice.config for choice in plan.choices.values()}
+    for choice in chosen_at(products, sizes[-1], configs):
+        plan.note_anew(choice)
+    joined = _Joined([mod for mod, _ in made], sizes, largest, most, strategy)
+    return joined.module(), plan
+
+
+def _notes(lengths: Lengths, products: Sequence[object]) -> tuple[str, ...]:
+    return (
+        f"sizes {lengths.least} to {lengths.most}: one function and kernels for all of them, which "
+        f"count rows at run time ({len(products)} products)",
+    )
+
+
+@dataclass
+class _Joined:
+    """Several modules that become one.
+
+    Parameters
+    ----------
+    mods : sequence of IRModule
+        Of fused kernels, at each of `sizes`.
+    sizes : sequence of int
+        The last one is that of the kernels with products.
+    largest : IRModule
+        Of the largest size, which has all rows of constants.
+    most : int
+        The largest size that may come.
+    """
+
+    mods: Sequence[tvm.IRModule]
+    sizes: Sequence[int]
+    largest: tvm.IRModule
+    most: int
+    strategy: Strategy
+    size: tirx.Var = field(default_factory=lambda: tirx.Var(_SIZE, "int64"))
+    values: dict[relax.Var, relax.Expr] = field(default_factory=dict)
+    made: dict[tuple[str, ...], tvm.ir.GlobalVar] = field(default_factory=dict)
+    builder: relax.BlockBuilder = field(default_factory=relax.BlockBuilder)
+
+    def module(self) -> tvm.IRModule:
+        """Return the module of any size."""
+        mods = (self.largest, *self.mods)
+        mains = [mod["main"] for mod in mods]
+        if not all(map(_is_plain, mods)):
+            raise SizesMeetError("the model has branches, loops or functions")
+        params = [
+            relax.Var(each[-1].name, relax.TensorType(self._shape(each), dtype_name(each[-1])))
+            for each in zip(*(main.params for main in mains), strict=True)
+        ]
+        for main in mains:
+            self.values.update(zip(main.params, params, strict=True))
+        attrs = {**dict(mains[-1].attrs), _BOUNDS: {_SIZE: self.most}}
+        with self.builder.function("main", params, attrs=attrs):
+            with self.builder.dataflow():
+                self._body([bindings(main) for main in mains])
+                results = self._operand([main.body.body for main in mains])
+            self.builder.emit_func_output(results)
+        return self.builder.get()
+
+    def _body(self, each: Sequence[Sequence[relax.VarBinding]]) -> None:
+        if len({len(found) for found in each}) > 1:
+            raise SizesMeetError("the model has other operators at another size")
+        for parts in zip(*each, strict=True):
+            value = self._value([part.value for part in parts])
+            outside = not isinstance(parts[-1].var, relax.DataflowVar)
+            var = self.builder.emit_output(value) if outside else self.builder.emit(value)
+            self.values.update({part.var: var for part in parts})
+
+    def _shape(self, exprs: Sequence[relax.Expr]) -> list[object]:
+        shapes = [static_shape(expr) for expr in exprs[1:]]
+        if None in shapes:
+            raise SizesMeetError("a result has a size that follows from values")
+        return list(at(shape_of(shapes, self.sizes), self.size))
+
+    def _value(self, values: Sequence[relax.Expr]) -> relax.Expr:
+        last = values[-1]
+        if len({op_name(value) for value in values}) > 1:
+            raise SizesMeetError("the model has other operators at another size")
+        if op_name(last) == "relax.call_tir":
+            operands = [self._operand([value.args[1] for value in values])]
+            out = relax.TensorType(self._shape(values), dtype_name(last))
+            return relax.call_tir(self._kernel(values), *operands, out)
+        if op_name(last) == "relax.reshape":
+            data = self._operand([value.args[0] for value in values])
+            return relax.op.reshape(data, self._shape(values))
+        if not isinstance(last, relax.Call):
+            return self._operand(values)
+        raise SizesMeetError(f"{op_name(last) or 'a call'} is not known to have an open size")
+
+    def _operand(self, exprs: Sequence[relax.Expr]) -> relax.Expr:
+        last = exprs[-1]
+        if isinstance(last, relax.Var):
+            return self.values[last]
+        if isinstance(last, relax.Tuple):
+            return relax.Tuple(
+                [self._operand(f) for f in zip(*(e.fields for e in exprs), strict=True)]
+            )
+        if isinstance(last, relax.TupleGetItem):
+            return relax.TupleGetItem(self._operand([e.tuple_value for e in exprs]), last.index)
+        if is_constant(last):
+            return self._constant(exprs)
+        raise SizesMeetError("an operand is neither a tensor nor a constant")
+
+    def _constant(self, exprs: Sequence[relax.Expr]) -> relax.Expr:
+        """Return a constant; of one that grows with the size, as many rows of the largest."""
+        whole, *arrays = [constant_array(expr) for expr in exprs]
+        shape = shape_of([array.shape for array in arrays], self.sizes)
+        if not is_open(shape):
+            if not all(_same(array, whole) for array in arrays):
+                raise SizesMeetError("a constant follows from the size")
+            return exprs[0]
+        axis = _open_axis(shape)
+        if any(size != 1 for size in whole.shape[:axis]) or not all(
+            _same(array, whole.take(range(array.shape[axis]), axis)) for array in arrays
+        ):
+            raise SizesMeetError("a constant follows from the size, and is no table of rows")
+        sizes = at(shape, self.size)
+        view = relax.op.memory.view(exprs[0], sizes, dtype_name(exprs[0]), 0)
+        return self.builder.emit(relax.op.memory.ensure_zero_offset(self.builder.emit(view)))
+
+    def _kernel(self, calls: Sequence[relax.Call]) -> tvm.ir.GlobalVar:
+        """Return the kernel of any size that calls at some sizes become."""
+        gvars = [call.args[0] for call in calls[1:]]
+        key = tuple(gvar.name_hint for gvar in gvars)
+        if key not in self.made:
+            funcs = [mod[gvar] for mod, gvar in zip(self.mods, gvars, strict=True)]
+            try:
+                func = self._open(funcs)
+            except SizesMeetError as error:
+                raise SizesMeetError(f"{key[-1]} cannot have an open size: {error}") from error
+            self.made[key] = self.builder.add_func(func, key[-1])
+        return self.made[key]
+
+    def _open(self, funcs: Sequence[tirx.PrimFunc]) -> tirx.PrimFunc:
+        params = list(zip(*(func.params for func in funcs), strict=True))
+        shapes = [
+            shape_of([[int(size) for size in param.shape] for param in each], self.sizes)
+            for each in params
+        ]
+        last = funcs[-1]
+        if not any(is_open(shape) for shape in shapes):
+            return last
+        if ATTENTION in (last.attrs or {}):
+            return self._attention(funcs, shapes)
+        if note_in(tvm.s_tir.Schedule(last.with_attr("global_symbol", "main"))) is not None:
+            axes = [_open_axis(shape) for shape in shapes]
+            return last.with_attr(ROW_AXES, axes)
+        return by_rows(funcs[:2], self.strategy.core, self.strategy.threads)
+
+    def _attention(
+        self, funcs: Sequence[tirx.PrimFunc], shapes: Sequence[Sequence[object]]
+    ) -> tirx.PrimFunc:
+        rows, threads = tirx.Var("rows", "int32"), self.strategy.threads
+        data = [json.loads(func.attrs[ATTENTION]) for func in funcs]
+        attention = Attention.from_data(data_of(data, self.sizes, rows))
+        largest = Attention.from_data(_at(data, self.sizes, self.most))
+        blocks = blocks_of(largest, self.strategy.core, threads)
+        *operands, result = [at(shape, rows) for shape in shapes]
+        func = kernel(attention, operands, result, blocks, threads)
+        notes = {**dict(funcs[-1].attrs), DEFAULT_RULE: f"up to {largest}; {blocks}"}
+        return func.without_attr("global_symbol").with_attr(notes)
+
+
+def _is_plain(mod: tvm.IRModule) -> bool:
+    main = mod["main"]
+    names = [g.name_hint for g, f in mod.functions_items() if isinstance(f, relax.Function)]
+    return names == ["main"] and len(main.body.blocks) == 1
+
+
+def _at(data: Sequence[object], sizes: Sequence[int], most: int) -> object:
+    """Return data at the largest size."""
+    return data_of(data, sizes, most)
+
+
+def _open_axis(shape: Sequence[object]) -> int:
+    found = [axis for axis, number in enumerate(shape) if isinstance(number, Affine)]
+    if len(found) > 1:
+        raise SizesMeetError("a tensor has the open size along two axes")
+    return found[0] if found else -1
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
