@@ -320,7 +320,7 @@ def built_sizes(
     if len(sizes.shapes) == 1:
         return built(strategy, model, largest, build)
     ways: list[dict[str, Any]] = []
-    if sizes.batches is not None:
+    if sizes.batches is not None and sizes.are_few:
         ways.append({"batches": sizes.batches})
     if sizes.lengths is not None:
         load = partial(_module_of, model, sizes)

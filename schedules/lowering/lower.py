@@ -85,6 +85,12 @@ STEPS: tuple[_Step, ...] = (
     _each(d.Vector, loop_code.vectorized),
 )
 
+# Behind them: what changes the function's parameters, too. It leaves a function without its
+# directives alone.
+OF_FUNCTIONS: tuple[
+    tuple[tuple[type[Directive], ...], Callable[[tirx.PrimFunc], tirx.PrimFunc]], ...
+] = (((d.OpenRows,), opened),)
+
 
 def _body(change: Callable[[tirx.Stmt], tirx.Stmt]) -> Callable[[tirx.PrimFunc], tirx.PrimFunc]:
     return lambda func: func.with_body(change(func.body))
@@ -120,9 +126,7 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
     if not ours:
         return mod
     lowered = _LOWER_BLOCKS(tvm.IRModule(ours))
-    finished = {
-        g: _without_calls(opened(f.with_body(_finish(f)))) for g, f in lowered.functions_items()
-    }
+    finished = {g: _without_calls(_finished(f)) for g, f in lowered.functions_items()}
     finished_mod = _CLEAN_UP(tvm.IRModule(finished))
     result = mod.clone()
     by_name = {g.name_hint: g for g in ours}
@@ -188,6 +192,13 @@ def occurring(func: tirx.PrimFunc) -> set[str]:
 
 def _is_ours(func: Any) -> bool:
     return isinstance(func, tirx.PrimFunc) and bool(func.attrs) and REGISTER_BYTES in func.attrs
+
+
+def _finished(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    func = func.with_body(_finish(func))
+    for _reads, run in OF_FUNCTIONS:
+        func = run(func)
+    return func
 
 
 def _finish(func: tirx.PrimFunc) -> tirx.Stmt:

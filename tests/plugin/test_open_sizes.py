@@ -291,8 +291,13 @@ def test_batches_are_found_where_nothing_else_differs() -> None:
 
 
 def test_too_many_sizes_are_refused() -> None:
+    some = tuple(range(1, 201, 2))
     with pytest.raises(UsageError, match="100 sizes are more than one library takes"):
-        shapes_of(small_network("batch", "size"), batch=range(1, 101), size=8)
+        shapes_of(small_network("batch", "size"), batch=(some,), size=8)
+    with pytest.raises(UsageError, match="100 sizes are more than one library takes"):
+        compiled(small_network("batch", "size"), {"batch": range(1, 101), "size": 8})
+    with pytest.raises(UsageError, match="9000 sizes are more than one library takes"):
+        shapes_of(small_network("batch", "size"), batch=range(1, 9001), size=8)
 
 
 def test_unknown_names_are_refused() -> None:

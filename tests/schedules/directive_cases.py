@@ -21,6 +21,7 @@ from tvm_blislike.model.directives import (
     LastEdge,
     NextPanel,
     NextWeights,
+    OpenRows,
     Pieces,
     Ring,
     TileCall,
@@ -56,6 +57,15 @@ def last_edge(x: T.Buffer((27,), F32), y: T.Buffer((27,), F32)):
         for tile in T.serial(4, annotations=CUT_TILES):
             for i in T.serial(4, annotations=Named("mw").note()):
                 y[block * 16 + tile * 4 + i] = x[block * 16 + tile * 4 + i] * T.float32(2)
+
+
+@T.prim_func(s_tir=True)
+def open_rows(x: T.Buffer((6, 5), F32), y: T.Buffer((6, 5), F32)):
+    T.func_attr({"blislike.row_axes": [0, 0]})
+    for tile in T.serial(2, annotations=OpenRows(3, 2, "ir").note()):
+        for i in T.serial(3, annotations=Named("mw").note()):
+            for j in range(5):
+                y[tile * 3 + i, j] = x[tile * 3 + i, j] * T.float32(2)
 
 
 @T.prim_func(s_tir=True)
@@ -330,6 +340,7 @@ GOLDEN: dict[type, tuple[tirx.PrimFunc, ...]] = {
     Named: (edge,),
     Edge: (edge,),
     LastEdge: (last_edge,),
+    OpenRows: (open_rows,),
     Border: (border,),
     Apart: (apart,),
     Vector: (vector,),

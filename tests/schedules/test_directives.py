@@ -18,7 +18,7 @@ from tvm import s_tir, tirx
 from tvm_blislike.model import directives as d
 from tvm_blislike.model.directive import Directive, MisplacedDirective, all_directives, check
 from tvm_blislike.model.loop_names import Named
-from tvm_blislike.schedules.lowering.lower import STEPS
+from tvm_blislike.schedules.lowering.lower import OF_FUNCTIONS, STEPS
 from tvm_blislike.schedules.lowering.rewrite import remade
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +32,10 @@ def done(func: tirx.PrimFunc, steps: tuple = STEPS) -> tirx.PrimFunc:
     for reads, run in steps:
         if not present.isdisjoint(reads):
             body = run(body, func.params)
-    return func.with_body(body)
+    func = func.with_body(body)
+    for _reads, run in OF_FUNCTIONS:
+        func = run(func)
+    return func
 
 
 def text(func: tirx.PrimFunc) -> str:
@@ -81,6 +84,7 @@ REFUSED = [
     (d.Image(0, 7), 1, "give the height and width of the images"),
     (d.InPlace(), 0, "put it on a loop that copies elements and computes nothing"),
     (d.InResult(), 0, "put Named(mw) on loops inside"),
+    (d.OpenRows(4, 2, "ir"), 0, "put Named(mw) on loops inside"),
     (d.Turn(4), 1, "put it on a loop around this one"),
     (d.Ring(0, 3, 2), 0, "put Named(ring) on loops inside"),
     (d.NextPanel(**PANEL), 0, "put Named(nr) on loops inside"),
@@ -182,7 +186,7 @@ def test_another_order_makes_something_else(first: type, second: type, func: tir
 
 
 def test_each_directive_is_read_by_one_step() -> None:
-    read = list(itertools.chain(*(reads for reads, _ in STEPS)))
+    read = list(itertools.chain(*(reads for reads, _ in (*STEPS, *OF_FUNCTIONS))))
     assert sorted(kind.__name__ for kind in (*read, Named)) == sorted(
         kind.__name__ for kind in all_directives()
     )

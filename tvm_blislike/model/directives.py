@@ -49,7 +49,7 @@ class OpenRows(Directive):
     mr: int
     block: int
     name: str
-    rules = (rule.of_known_length,)
+    rules = (rule.of_known_length, rule.has_inside("mw"))
 
 
 @dataclass(frozen=True)

@@ -65,11 +65,16 @@ class Sizes:
             for name, shape in first.items()
         }
 
+    @property
+    def are_few(self) -> bool:
+        """Whether each size may have functions of its own."""
+        return len(self.shapes) <= MOST_SIZES
+
     def require_few(self, reason: str = "") -> None:
         """Raise UsageError where each size cannot have a function of its own."""
-        count = len(self.shapes)
-        if count > MOST_SIZES:
+        if not self.are_few:
             why = f" ({reason})" if reason else ""
+            count = len(self.shapes)
             raise UsageError(
                 f"{count} sizes are more than one library takes, which is {MOST_SIZES}{why}",
                 "name fewer of them, for example 16/32/64/128",
