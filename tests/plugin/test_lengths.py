@@ -209,6 +209,21 @@ def test_operators_that_cannot_are_named() -> None:
     assert "16/32/64" in str(raised.value.hint)
 
 
+def test_what_short_sizes_alone_show_is_seen() -> None:
+    """The first 64 rows are all rows of a shorter input."""
+    rng, numbers = np.random.default_rng(0), {"first": 0, "last": 64}
+    nodes = [
+        helper.make_node("Slice", ["x", "first", "last"], ["head"]),
+        helper.make_node("MatMul", ["head", "w"], ["p"]),
+        helper.make_node("ReduceSum", ["p"], ["s"], keepdims=0),
+    ]
+    constants = [numpy_helper.from_array(np.array([v]), name) for name, v in numbers.items()]
+    ends = [float_input("x", ["rows", 8])], [float_input("s", [])]
+    proto = make_model(nodes, *ends, [*weights(rng, w=(8, 8)), *constants])
+    with pytest.raises(UsageError, match="otherwise than in proportion: 64 of 127, 64 of 113, 1"):
+        tvm_blislike.compile(proto, shapes={"rows": range(1, 201)}, threads=1)
+
+
 def test_few_sizes_have_functions_each_where_one_cannot_serve() -> None:
     proto = along_rows("CumSum")
     model = tvm_blislike.compile(proto, shapes={"rows": range(1, 21)}, threads=1)

@@ -21,6 +21,7 @@ from tvm_blislike.cost_models.attention.blocks import blocks_of
 from tvm_blislike.errors import SizesMeetError
 from tvm_blislike.model.attention import Attention
 from tvm_blislike.model.marks import ATTENTION, DEFAULT_RULE, ROW_AXES
+from tvm_blislike.passes.lengths.imports import require_alike
 from tvm_blislike.passes.lengths.products import (
     chosen_at,
     for_open_rows,
@@ -92,12 +93,17 @@ def of_lengths(
     if len(primes) < 2:
         raise SizesMeetError(f"sizes up to {most} are too few to compare")
     compared, strategy = (*primes, most), for_open_rows(strategy)
-    plans = [choose(lengths.load(size), strategy) for size in compared]
+    mods = [lengths.load(size) for size in compared]
+    smallest = (primes[1], primes[0], lengths.least)
+    require_alike([mods[1], mods[0], lengths.load(lengths.least)], smallest)
+    plans = [choose(mod, strategy) for mod in mods]
     products = products_of(plans, compared, strategy)
     sizes = [*primes, scheduled_size(products, most)]
     same = pinned(strategy, products, (*primes, most, sizes[-1]))
-    made = [fuse(lengths.load(size), same) for size in sizes]
-    largest = made[-1][0] if sizes[-1] == most else fuse(lengths.load(most), same)[0]
+    if sizes[-1] != most:
+        mods.append(lengths.load(sizes[-1]))
+    made = [fuse(mod, same) for mod in mods]
+    largest = made.pop(2)[0] if sizes[-1] != most else made[-1][0]
     plan = replace(made[-1][1], notes=_notes(lengths, products))
     configs = {choice.workload: choice.config for choice in plan.choices.values()}
     for choice in chosen_at(products, sizes[-1], configs):

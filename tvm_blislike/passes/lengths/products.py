@@ -1,13 +1,21 @@
 """Configurations of products whose number of rows stays open.
 
-Each is the choice of one of the sizes that are compared: that which at its worst size loses least,
-by the cost model, to what would be chosen there. A product is scheduled for whole blocks of rows,
-of a size among those that may come: the largest of which every product has whole tiles.
+Each is the choice of one of the sizes, powers of two and the largest: that which at its worst size
+loses least, by the cost model, to what would be chosen there, with blocks as they suit the largest.
+Of those that are about equal in that it is the one of the tallest register block, whose tiles read
+panels of weights from L2 least often, and of the fewest blocks of k: the model takes weights to
+come from memory, behind which that hides for few rows. For a hidden size of 384 it has 6x64 and
+8x48 within a hundredth of each other; for 16 tokens in a model whose weights L3 holds 6x64 takes
+1.2 times as long.
+
+A product is scheduled for whole blocks of rows, of a size among those that may come: the largest of
+which every product has whole tiles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tvm_blislike.choose.strategy import Strategy
@@ -18,7 +26,10 @@ from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.workload import GemmWorkload, Workload
 from tvm_blislike.passes.lengths.samples import Affine, number_of
 from tvm_blislike.passes.plan import Plan
-from tvm_blislike.schedules import all_implementations
+from tvm_blislike.schedules import all_implementations, get_implementation
+
+# Predicted times that count as equal.
+_NEAR = 1.03
 
 
 @dataclass(frozen=True)
@@ -63,32 +74,58 @@ def products_of(plans: Sequence[Plan], sizes: Sequence[int], strategy: Strategy)
     layers = [list(plan.choices.values()) for plan in plans]
     if len({len(each) for each in layers}) > 1:
         raise SizesMeetError("other layers are computed at another size")
-    found = []
+    found: dict[tuple[Workload, ...], Product] = {}
     for choices in zip(*layers, strict=True):
-        workloads = [choice.workload for choice in choices]
-        if len(set(workloads)) == 1:
+        workloads = tuple(choice.workload for choice in choices)
+        if len(set(workloads)) == 1 or workloads in found:
             continue
         if not all(_opens(choice.implementation) for choice in choices):
             raise SizesMeetError(f"{workloads[-1]} cannot have an open size")
-        found.append(Product(_rows(workloads, sizes), _for_all(choices, strategy)))
-    return found
+        rows = _rows(workloads, sizes)
+        found[workloads] = Product(rows, _for_all(choices, rows, sizes[-1], strategy))
+    return list(found.values())
 
 
-def _for_all(choices: Sequence[Choice], strategy: Strategy) -> Choice:
-    """Return the choice of some sizes that is never far from the best."""
-    candidates = list({choice.config: choice for choice in reversed(choices)}.values())
-
-    def seconds(choice: Choice, workload: Workload) -> float:
-        estimate = choice.implementation.estimate
-        return estimate(workload, choice.config, strategy.core, strategy.threads).seconds
-
-    workloads = [choice.workload for choice in choices]
-    best = [min(seconds(c, w) for c in candidates) for w in workloads]
+def _for_all(choices: Sequence[Choice], rows: Affine, most: int, strategy: Strategy) -> Choice:
+    """Return the choice of a size, or a rival of it, that is never far from the best."""
+    largest = choices[-1].workload
+    steps = (rows.at(1 << power) for power in range(most.bit_length()))
+    workloads = [*(replace(largest, m=m) for m in steps if 0 < m < largest.m), largest]
+    alone = [c for c in map(strategy.choose, workloads) if _opens(c.implementation)]
+    candidates = {choice.config: choice for choice in (*choices, *alone)}
+    if all(choice.is_fastest_predicted for choice in candidates.values()):
+        for config in _rivals(candidates, strategy.offers(largest)):
+            candidates.setdefault(config, _rival(largest, config))
 
     def worst(choice: Choice) -> float:
-        return max(seconds(choice, w) / least for w, least in zip(workloads, best, strict=True))
+        config = _open(choice, largest, strategy.threads)
+        return max(
+            strategy.seconds(one.workload, config) / strategy.seconds(one.workload, one.config)
+            for one in alone
+        )
 
-    return min(candidates, key=worst)
+    losses = [(worst(choice), choice) for choice in candidates.values()]
+    near = _NEAR * min(loss for loss, _ in losses)
+    fitting = [entry for entry in losses if entry[0] <= near]
+    return max(fitting, key=lambda e: (e[1].config.mr, e[1].config.kc, -e[0]))[1]
+
+
+def _rivals(chosen: Iterable[Config], offers: Iterable[tuple[Config, float]]) -> list[Config]:
+    """Return the fastest offer of each register block and depth that some size would have."""
+    wanted, fastest = {_block(config) for config in chosen}, {}
+    for config, _ in sorted(offers, key=lambda offer: offer[1]):
+        if _block(config) in wanted:
+            fastest.setdefault(_block(config), config)
+    return list(fastest.values())
+
+
+def _rival(workload: Workload, config: Config) -> Choice:
+    reason = "never far from the fastest"
+    return Choice(workload, get_implementation(config.implementation), config, None, reason)
+
+
+def _block(config: Config) -> tuple[str, int, int, int]:
+    return config.implementation, config.mr, config.nr, config.kc
 
 
 def _rows(workloads: Sequence[GemmWorkload], sizes: Sequence[int]) -> Affine:
@@ -119,7 +156,7 @@ def pinned(strategy: Strategy, products: Sequence[Product], sizes: Sequence[int]
     """Return a strategy that chooses for the last of some sizes, and the same for the others."""
     configs: dict[Workload, Config] = {}
     for product in products:
-        config = _open(product, sizes[-1], strategy.threads)
+        config = _open(product.choice, product.at(sizes[-1]), strategy.threads)
         configs.update({product.at(size): config for size in sizes})
 
     def override(workload: Workload) -> object:
@@ -130,10 +167,11 @@ def pinned(strategy: Strategy, products: Sequence[Product], sizes: Sequence[int]
     return strategy.overruled(override)
 
 
-def _open(product: Product, size: int, threads: int) -> Config:
-    """Return the configuration for any number of rows, scheduled for those of a size."""
-    choice, workload = product.choice, product.at(size)
-    config = choice.implementation.of_open_rows(workload, choice.config, threads)
+def _open(choice: Choice, workload: GemmWorkload, threads: int) -> Config:
+    """Return the configuration for any number of rows, of a product of about so many."""
+    tiles = math.ceil(workload.m / choice.config.mr)
+    whole = replace(workload, m=tiles * choice.config.mr)
+    config = choice.implementation.of_open_rows(whole, choice.config, threads)
     if config is None:
         raise SizesMeetError(f"{workload} is none of single matrices in float32")
     return config
