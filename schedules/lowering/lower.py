@@ -41,6 +41,7 @@ from tvm_blislike.schedules.lowering.open_rows import opened
 from tvm_blislike.schedules.lowering.rewrite import at_directives, collect
 from tvm_blislike.schedules.lowering.rounding import by_low_bits
 from tvm_blislike.schedules.lowering.vector_math import vectorize_math
+from tvm_blislike.tvm_seams.pipelines import LOWER_BLOCKS
 
 # Bytes of 32 registers of 64: what is as large has vectors whose divisions take long.
 _WIDE_REGISTERS = 2048
@@ -125,7 +126,7 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
     ours = {g: f for g, f in mod.functions_items() if _is_ours(f)}
     if not ours:
         return mod
-    lowered = _LOWER_BLOCKS(tvm.IRModule(ours))
+    lowered = LOWER_BLOCKS(tvm.IRModule(ours))
     finished = {g: _without_calls(_finished(f)) for g, f in lowered.functions_items()}
     finished_mod = _CLEAN_UP(tvm.IRModule(finished))
     result = mod.clone()
@@ -135,19 +136,6 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
         result.update_func(by_name[g.name_hint], in_rows.without_attr(REGISTER_BYTES))
     return result
 
-
-_LOWER_BLOCKS = tvm.transform.Sequential(
-    [
-        s_tir.transform.CanonicalizeLoop(),
-        s_tir.transform.LowerInitBlock(),
-        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
-        s_tir.transform.ConvertBlocksToOpaque(),
-        s_tir.transform.CompactBufferAllocation(),
-        s_tir.transform.LowerMatchBuffer(),
-        s_tir.transform.StmtSimplify(),
-        s_tir.transform.LowerOpaqueBlock(),
-    ]
-)
 
 # The edge copies define their loop variables and buffers again: rename them. TVM would vectorize
 # later anyway, but simplifies a vector access far faster than a loop around a scalar one (5x less

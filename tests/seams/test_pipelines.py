@@ -74,7 +74,7 @@ class Seen:
         self.names.append(str(info.name))
 
 
-def test_passes_about_gpus_are_left_out_and_no_others() -> None:
+def test_passes_that_kernels_do_not_need_are_left_out_and_no_others() -> None:
     every, kept = Seen(), Seen()
     with tvm.transform.PassContext(instruments=[every]):
         tvm.compile(doubled(), TARGET)
@@ -83,13 +83,28 @@ def test_passes_about_gpus_are_left_out_and_no_others() -> None:
         tvm.transform.PassContext(
             1, disabled_pass=["tirx.RemoveNoOp"], instruments=[kept], config=options
         ),
-        pipelines.without_gpus(),
+        pipelines.with_needed(),
     ):
         present = tvm.transform.PassContext.current()
         assert (present.opt_level, dict(present.config)) == (1, options)
         tvm.compile(doubled(), TARGET)
-    left_out = {*every.names} - {*kept.names} - {"tirx.RemoveNoOp"}
-    assert left_out == {*pipelines._FOR_GPUS}, "TVM's passes have other names"
+    left_out = {*every.names} - {*kept.names}
+    wanted = {*pipelines._FOR_GPUS, *pipelines._BEHIND_BLOCKS}
+    assert left_out == wanted, "TVM's passes have other names"
+
+
+def test_blocks_are_lowered_where_there_are_any_by_all_passes_about_them() -> None:
+    blocks = tvm.IRModule({"doubled": doubled()})
+    lowered = pipelines.LOWER_BLOCKS(blocks)
+    assert "T.sblock" in blocks.script() and "T.sblock" not in lowered.script()
+    seen = {}
+    for name, mod in (("blocks", blocks), ("lowered", lowered)):
+        seen[name] = Seen()
+        with tvm.transform.PassContext(instruments=[seen[name]]), pipelines.with_needed():
+            after = pipelines._lower_blocks(mod)
+        assert "T.sblock" not in after.script()
+    assert set(pipelines._BEHIND_BLOCKS[:2]) < {*seen["blocks"].names}
+    assert seen["lowered"].names == [pipelines._lower_blocks.info.name]
 
 
 def test_a_process_knows_that_it_is_a_worker() -> None:

@@ -36,7 +36,7 @@ def take_over() -> None:
 
 def compiled(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Executable:
     """Compile a lowered Relax module, or scheduled PrimFuncs."""
-    with pipelines.without_gpus():
+    with pipelines.with_needed():
         return tvm.compile(mod, target, relax_pipeline=None, tir_pipeline=pipeline())
 
 
@@ -67,5 +67,5 @@ def hide_remainders(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.I
 
 def build(mod: tvm.IRModule, target: tvm.target.Target, _params: Any = None) -> tvm.runtime.Module:
     """Compile PrimFuncs, as TVM's builder does (a builder's `f_build`)."""
-    with pipelines.without_gpus():
+    with pipelines.with_needed():
         return tirx.build(mod, target, pipeline())
