@@ -165,7 +165,7 @@ def _beyond_l2_cycles(
     has 0.69 to 0.86 of the peak where B outside has 0.89 to 0.94 (Golden Cove). Rows of C are
     written one after the other where A is outside, and their lines fetched ahead; where B is
     outside each tile's lines are new rows', and each waits for its own: 13 cycles a line, 0.85
-    instead of 0.94 for 1024x1024x1024 in bytes.
+    instead of 0.94 for 1024x1024x1024 in bytes. Not again where rows of other pages count.
     """
     a, b, c = _stream_cycles(geo, core, threads, loop, share)
     if geo.config.loop_order == B_OUTSIDE:
@@ -173,7 +173,8 @@ def _beyond_l2_cycles(
     else:
         block, passing, users = b, a, geo.block_m
     row_bytes = geo.workload.n * geo.workload.types.out_bytes
-    if geo.config.loop_order == A_OUTSIDE or row_bytes <= _NEAR_ROW_BYTES:
+    counted = _far_row_cycles(geo) > 0
+    if geo.config.loop_order == A_OUTSIDE or row_bytes <= _NEAR_ROW_BYTES or counted:
         passing, c = passing + c, 0.0
     return c + sum(
         max(stream - (1 - EXPOSED) * behind, EXPOSED * stream)

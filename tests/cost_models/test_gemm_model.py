@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 
 from tvm_blislike.cost_models.conflicts import taken_bytes
 from tvm_blislike.cost_models.gemm.config import GemmConfig
+from tvm_blislike.cost_models.gemm.estimate import FAR_ROW_CYCLES
 from tvm_blislike.cost_models.gemm.geometry import A_OUTSIDE, B_OUTSIDE, IN_PLACE, PACKED
 from tvm_blislike.cost_models.moving import LOSS
-from tvm_blislike.cost_models.roofline import FMA_EFFICIENCY
+from tvm_blislike.cost_models.roofline import FMA_EFFICIENCY, beyond_l2_cycles
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.types import Types
+from tvm_blislike.model.types import BITS, Types
 from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.schedules.gemm.definition import IMPLEMENTATION
 
@@ -195,3 +196,14 @@ def test_a_is_packed_where_its_rows_share_sets() -> None:
 
     assert seconds(2048, "in place") > 1.05 * seconds(2048, "packed")
     assert seconds(2000, "in place") < seconds(2000, "packed")
+
+
+def test_rows_of_signs_on_other_pages_count_once() -> None:
+    """16 MB of sums: what their rows wait for is not added to the way of their lines again."""
+    core, product = Core.named("zen4"), GemmWorkload(2048, 2048, 64, types=BITS)
+    config = GemmConfig(
+        mr=4, nr=64, mc=2048, nc=2048, kc=64, loop_order=B_OUTSIDE, packing=IN_PLACE
+    )
+    cycles = IMPLEMENTATION.estimate(product, config, core, 1).cycles
+    assert cycles["rows of C"] == FAR_ROW_CYCLES * 2048 * 2048 / 64
+    assert cycles["beyond L2"] < 2048 * 2048 * 4 * beyond_l2_cycles(core, 3)
