@@ -27,6 +27,8 @@ from tvm_blislike.cost_models.conv2d_direct.operands import (
 from tvm_blislike.cost_models.moving import line_cycles, vector_cycles
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
+    L2_BUSY_LOSS,
+    apart_cycles,
     beyond_l2,
     beyond_l2_cycles,
     bytes_per_cycle,
@@ -36,7 +38,9 @@ from tvm_blislike.cost_models.roofline import (
     fork_cycles,
     l2_bytes,
     l2_cycles,
+    late_share,
     level_holding,
+    missing_share,
     placed,
     share_bytes,
     useful_cycles,
@@ -50,17 +54,18 @@ from tvm_blislike.model.workload import Conv2dWorkload
 
 # Share of panels on their way from beyond L2 that shows as well (Zen 4: next to nothing).
 EXPOSED = 0.1
-# The same of the weights on their way from memory, and how much of it is lost while L2 delivers
-# panels all the time. 512 channels of 7x7 pixels to 2048 on Golden Cove: 14x32 blocks, a quarter
-# of whose time L2 is busy, hide 0.6 (9.4 MB add 0.36 ms), 4x64 blocks half of that.
+# Share of the weights' way from memory that computation hides where L2 is not busy. 512 channels
+# of 7x7 pixels to 2048 on Golden Cove: 14x32 blocks, a quarter of whose time L2 is busy, hide 0.6
+# (9.4 MB add 0.36 ms), 4x64 blocks half of that.
 WEIGHTS_HIDDEN = 0.7
-_L2_BUSY_LOSS = 0.5
+# The same of an image that passes through L2 in slabs, as of one that Winograd transforms.
+IMAGE_HIDDEN = 0.85
+# Part of L2 that is there for what the layer before has written.
+L2_PLANNED = 0.7
 # Cycles that a line of a result beyond L2 takes longer where the next ones in memory are not stored
 # soon, by blocks of channels each in a pass of its own over the image (NHWC). 256 channels of 56x56
 # pixels by tiles: 0.28 ms, by slabs of four rows 0.20.
 FAR_LINE_CYCLES = 4.0
-# Share of the lines in flight that a core has asked for before it needs the first of them.
-IN_TIME = 0.5
 
 
 def estimate(workload: Conv2dWorkload, config: DirectConfig, core: Core, threads: int) -> Estimate:
@@ -83,7 +88,7 @@ def estimate(workload: Conv2dWorkload, config: DirectConfig, core: Core, threads
     streamed = block_input_bytes(geo) + (0 if in_l1 else panel)
     arrival = streamed / bytes_per_cycle(core, panel_level)
     exposed = 0.0 if panel_level == 2 else EXPOSED
-    calls = _call_cycles(geo, kernel, core, k_steps, arrival, exposed)
+    calls = _call_cycles(geo, kernel, core, k_steps, arrival, exposed, _apart_cycles(geo, core))
     tiles = geo.tiles * workload.groups
     slabs = workload.n * math.ceil(geo.tiles_h / config.oh_block)
     share = parts / (slabs if config.loop_order == "rows" else slabs * tiles)
@@ -91,16 +96,16 @@ def estimate(workload: Conv2dWorkload, config: DirectConfig, core: Core, threads
     cycles["strides"] = sum(cycles.values()) * _stride_loss(workload, config, core)
     passes = slabs * share if config.loop_order == "rows" else slabs
     once = weights * (share if config.loop_order != "rows" else 1.0)
-    hidden = WEIGHTS_HIDDEN * (1 - _L2_BUSY_LOSS * _l2_share(geo, kernel, core, k_steps, arrival))
+    hidden = WEIGHTS_HIDDEN * (1 - L2_BUSY_LOSS * _l2_share(geo, kernel, core, k_steps, arrival))
     compute = sum(cycles.values()) / passes
     first = once / bytes_per_cycle(core, 0)
     later = 0.0 if weight_level in (1, 2) else once / bytes_per_cycle(core, weight_level)
     cycles["weights"] = weights_cycles(first, later, passes, hidden, compute)
     steps = k_steps * tiles * (share if config.loop_order != "rows" else 1.0)
     cycles["weights"] += steps * _late_step_cycles(geo, kernel, core)
-    rereads = tiles if slab_level not in (1, 2) else 1
-    source = slab_level if rereads > 1 else level_holding(core, input_bytes(workload), threads=1)
-    cycles["input"] = slab * slabs * rereads * share * beyond_l2_cycles(core, source)
+    cycles["input"] = _slab_cycles(
+        geo, core, slab_level, slabs * slab * share, sum(cycles.values())
+    )
     if threads > 1 and config.loop_order != "rows":
         # Every thread reads the whole image; the others' part is in their caches.
         foreign = input_bytes(workload) * (threads - 1) / threads
@@ -152,10 +157,12 @@ def _call_cycles(
     k_steps: int,
     streamed: float,
     exposed: float,
+    apart: float,
 ) -> dict[str, float]:
     """Cycles of all micro-kernel calls of the layer on one thread, by what limits them.
 
-    `exposed` is the share of the operands' arrival that shows although it is prefetched.
+    `exposed` is the share of the operands' arrival that shows although it is prefetched; `apart`
+    are cycles that a call waits for pixels.
 
     Operands take `streamed` cycles to arrive from beyond L1 during a call of a whole block.
     """
@@ -170,7 +177,8 @@ def _call_cycles(
         (full_w if cut_h else 0, cut_h * c.tile_w),
         (1 if cut_h and cut_w else 0, cut_h * cut_w),
     ]
-    total = {"fma": 0.0, "loads and edges": 0.0, "L2": 0.0, "epilogue": 0.0}
+    causes = ("fma", "loads and edges", "L2", "rows apart", "epilogue")
+    total = dict.fromkeys(causes, 0.0)
     for columns, tiles in ((c.nr, geo.tiles - 1), (cut_columns, 1)):
         vectors = math.ceil(columns / kernel.lanes)
         for count, rows in shapes:
@@ -186,11 +194,20 @@ def _call_cycles(
             total["loads and edges"] += number * (issue - useful)
             arrival = streamed * vectors * kernel.lanes / c.nr
             total["L2"] += number * (l2_cycles(arrival, issue, kernel) + exposed * arrival)
+            total["rows apart"] += number * apart
             stores = 1.5 * rows * vectors / core.stores_per_cycle
             if kernel.tiles is not None:
                 stores += tile_store_cycles(kernel, rows, vectors, c.tile_h)
             total["epilogue"] += number * (CALL_CYCLES / in_flight + stores)
     return total
+
+
+def _apart_cycles(geo: DirectGeometry, core: Core) -> float:
+    """Cycles that a call waits for lines from L2 between whose pixels others lie."""
+    if geo.workload.stride[1] == 1 or geo.window:
+        return 0.0
+    rows = geo.config.tile_h * geo.config.tile_w
+    return apart_cycles(core, rows, block_input_bytes(geo) / rows)
 
 
 def _l2_share(
@@ -200,6 +217,19 @@ def _l2_share(
     rows = geo.config.tile_h * geo.config.tile_w
     call = call_cycles(core, kernel, rows, kernel.vectors, geo.run_groups, geo.config.tile_h)
     return min(1.0, arrival * geo.run_groups / (k_steps * call))
+
+
+def _slab_cycles(geo: DirectGeometry, core: Core, level: int, size: float, compute: float) -> float:
+    """Cycles that slabs of `size` bytes altogether add to those of computing on them.
+
+    L2 holds a slab: it comes once, most of it while the one before is in use (256 channels of 56x56
+    to 64 take as long as their FMAs, and the image's way would be a quarter of that). Else it comes
+    for every tile of channels.
+    """
+    if level not in (1, 2):
+        return size * geo.tiles * geo.workload.groups * beyond_l2_cycles(core, level)
+    way = size * beyond_l2_cycles(core, level_holding(core, input_bytes(geo.workload), threads=1))
+    return way - IMAGE_HIDDEN * min(way, compute)
 
 
 def _late_step_cycles(geo: DirectGeometry, kernel: Microkernel, core: Core) -> float:
@@ -224,12 +254,12 @@ def _late_cycles(geo: DirectGeometry, core: Core, threads: int) -> float:
     block of channels: what it waits for are those behind the first ones. 128 channels of 55x55 to
     16 on Golden Cove: 8x16 and 12x16 blocks lose nothing, 28x16 blocks a quarter.
     """
-    size = input_bytes(geo.workload)
-    if level_holding(core, 2 * size, threads=1) in (1, 2):
-        return 0.0
-    lines = geo.config.tile_w * geo.workload.stride[1]
-    late = max(0.0, 1 - core.lines_in_flight * IN_TIME / lines)
-    return late * size / threads / bytes_per_cycle(core, beyond_l2(core))
+    w, size = geo.workload, input_bytes(geo.workload)
+    # The layer before has read and written as much since; results of the first pass follow.
+    between = 2 * size + w.n * w.co * w.oh * w.ow * w.types.out_bytes / geo.tiles / w.groups
+    missing = missing_share(between, L2_PLANNED * l2_bytes(core, threads=1))
+    late = late_share(core, geo.config.tile_w * w.stride[1])
+    return missing * late * size / threads / bytes_per_cycle(core, beyond_l2(core))
 
 
 def _far_line_cycles(geo: DirectGeometry, core: Core, threads: int) -> float:

@@ -24,13 +24,17 @@ from tvm_blislike.cost_models.parallel import share as part_of_busiest
 from tvm_blislike.cost_models.parallel import spanned
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
+    L2_BUSY_LOSS,
+    apart_cycles,
     bytes_per_cycle,
     call_cycles,
     finish,
     fork_cycles,
     l2_bytes,
     l2_cycles,
+    late_share,
     level_holding,
+    missing_share,
     placed,
     weights_cycles,
 )
@@ -48,8 +52,8 @@ HIDDEN = 0.85
 # Bytes that pass from L2 for each that `conflict_bytes` counts: 28 rows of 512 channels, in sets
 # for 22, take twice the time.
 CONFLICTS = 3.0
-# Writing a cache line reads it first.
-WRITE_PASSES = 2.0
+# Writing a cache line reads it first; on its way back nobody waits for it.
+WRITE_PASSES = 1.0
 # Bytes per cycle at which a thread gets V that another one has written ("channels" order; two cores
 # of Golden Cove: 0.5 to 1.1, each line from the other's L2).
 FROM_OTHER_CORE = 1.0
@@ -93,22 +97,22 @@ def estimate(
     by_channels = config.loop_order == CHANNELS
     share = part_of_busiest(geo.parts, threads)
     cycles = {name: value * share for name, value in _products(geo, kernel, core).items()}
-    # While L2 gives panels to L1 it takes none from beyond: 6x64 blocks hide less than 10x32.
+    # While L2 gives panels to L1 it takes less from beyond: 6x64 blocks hide less than 10x32.
     from_l2 = cycles.pop("from L2")
-    hiding = sum(cycles.values()) - from_l2
+    hiding = sum(cycles.values()) - L2_BUSY_LOSS * from_l2
     if by_channels:
         # Chunks of weights that a thread needs, each for some of the blocks.
         chunks = spanned(geo.parts, threads, geo.blocks)
-        near = level_holding(core, int((weights / geo.chunks + v + p) / L2_PLANNED), threads)
+        again = _again(core, weights / geo.chunks + v + p, threads)
         own, passes = weights / geo.chunks * chunks, math.ceil(geo.parts * share) / chunks
         # Threads that have blocks of the same chunk read it at about the same time.
         streams = math.ceil(geo.chunks / chunks)
-        cycles["weights"] = _stream(core, own, near, passes, hiding, streams)
-        cycles["V"] = _kept_cycles(core, geo, share, threads)
+        cycles["weights"] = _stream(core, own, again, passes, hiding, streams)
+        cycles["V"] = _kept_cycles(core, geo, share, _again(core, v * geo.blocks, threads), threads)
     else:
-        near = level_holding(core, int((weights + v + p) / L2_PLANNED), threads)
+        again = _again(core, weights + v + p, threads)
         # All threads read the same weights at about the same time.
-        cycles["weights"] = _stream(core, weights, near, geo.blocks * share, hiding)
+        cycles["weights"] = _stream(core, weights, again, geo.blocks * share, hiding)
     of_input = geo.transform_share(threads) if by_channels else share
     cycles["input transform"] = _input_cycles(geo, core, threads) * of_input
     cycles["output transform"] = _output_cycles(geo, core, threads) * share
@@ -145,7 +149,7 @@ def _products(geo: WinogradGeometry, kernel: Microkernel, core: Core) -> dict[st
     c, steps = geo.config, geo.steps
     full, cut = divmod(geo.row_tiles, c.mr)
     vectors = kernel.vectors
-    total = {"fma": 0.0, "L2": 0.0, "calls": 0.0, "from L2": 0.0}
+    total = dict.fromkeys(("fma", "L2", "rows apart", "calls", "from L2"), 0.0)
     for number, rows in ((full, c.mr), (1 if cut else 0, cut)):
         blocks = number * geo.rows * geo.blocks * geo.panels * geo.chunks
         count = blocks * geo.multiplications
@@ -157,6 +161,7 @@ def _products(geo: WinogradGeometry, kernel: Microkernel, core: Core) -> dict[st
         total["fma"] += count * issue
         total["from L2"] += count * min(arrival, issue)
         total["L2"] += count * l2_cycles(arrival, issue)
+        total["rows apart"] += count * steps * _apart_cycles(geo, core, rows)
         stores = 1.5 * rows * vectors / core.stores_per_cycle
         total["calls"] += count * CALL_CYCLES + blocks * geo.points * stores
     return total
@@ -169,16 +174,39 @@ def _l2_bytes(geo: WinogradGeometry, core: Core, rows: int) -> float:
     return item * geo.config.ks * (rows + geo.config.nr) + conflicts
 
 
+def _apart_cycles(geo: WinogradGeometry, core: Core, rows: int) -> float:
+    """Cycles per step of a product that it waits for rows of V, which are `ci` elements apart."""
+    item = transformed(geo.workload.types).a_bytes
+    near = geo.workload.ci * item <= core.line_bytes
+    return 0.0 if near else apart_cycles(core, rows, item * geo.config.ks)
+
+
+def _again(core: Core, between: float, threads: int) -> tuple[float, int]:
+    """Return the share of an operand that L2 has lost when it passes again, and where that is.
+
+    So many bytes pass in between, the operand among them: 64 to 192 channels of 56x56, whose
+    weights, V and P take 2.2 MB, run at 1.07 of the speed of those with 2.7 MB (Emerald Rapids).
+    """
+    level = level_holding(core, int(between / L2_PLANNED), threads)
+    return missing_share(between, L2_PLANNED * l2_bytes(core, threads)), level
+
+
 def _stream(
-    core: Core, size: float, level: int, passes: float, compute: float, streams: int = 1
+    core: Core,
+    size: float,
+    again: tuple[float, int],
+    passes: float,
+    compute: float,
+    streams: int = 1,
 ) -> float:
-    """Cycles that the weights add: from memory in the first pass, later from `level`.
+    """Cycles that the weights add: from memory in the first pass, later a share from a level.
 
     So many `streams` of other weights come at the same time.
     """
     passes = max(passes, 1.0)
     first = size / _bytes_per_cycle(core, 0, streams)
-    later = 0.0 if level in (1, 2) else size / _bytes_per_cycle(core, level, streams)
+    share, level = again
+    later = 0.0 if level in (1, 2) else share * size / _bytes_per_cycle(core, level, streams)
     return weights_cycles(first, later, passes, HIDDEN, compute / passes)
 
 
@@ -186,38 +214,53 @@ def _bytes_per_cycle(core: Core, level: int, threads: int) -> float:
     return bytes_per_cycle(core, level, threads) * (FAR_L3 if level == 3 else 1.0)
 
 
-def _kept_cycles(core: Core, geo: WinogradGeometry, share: float, threads: int) -> float:
-    """Cycles of writing V of all blocks, reading it again for each chunk, getting others' parts."""
+def _kept_cycles(
+    core: Core, geo: WinogradGeometry, share: float, again: tuple[float, int], threads: int
+) -> float:
+    """Cycles of writing V of all blocks, reading it again for each chunk, getting others' parts.
+
+    Rows of V from beyond L2 are read mr at a time: 256 channels of 56x56, whose V of 6 MB passes
+    for each of four chunks, take 6.6 ms with 6x64 blocks and 7.4 with 13x32 (Emerald Rapids).
+    """
     kept = geo.v_bytes * geo.blocks
     read = geo.v_bytes * math.ceil(geo.parts * share)
     # Of the blocks that a thread multiplies, the others have transformed their part.
     foreign = min(kept, read) * (1 - 1 / threads) / FROM_OTHER_CORE
-    level = level_holding(core, int(kept / L2_PLANNED), threads)
+    missing, level = again
     if level in (1, 2):
         return foreign
-    beyond = WRITE_PASSES * kept * geo.transform_share(threads) + (1 - HIDDEN) * read
-    return beyond / _bytes_per_cycle(core, level, threads) + foreign
+    shown = 1 - HIDDEN * (1 - late_share(core, geo.config.mr))
+    beyond = WRITE_PASSES * kept * geo.transform_share(threads) + shown * read
+    return missing * beyond / _bytes_per_cycle(core, level, threads) + foreign
 
 
 def _input_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
     """Cycles of transforming all patches: each point is loaded, stored and computed twice."""
     w = geo.workload
-    size = w.n * w.ci * w.h * w.w * w.types.a_bytes
-    source = level_holding(core, size, threads)
-    image = size / bytes_per_cycle(core, source, threads)
     vectors = geo.blocks * math.ceil(w.ci / core.lanes(transformed(w.types).a))
     work = vectors * geo.input_work * _transform_cycles(geo, core)
-    return work + (image if source not in (1, 2) else 0.0)
+    return work + _image_cycles(core, w.n * w.ci * w.h * w.w * w.types.a_bytes, work, threads)
 
 
 def _output_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
     """Cycles of transforming all products and of the epilogue."""
     w = geo.workload
     vectors = geo.blocks * math.ceil(w.co / core.lanes(w.types.acc))
-    size = w.n * w.co * w.oh * w.ow * w.types.out_bytes
+    work = vectors * geo.output_work * _transform_cycles(geo, core)
+    return work + _image_cycles(core, w.n * w.co * w.oh * w.ow * w.types.out_bytes, work, threads)
+
+
+def _image_cycles(core: Core, size: int, work: float, threads: int) -> float:
+    """Cycles that an image beyond L2 adds to those of its transform, which hides most of its way.
+
+    Shown in full it makes layers of 224x224 and 112x112 take 1.15 to 1.35 times as long as
+    measured, those of 56x56 1.07 (Emerald Rapids).
+    """
     level = level_holding(core, size, threads)
-    image = 0.0 if level in (1, 2) else size / bytes_per_cycle(core, level, threads)
-    return vectors * geo.output_work * _transform_cycles(geo, core) + image
+    if level in (1, 2):
+        return 0.0
+    way = size / bytes_per_cycle(core, level, threads)
+    return way - HIDDEN * min(way, work)
 
 
 def _transform_cycles(geo: WinogradGeometry, core: Core) -> float:
