@@ -98,7 +98,9 @@ def estimate(workload: Conv2dWorkload, config: Im2colConfig, core: Core, threads
     cycles = {name: value * share for name, value in _calls(geo, kernel, core, threads).items()}
     cycles["sums"] = _sums_cycles(geo, core, threads) * share
     busy = sum(cycles.values())
-    stream = _stream_cycles(geo, core, threads, share) + _result_cycles(geo, core, share)
+    first, later = _stream_cycles(geo, core, threads, share)
+    stream = later + _result_cycles(geo, core, share)
+    cycles["filters"] = _first_pass_cycles(geo, first, busy)
     cycles["beyond L2"] = max(stream - (1 - EXPOSED) * busy, EXPOSED * stream)
     cycles["packing"] = _packing_cycles(geo, core, threads) * packed
     cycles[NEIGHBOURS] = _layout_cycles(workload, core, threads)
@@ -189,8 +191,23 @@ def _sums_cycles(geo: Im2colGeometry, core: Core, threads: int) -> float:
     return vectors * (geo.sets + 1) * (vector_cycles(core) + line_cycles(core, level, lines))
 
 
-def _stream_cycles(geo: Im2colGeometry, core: Core, threads: int, share: float) -> float:
-    """Cycles of one thread's traffic beyond L2: filters of each pass, panels that L2 cannot hold.
+def _first_pass_cycles(geo: Im2colGeometry, first: float, busy: float) -> float:
+    """Cycles that filters on their way from memory add to `busy` cycles of all blocks.
+
+    They come while the first panel of windows of the first block meets them; nobody asks for them
+    in advance. So the less is hidden the more of the memory's rate that panel wants: of one panel
+    of 64 pixels (6x64) half shows, of four (13x32, filters across) all of it and more.
+    """
+    behind = busy / (geo.blocks_h * geo.pixel_tiles)
+    return first * (1 - (1 - EXPOSED) * max(0.0, 1 - first / behind))
+
+
+def _stream_cycles(
+    geo: Im2colGeometry, core: Core, threads: int, share: float
+) -> tuple[float, float]:
+    """Cycles of one thread's traffic beyond L2: the first pass over the filters; all later ones.
+
+    Those are panels that L2 cannot hold as well.
 
     The first pass over the filters finds them in memory, as everywhere else in a model. Groups
     follow each other, each with filters of its own.
@@ -212,9 +229,10 @@ def _stream_cycles(geo: Im2colGeometry, core: Core, threads: int, share: float) 
         panel_reads = geo.filter_tiles if block > room else 0
     stays = own + block <= room
     passes = 1.0 if stays else max(1.0, blocks * per_block)
-    cycles = own / bytes_per_cycle(core, 0) + (passes - 1) * own / bytes_per_cycle(core, far)
-    cycles += blocks * geo.sets * panel_reads * block / bytes_per_cycle(core, far)
-    return groups * parts * cycles
+    first = own / bytes_per_cycle(core, 0, threads if loop == FILTERS else 1)
+    later = (passes - 1) * own / bytes_per_cycle(core, far)
+    later += blocks * geo.sets * panel_reads * block / bytes_per_cycle(core, far)
+    return groups * parts * first, groups * parts * later
 
 
 def _result_cycles(geo: Im2colGeometry, core: Core, share: float) -> float:
