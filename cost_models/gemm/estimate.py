@@ -20,6 +20,8 @@ from tvm_blislike.cost_models.gemm.geometry import A_OUTSIDE, B_OUTSIDE, GemmGeo
 from tvm_blislike.cost_models.moving import line_cycles, vector_cycles
 from tvm_blislike.cost_models.roofline import (
     CALL_CYCLES,
+    EXPOSED_L2,
+    apart_cycles,
     beyond_l2_cycles,
     bytes_per_cycle,
     call_cycles,
@@ -98,7 +100,8 @@ def _calls(geo: GemmGeometry, kernel: Microkernel, core: Core) -> dict[str, floa
     rows = [(geo.tiles_m - 1, c.mr), (1, w.m - (geo.tiles_m - 1) * c.mr)]
     columns = [(geo.tiles_n - 1, c.nr), (1, w.n - (geo.tiles_n - 1) * c.nr)]
     depths = (*((geo.blocks_k - 1) * [geo.kc]), geo.last_k)
-    total = {"fma": 0.0, "loads and edges": 0.0, "L2": 0.0, "calls": 0.0}
+    causes = ("fma", "loads and edges", "L2", "rows apart", "calls")
+    total = dict.fromkeys(causes, 0.0)
     for count_m, height in rows:
         for count_n, width in columns:
             number = w.batch * count_m * count_n
@@ -108,9 +111,12 @@ def _calls(geo: GemmGeometry, kernel: Microkernel, core: Core) -> dict[str, floa
             )
             useful = w.k / c.ks * useful_cycles(core, kernel, height, width)
             arrival = w.k * _l2_bytes(geo, core, height, vectors * kernel.lanes)
+            apart = w.k * _apart_cycles(geo, core, height, vectors * kernel.lanes)
             total["fma"] += number * useful
             total["loads and edges"] += number * max(0.0, issue - useful)
-            total["L2"] += number * l2_cycles(arrival / bytes_per_cycle(core, 2), issue, kernel)
+            arrival /= bytes_per_cycle(core, 2)
+            total["L2"] += number * _panel_cycles(geo, arrival, issue, kernel)
+            total["rows apart"] += number * apart
             stores = height * vectors / core.stores_per_cycle
             total["calls"] += number * geo.blocks_k * (CALL_CYCLES + 1.5 * stores)
             if kernel.tiles is not None:
@@ -120,16 +126,47 @@ def _calls(geo: GemmGeometry, kernel: Microkernel, core: Core) -> dict[str, floa
     return total
 
 
+def _panel_cycles(geo: GemmGeometry, arrival: float, issue: float, kernel: Microkernel) -> float:
+    """Cycles that panels on their way from L2 add to the instructions of a call.
+
+    The more of L2's rate they want the longer they queue, until nothing is hidden: panels of kc
+    steps are longer than those of a convolution. 1024x1024x1024 with 2x128 blocks takes 2.4 times
+    as long as with 13x32, 2000x2000x2000 with 4x96 blocks 1.9 times as long as with 14x32
+    (Emerald Rapids). Where one tile of rows uses each panel of B it comes from beyond L2.
+    """
+    if kernel.tiles is not None or geo.tiles_m == 1:
+        return l2_cycles(arrival, issue, kernel)
+    return arrival * EXPOSED_L2 / max(EXPOSED_L2, 1 - arrival / issue)
+
+
 def _l2_bytes(geo: GemmGeometry, core: Core, height: int, width: int) -> float:
     """Bytes from L2 per step of k: the panel that passes by, and the other if L1 is too small."""
     types = geo.workload.types
     a, b = height * types.a_bytes, width * types.b_bytes
-    crowded = (a + b) * geo.kc > share_bytes(core, 1, 1) or geo.calls_per_panel() == 1
     if not geo.packs(geo.kc):
         a += conflict_bytes(core, height, geo.workload.k * types.a_bytes)
-    if crowded:
+    if _is_crowded(geo, core, height, width):
         return a + b
     return a if geo.config.loop_order == B_OUTSIDE else b
+
+
+def _is_crowded(geo: GemmGeometry, core: Core, height: int, width: int) -> bool:
+    """Whether L1 keeps neither panel for the next call."""
+    types = geo.workload.types
+    panels = (height * types.a_bytes + width * types.b_bytes) * geo.kc
+    return panels > share_bytes(core, 1, 1) or geo.calls_per_panel() == 1
+
+
+def _apart_cycles(geo: GemmGeometry, core: Core, height: int, width: int) -> float:
+    """Cycles per step of k that a call waits for parts of rows of A in place, from L2 or beyond.
+
+    Whole rows, one behind the other, are prefetched as packed panels are: 2000x2000x2000 with
+    kc = 2000 takes 93 ms in place and 95 packed, with kc = 1000 101 and 98 (Emerald Rapids).
+    """
+    stays = geo.config.loop_order == A_OUTSIDE and not _is_crowded(geo, core, height, width)
+    if geo.packs(geo.kc) or stays or geo.blocks_k == 1:
+        return 0.0
+    return apart_cycles(core, height, geo.workload.types.a_bytes)
 
 
 def _packing_cycles(geo: GemmGeometry, core: Core, threads: int, share: float) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from estimates import (
     AVX512,
@@ -195,7 +197,8 @@ def test_a_is_packed_where_its_rows_share_sets() -> None:
         return IMPLEMENTATION.estimate(GemmWorkload(2000, 2000, k), config, core, 1).seconds
 
     assert seconds(2048, "in place") > 1.05 * seconds(2048, "packed")
-    assert seconds(2000, "in place") < seconds(2000, "packed")
+    # Parts of rows in place wait for their lines, which costs as much as packing them.
+    assert seconds(2000, "in place") < 1.02 * seconds(2000, "packed")
 
 
 def test_rows_of_signs_on_other_pages_count_once() -> None:
@@ -207,3 +210,38 @@ def test_rows_of_signs_on_other_pages_count_once() -> None:
     cycles = IMPLEMENTATION.estimate(product, config, core, 1).cycles
     assert cycles["rows of C"] == FAR_ROW_CYCLES * 2048 * 2048 / 64
     assert cycles["beyond L2"] < 2048 * 2048 * 4 * beyond_l2_cycles(core, 3)
+
+
+def test_wide_panels_queue_for_l2() -> None:
+    """1024x1024x1024: 30 ms with 2x128 blocks, 12.7 with 13x32; a faster L2 closes the gap."""
+    product = GemmWorkload(1024, 1024, 1024)
+
+    def factor(rate: float) -> float:
+        caches = (AVX512.caches[0], dataclasses.replace(AVX512.cache(2), bytes_per_cycle=rate))
+        core = dataclasses.replace(AVX512, caches=(*caches, *AVX512.caches[2:]))
+        low, tall = (
+            GemmConfig(mr=mr, nr=nr, mc=512, nc=1024, kc=512, loop_order=B_OUTSIDE, packing=PACKED)
+            for mr, nr in ((2, 128), (13, 32))
+        )
+        times = [IMPLEMENTATION.estimate(product, c, core, 1).seconds for c in (low, tall)]
+        return times[0] / times[1]
+
+    assert factor(48) > 2
+    assert factor(400) < 1.3
+
+
+def test_parts_of_rows_of_a_in_place_are_waited_for() -> None:
+    """2000x2000x2000 by halves of k is packed, unless more lines may be in flight."""
+    product = GemmWorkload(2000, 2000, 2000)
+
+    def seconds(lines: int, packing: str, kc: int = 1000) -> float:
+        core = dataclasses.replace(AVX512, lines_in_flight=lines)
+        config = GemmConfig(
+            mr=14, nr=32, mc=168, nc=2016, kc=kc, loop_order=B_OUTSIDE, packing=packing
+        )
+        return IMPLEMENTATION.estimate(product, config, core, 1).seconds
+
+    assert seconds(8, IN_PLACE) > seconds(8, PACKED)
+    assert seconds(64, IN_PLACE) < seconds(64, PACKED)
+    assert seconds(8, PACKED) == seconds(64, PACKED)
+    assert seconds(8, IN_PLACE, 2000) < seconds(8, PACKED, 2000)
