@@ -62,7 +62,7 @@ def test_what_contradicts_nothing_leaves_the_description() -> None:
     _, described = native_description()
     known = {name: getattr(described, name) for name in probed.FACTS}
     near = {name: 1.02 * fact for name, fact in known.items() if fact is not None}
-    near |= {name: getattr(described, name) + 0.05 for name in probed._ABSOLUTE}
+    near |= {name: getattr(described, name) + 0.03 for name in probed._ABSOLUTE}
     caches = [
         dataclasses.replace(c, bytes_per_cycle=1.1 * c.bytes_per_cycle) for c in described.caches
     ]
