@@ -13,7 +13,7 @@ from tvm_blislike.cost_models.roofline import bytes_per_cycle, late_share, missi
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.estimate import Estimate
-from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 from tvm_blislike.schedules import get_implementation
 
 SAME = (1, 1, 1, 1)
@@ -184,3 +184,22 @@ def test_small_images_of_many_channels_are_convolved_directly() -> None:
         for name in ("conv2d_direct", "conv2d_im2col")
     }
     assert best["conv2d_direct"] < best["conv2d_im2col"]
+
+
+# --- sums of A of products by Strassen's algorithm ---------------------------------------------
+
+
+def test_sums_of_a_by_tiles_wait_for_rows() -> None:
+    """By products all sums of a product follow one another."""
+    product, implementation = GemmWorkload(197, 768, 768), get_implementation("gemm_strassen")
+
+    def fastest(core: Core, order: str) -> float:
+        offered = implementation.configs(product, CORE, 1)
+        return min(
+            implementation.estimate(product, c, core, 1).seconds
+            for c in offered
+            if c.loop_order == order and c.mr == 13
+        )
+
+    assert fastest(CORE, "tiles") > 1.02 * fastest(MANY_LINES, "tiles")
+    assert fastest(CORE, "products") == fastest(MANY_LINES, "products")
