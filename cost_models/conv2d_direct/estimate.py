@@ -222,12 +222,13 @@ def _l2_share(
 def _slab_cycles(geo: DirectGeometry, core: Core, level: int, size: float, compute: float) -> float:
     """Cycles that slabs of `size` bytes altogether add to those of computing on them.
 
-    L2 holds a slab: it comes once, most of it while the one before is in use (256 channels of 56x56
-    to 64 take as long as their FMAs, and the image's way would be a quarter of that). Else it comes
-    for every tile of channels.
+    Where L2 holds a slab, or one tile of channels uses it, it comes once, most of it while the one
+    before is in use (256 channels of 56x56 to 64 take as long as their FMAs, and the image's way
+    would be a quarter of that). Else it comes for every tile of channels.
     """
-    if level not in (1, 2):
-        return size * geo.tiles * geo.workload.groups * beyond_l2_cycles(core, level)
+    passes = geo.tiles * geo.workload.groups
+    if level not in (1, 2) and passes > 1:
+        return size * passes * beyond_l2_cycles(core, level)
     way = size * beyond_l2_cycles(core, level_holding(core, input_bytes(geo.workload), threads=1))
     return way - IMAGE_HIDDEN * min(way, compute)
 
