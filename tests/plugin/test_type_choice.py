@@ -22,7 +22,7 @@ from tvm_blislike.model.workload import Conv2dWorkload
 AVX2, VNNI = Core.named("x86-64-v3"), Core.named("zen4")
 SAME = (1, 1, 1, 1)
 # Of so many channels that Winograd's algorithm computes them in floats only.
-LAYER = Conv2dWorkload(1, 2048, 14, 14, 256, 3, 3, padding=SAME)
+LAYER = Conv2dWorkload(1, 2048, 28, 28, 256, 3, 3, padding=SAME)
 # What only the direct algorithm computes.
 STRIDED = dataclasses.replace(LAYER, co=128, stride=(2, 2))
 
@@ -77,7 +77,7 @@ def conv_twice(x: np.ndarray) -> onnx.ModelProto:
 @pytest.mark.skipif(native_core().isa.name not in ("avx2", "avx512"), reason="runs code of AVX2")
 def test_a_model_of_both() -> None:
     """The layer in fp32 is named, the one of integers behind it is not."""
-    x = np.random.default_rng(6).normal(size=(1, 2048, 14, 14)).astype("float32")
+    x = np.random.default_rng(6).normal(size=(1, 2048, 28, 28)).astype("float32")
     model = conv_twice(x)
     compiled = tvm_blislike.compile(model, AVX2, threads=1, records="none")
     (note,) = (n for n in compiled.explain().notes if n.startswith("in float32"))
