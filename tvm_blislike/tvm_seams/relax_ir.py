@@ -59,7 +59,7 @@ def _memory(tensor: tvm.runtime.Tensor) -> np.ndarray | None:
     """Return a tensor's memory; None for bfloat16 and the like, which NumPy itself lacks."""
     try:
         return np.from_dlpack(tensor)
-    except RuntimeError:
+    except (RuntimeError, BufferError):  # the second since NumPy 2.5
         return None
 
 
