@@ -91,50 +91,71 @@ def test_sums_of_matrices_are_exact(
         assert factors(model, core) == [("relax.matmul", type_, "int8")]
 
 
+def convolution(inputs: Arrays, constants: Arrays, **attributes: object) -> np.ndarray:
+    """The exact result of a ConvInteger: sums stay far below what float64 holds."""
+    wide = {"x": inputs["a"].astype(np.float64) - inputs["za"]}
+    by_output = constants["zb"].astype(np.float64).reshape(-1, 1, 1, 1)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], **attributes)
+    of_floats = several_nodes([node], wide, {"w": constants["b"] - by_output})
+    return onnx.reference.ReferenceEvaluator(of_floats).run(None, wide)[0]
+
+
+@pytest.mark.parametrize("by_output", [False, True])
 @pytest.mark.parametrize("zero", [0, 117, 255])
 @pytest.mark.parametrize(
     "attributes",
     [
         {},
         {"pads": [1, 0, 2, 1], "strides": [2, 1]},
-        {"pads": [2, 2, 2, 2], "dilations": [2, 1], "group": 2},
+        {"pads": [2, 2, 2, 2], "dilations": [2, 1]},
+        {"pads": [1, 1, 1, 1], "group": 8},
     ],
 )
+@pytest.mark.parametrize("weights", TYPES)
 @pytest.mark.parametrize("data", TYPES)
-def test_sums_of_images_are_exact(data: str, attributes: dict, zero: int) -> None:
+def test_sums_of_images_are_exact(
+    data: str, weights: str, attributes: dict, zero: int, by_output: bool
+) -> None:
     rng = np.random.default_rng(5)
     shift = 0 if data == "uint8" else 128
     inputs = {"a": integers(rng, data, 2, 8, 9, 11), "za": np.array(zero - shift, data)}
-    channels = 8 // attributes.get("group", 1)
-    weights = np.clip(integers(rng, "int8", 6, channels, 3, 3), -120, 120)
-    model = product("ConvInteger", inputs, {"b": weights, "zb": np.array(3, "int8")}, **attributes)
-    wide = {"x": inputs["a"].astype(np.float64) - (zero - shift)}
-    centered = {"w": weights.astype(np.float64) - 3}
-    node = helper.make_node("Conv", ["x", "w"], ["y"], **attributes)
-    of_floats = several_nodes([node], wide, centered)
-    expected = onnx.reference.ReferenceEvaluator(of_floats).run(None, wide)[0]
+    groups = attributes.get("group", 1)
+    outputs = 8 if groups > 1 else 6
+    constants = {
+        "b": integers(rng, weights, outputs, 8 // groups, 3, 3),
+        "zb": integers(rng, weights, *([outputs] if by_output else [])),
+    }
+    model = product("ConvInteger", inputs, constants, **attributes)
     (found,) = results(model, inputs)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(found, convolution(inputs, constants, **attributes))
+    assert set(factors(model, "zen4")) == {("relax.nn.conv2d", "uint8", "int8")}
+
+
+def test_sums_of_images_in_groups_are_exact() -> None:
+    rng = np.random.default_rng(7)
+    inputs = {"a": integers(rng, "uint8", 2, 8, 9, 11), "za": np.array(30, "uint8")}
+    weights = np.clip(integers(rng, "int8", 6, 4, 3, 3), -120, 120)
+    constants = {"b": weights, "zb": np.array(3, "int8")}
+    model = product("ConvInteger", inputs, constants, group=2)
+    (found,) = results(model, inputs)
+    np.testing.assert_array_equal(found, convolution(inputs, constants, group=2))
     assert factors(model, "zen4") == [("relax.nn.conv2d", "uint8", "int8")]
 
 
-def test_weights_of_nine_bits_keep_convolutions_wide_and_it_is_said() -> None:
+def test_weights_of_nine_bits_keep_groups_wide_and_it_is_said() -> None:
     rng = np.random.default_rng(6)
     inputs = {"a": integers(rng, "uint8", 1, 4, 6, 6), "za": np.array(9, "uint8")}
-    constants = {"b": integers(rng, "uint8", 5, 4, 3, 3), "zb": np.array(50, "uint8")}
-    model = product("ConvInteger", inputs, constants)
+    constants = {"b": integers(rng, "uint8", 6, 2, 3, 3), "zb": np.array(50, "uint8")}
+    model = product("ConvInteger", inputs, constants, group=2)
     assert factors(model, "zen4") == [("relax.nn.conv2d", "int32", "int32")]
     mod = Canonicalize(Core.named("zen4"))(load(model).module)
     (reason,) = left_wide(mod["main"])["int32"].values()
-    assert "more than 8 bits" in reason
+    assert "more than 8 bits" in reason and "groups" in reason
     notes = tvm_blislike.compile(model, "zen4", threads=1).explain().notes
     assert [note for note in notes if note.startswith("in int32: conv2d") and reason in note]
     assert not [note for note in notes if note.startswith("in float32:")]
-    wide = [inputs["a"].astype(np.int64) - 9, constants["b"].astype(np.int64) - 50]
-    seen = np.lib.stride_tricks.sliding_window_view(wide[0], (3, 3), axis=(2, 3))
-    np.testing.assert_array_equal(
-        results(model, inputs)[0], np.einsum("nchwyx,ocyx->nohw", seen, wide[1])
-    )
+    (found,) = results(model, inputs)
+    np.testing.assert_array_equal(found, convolution(inputs, constants, group=2))
 
 
 def test_products_of_two_operands_of_run_time() -> None:

@@ -30,6 +30,7 @@ def test_matrix_products(dtype: str, weights: str, zeros: str) -> None:
 
 @pytest.mark.parametrize("zeros", ["none", "data", "both", "weights"])
 @pytest.mark.parametrize("weights", TYPES)
+@pytest.mark.parametrize(("groups", "outputs"), [(1, 12), (2, 12), (8, 8), (8, 16)])
 @pytest.mark.parametrize(
     "attributes",
     [
@@ -38,13 +39,15 @@ def test_matrix_products(dtype: str, weights: str, zeros: str) -> None:
         {"auto_pad": "SAME_UPPER", "strides": [1, 2]},
     ],
 )
-def test_convolutions(weights: str, zeros: str, attributes: dict) -> None:
+def test_convolutions(
+    weights: str, zeros: str, groups: int, outputs: int, attributes: dict
+) -> None:
     node = Node("ConvInteger", "uint8", 1, 8, 9, 8)
     node.operands.append("x")
-    node.put(node.integers(weights, 12, 4, 3, 3))
+    node.put(node.integers(weights, outputs, 8 // groups, 3, 3))
     node.put(np.array(117, "uint8") if zeros in ("data", "both") else None)
     node.put(np.array(3, weights) if zeros in ("weights", "both") else None)
-    assert_exact(node, group=2, **attributes)
+    assert_exact(node, group=groups, **attributes)
 
 
 def assert_exact(node: Node, **attributes: object) -> None:

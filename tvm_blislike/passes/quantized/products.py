@@ -7,9 +7,11 @@ their zero points. With constant weights w and the zero point z of the data,
 
 where the last sum is a constant: of each output, and in a padded convolution of each place, as what
 is outside the image adds nothing to either. Weights that need 9 bits, such as 8-bit ones less
-a zero point, are shifted by a constant c of each column:
+a zero point, are shifted by a constant c of each output:
 
-    sum((x - z) * (w + c)) = sum((x - z) * w) + c * (sum(x) - k * z)
+    sum((x - z) * (w + c)) = sum(x * w) + c * sum(x) - z * sum(w + c)
+
+where sum(x) is a product with ones, of the data that an output reads.
 """
 
 from __future__ import annotations
@@ -96,8 +98,8 @@ def why_wide(call: relax.Call, data: Widened | None, weights: np.ndarray | None)
             return "its weights are no matrix"
     elif reason := why_not_convolution(call):
         return reason
-    elif narrow.shift.any():
-        return "its weights without their zero point need more than 8 bits"
+    elif narrow.shift.any() and call.attrs.groups not in (1, len(weights)):
+        return "its weights without their zero point need more than 8 bits, and it has groups"
     others = tuple(a for a in range(weights.ndim) if a != _output_axis(call) % weights.ndim)
     most = _MOST_DATA * np.abs(weights.astype(np.int64)).sum(others).max(initial=0)
     return "" if most <= _MOST_SUM // 2 else "its sums could need more than 32 bits"
@@ -129,19 +131,19 @@ def narrow_product(
         Type of weights in the core's products.
     """
     narrow = _Narrow.of(weights, _output_axis(call))
-    sums = _sums(call, data, narrow.weights)
     total = emit(_multiplied(call, data, narrow.weights.astype(weights_dtype)))
+    if narrow.shift.any():
+        shifted = op.multiply(_data_sums(emit, call, data, weights_dtype), _const(narrow.shift))
+        total = emit(op.add(total, emit(shifted)))
+    sums = _sums(call, data, weights)
     if isinstance(zero, int):
-        if zero:
-            total = emit(op.subtract(total, _const(zero * sums)))
-    else:
-        total = emit(op.subtract(total, emit(op.multiply(zero, _const(sums)))))
-    return _unshifted(emit, total, data, zero, narrow) if narrow.shift.any() else total
+        return emit(op.subtract(total, _const(zero * sums))) if zero else total
+    return emit(op.subtract(total, emit(op.multiply(zero, _const(sums)))))
 
 
 @dataclass(frozen=True)
 class _Narrow:
-    """Weights of 8 bits and what is to be added to them, a number for each output."""
+    """Weights of 8 bits and what is to be added to them, a number along the axis of outputs."""
 
     weights: np.ndarray
     shift: np.ndarray
@@ -154,7 +156,8 @@ class _Narrow:
         if not weights.size or (high - low).max() > _WEIGHTS.max - _WEIGHTS.min:
             return None
         shift = np.maximum(high - _WEIGHTS.max, 0) + np.minimum(low - _WEIGHTS.min, 0)
-        return _Narrow((weights - shift).astype(np.int8), shift.reshape(-1).astype(np.int64))
+        along = shift.reshape(-1) if weights.ndim == 2 else shift.reshape(1, *shift.shape[:-1])
+        return _Narrow((weights - shift).astype(np.int8), along)
 
 
 def _output_axis(call: relax.Call) -> int:
@@ -176,17 +179,12 @@ def _sums(call: relax.Call, data: relax.Expr, weights: np.ndarray) -> np.ndarray
     return operator_of(workload).reference(replace(workload, n=1), ones, weights)
 
 
-def _unshifted(
-    emit: Emit, total: relax.Expr, data: relax.Expr, zero: relax.Expr | int, narrow: _Narrow
-) -> relax.Expr:
-    """Add what the product with the shift of the weights is."""
-    of_rows = emit(op.sum(emit(op.astype(data, "int32")), axis=-1, keepdims=True))
-    shift, steps = narrow.shift, len(narrow.weights)
-    of_zeros = _const(zero * steps * shift) if isinstance(zero, int) else None
-    if of_zeros is None:
-        of_zeros = emit(op.multiply(zero, _const(steps * shift)))
-    product = emit(op.multiply(of_rows, _const(shift)))
-    return emit(op.add(total, emit(op.subtract(product, of_zeros))))
+def _data_sums(emit: Emit, call: relax.Call, data: relax.Expr, weights_dtype: str) -> relax.Expr:
+    """Return the sums of the data that an element of the result is made of."""
+    if op_name(call) == "relax.matmul":
+        return emit(op.sum(emit(op.astype(data, "int32")), axis=-1, keepdims=True))
+    ones = np.ones((call.attrs.groups, *static_shape(call.args[1])[1:]), weights_dtype)
+    return emit(_multiplied(call, data, ones))
 
 
 def _const(array: np.ndarray) -> relax.Constant:
