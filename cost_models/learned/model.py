@@ -33,7 +33,8 @@ LEAST_OF_ONE = 8
 # Part of a breakdown: what the trees add to the analytical model, or take away.
 LEARNED = "learned"
 # A factor that all groups share, as inside a model, is learned by the groups' means, which weigh
-# little: 300 rounds leave a sixth to a tenth of it out, by seed and version of xgboost, 600 a fiftieth.
+# little: 300 rounds leave a tenth to a sixth of it out, by seed and version of xgboost, 600 a
+# fiftieth.
 _ROUNDS = 600
 # What a group's mean error counts for, relative to the errors around it. Groups that were
 # measured again took 0.85 to 1.12 times as long, candidates alike within 3 %: clocks move,
