@@ -16,6 +16,17 @@ TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
 ELEMENTS = 4096
 
 
+@tvm.instrument.pass_instrument
+class Seen:
+    """The names of the passes that run."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def run_before_pass(self, _mod: tvm.IRModule, info: tvm.transform.PassInfo) -> None:
+        self.names.append(str(info.name))
+
+
 def doubled(name: str = "doubled", parallel: bool = False) -> tirx.PrimFunc:
     """Return a PrimFunc (data, result) that adds each element to itself."""
     data = te.placeholder((64, ELEMENTS // 64), name="data")
