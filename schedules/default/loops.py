@@ -11,6 +11,7 @@ from tvm.target.codegen import llvm_get_vector_width, target_has_features
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.schedules.default.access import NestAccesses, analyze_nest, is_expensive, realizes
+from tvm_blislike.schedules.default.nest import can_be_split
 from tvm_blislike.schedules.default.stages import BlockRV, Stage, Unscheduled, iterations
 from tvm_blislike.schedules.default.transpose import reading_loop, tile_size
 from tvm_blislike.schedules.lowering.rewrite import collect, constant
@@ -191,7 +192,8 @@ def _choose_axis(sch: s_tir.Schedule, stage: Stage, facts: TargetFacts) -> None:
         top, [sch.get(x) for x in everything], [get_sblockrealize(sch, stage.reduction)]
     )
     lanes = facts.lanes(sch.get(stage.reduction).writes[0].source)
-    if not reduction or not _can_be_split(sch.get(stage.reduction)):
+    block = sch.get(stage.reduction)
+    if not reduction or not can_be_split(block.init, block.body):
         return
     nest.accesses = [a for a in nest.accesses if not a.is_store]
     extents = [int(sch.get(x).extent) for x in everything]
@@ -203,18 +205,6 @@ def _choose_axis(sch: s_tir.Schedule, stage: Stage, facts: TargetFacts) -> None:
     stage.reduce_lanes = by_lanes < by_output
     if stage.reduce_lanes:
         _fuse_reduction(sch, stage, nest, reduction, len(spatial))
-
-
-def _can_be_split(block: s_tir.SBlock) -> bool:
-    """Tell whether partial results that all start at the initial value add up to the result."""
-    value, init = block.body.value, getattr(block.init.value, "value", None)
-    neutral = {tirx.Add: 0, tirx.Mul: 1}.get(type(value))
-    if not isinstance(value, tirx.Add | tirx.Max | tirx.Min | tirx.Mul):
-        return False
-    target = block.body.buffer
-    loads = [x.source.same_as(target) for x in collect(value.b, ir.TensorLoad)]
-    own = isinstance(value.a, ir.TensorLoad) and value.a.source.same_as(target)
-    return own and not any(loads) and (neutral is None or init == neutral)
 
 
 def _fuse_reduction(

@@ -96,6 +96,18 @@ class Nest:
         return [*self.loops[position + 1 :], *reduction]
 
 
+def can_be_split(init: tirx.BufferStore, update: tirx.BufferStore) -> bool:
+    """Tell whether partial results that all start at the initial value add up to the result."""
+    value, start = update.value, getattr(init, "value", None)
+    neutral = {tirx.Add: 0, tirx.Mul: 1}.get(type(value))
+    if not isinstance(value, tirx.Add | tirx.Max | tirx.Min | tirx.Mul):
+        return False
+    loads = [x.source.same_as(update.buffer) for x in collect(value.b, ir.TensorLoad)]
+    own = isinstance(value.a, ir.TensorLoad) and value.a.source.same_as(update.buffer)
+    start = getattr(start, "value", None)
+    return own and not any(loads) and (neutral is None or start == neutral)
+
+
 class FlatViews:
     """Replaces accesses with divided indices by accesses to flat views of the same memory.
 

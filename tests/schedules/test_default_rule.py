@@ -105,6 +105,33 @@ def test_reduction(name, axes):
     check(lambda a: getattr(op, name)(a, axes), expected, x, rtol=1e-5, atol=2e-4)
 
 
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((1, 2, 80, 80, LANES), [2, 3]),
+        ((1, 1, 3, 2500, 24), [2, 3]),
+        ((7001, 40), [0]),
+        ((2, 300, 301), [1, 2]),
+        ((90000,), [0]),
+        ((2, 16, 19, 23, 5), [1, 2, 3]),
+    ],
+)
+def test_a_long_sum_is_as_exact_as_sums_of_a_few_hundred(shape, axes):
+    # All roundings of a constant go the same way: one after the other, 2e-5 to 7e-4 are lost.
+    x = np.full(shape, 0.3, "float32")
+    expected = x.mean(tuple(axes), dtype="float64")
+    check(lambda a: op.mean(a, axes), expected, x, rtol=8e-6, atol=0)
+    scattered = x + data(*shape)
+    expected = scattered.mean(tuple(axes), dtype="float64")
+    check(lambda a: op.mean(a, axes), expected, scattered, rtol=0, atol=1e-6)
+
+
+def test_a_long_sum_of_integers_is_one_sum():
+    x = RNG.integers(-9, 9, (400, 8), dtype="int32")
+    (kernel,) = check(lambda a: op.sum(a, [0]), x.sum(axis=0), x)
+    assert len(loops(kernel, tirx.ForKind.SERIAL)) == 1
+
+
 @pytest.mark.parametrize("shape", [(1, 1000), (3, 17), (2, 10, 7, 9), (700, 129)])
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_softmax(shape, axis):
