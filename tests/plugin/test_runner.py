@@ -240,6 +240,53 @@ def test_control_flow_is_decided_anew_in_each_run() -> None:
             np.testing.assert_allclose(found, np.exp(x) if flag else -x, rtol=1e-6)
 
 
+def _powers() -> onnx.ModelProto:
+    """Return a model that doubles x as often as an input says."""
+    names = ["step", "go", "value"]
+    kinds = [TensorProto.INT64, TensorProto.BOOL, TensorProto.FLOAT]
+    shapes: list[list[int]] = [[], [], [3]]
+    taken = [
+        helper.make_tensor_value_info(*spec) for spec in zip(names, kinds, shapes, strict=True)
+    ]
+    given = [
+        helper.make_tensor_value_info("going", TensorProto.BOOL, []),
+        float_input("doubled", [3]),
+    ]
+    nodes = [
+        helper.make_node("Identity", ["go"], ["going"]),
+        helper.make_node("Add", ["value", "value"], ["doubled"]),
+    ]
+    body = helper.make_graph(nodes, "body", taken, given)
+    node = helper.make_node("Loop", ["count", "", "x"], ["y"], body=body)
+    count = helper.make_tensor_value_info("count", TensorProto.INT64, [])
+    return make_model([node], [count, float_input("x", [3])], [float_input("y", [3])], [])
+
+
+def test_every_way_that_conditions_go_is_right_however_many_there_are() -> None:
+    model, x = compiled(_powers()), np.array([1, 2, 3], np.float32)
+    runner = model.runner()
+    for count in (3, 0, 3, 1, 2, 3, 4, 5, 6, 0, 6, 9, 9, 3):
+        inputs = {"count": np.array(count), "x": x}
+        for found in (model.run(inputs)["y"], runner.run(inputs)["y"]):
+            np.testing.assert_array_equal(found, x * 2**count)
+        assert x.tolist() == [1, 2, 3]
+
+
+def test_a_way_that_was_gone_before_needs_no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = compiled(_powers()), np.array([1, 2, 3], np.float32)
+    runner = model.runner()
+    for count in (2, 3, 5):
+        for run in (model.run, runner.run):
+            run({"count": np.array(count), "x": x})
+    monkeypatch.setattr(model._machine, "started", object())  # no machine
+    for count in (5, 2, 2, 3):
+        inputs = {"count": np.array(count), "x": x}
+        for found in (model.run(inputs)["y"], runner.run(inputs)["y"]):
+            np.testing.assert_array_equal(found, x * 2**count)
+    with pytest.raises(AttributeError):
+        model.run({"count": np.array(4), "x": x})
+
+
 class Foreign:
     """What has DLPack and is no array."""
 

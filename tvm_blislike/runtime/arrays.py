@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,10 +44,8 @@ def array_of(value: Any) -> np.ndarray:
 def aligned(shape: Sequence[int], dtype: str | np.dtype) -> np.ndarray:
     """Return an array that kernels can read and write in place, not yet filled."""
     found = np.dtype(dtype)
-    size = int(np.prod(shape, dtype=np.int64)) * found.itemsize
-    memory = np.empty(size + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
-    return memory[start : start + size].view(found).reshape(shape)
+    memory = np.empty(math.prod(shape) * found.itemsize + ALIGNMENT, np.uint8)
+    return np.ndarray(shape, found, memory, -address_of(memory) % ALIGNMENT)
 
 
 def address_of(array: np.ndarray) -> int:

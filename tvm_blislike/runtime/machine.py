@@ -14,9 +14,10 @@ import numpy as np
 
 from tvm_blislike.model.variant import MAIN
 from tvm_blislike.runtime import huge_pages, instruments
-from tvm_blislike.runtime.arrays import aligned, array_of
+from tvm_blislike.runtime.arrays import array_of
 from tvm_blislike.runtime.replay import Replay
 from tvm_blislike.runtime.runnable import require_runnable
+from tvm_blislike.runtime.runs import Runs, copy
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable, Module
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 # A function, and the shapes that it is run on.
 _Key = tuple[str, tuple[tuple[int, ...], ...]]
 # Sizes whose calls are kept: each has memory of its own.
-_MOST_REPLAYS = 64
+_MOST_SIZES = 64
 # Runs once, from arrays into arrays.
 Run = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 
@@ -58,10 +59,9 @@ class ModelMachine:
         self.started: Any = None
         self._executable, self._inputs, self._target = executable, inputs, target
         # The one that ran last comes last.
-        self._replays: dict[_Key, Replay] = {}
-        # Functions that ran since `started`, and those of them that call other kernels each time.
+        self._kept: dict[_Key, Runs] = {}
+        # Functions that ran since `started`.
         self._begun: set[_Key] = set()
-        self._varying: set[str] = set()
         self._may_record = all(None not in spec.shape for spec in inputs)
         self._lock = threading.Lock()
         _machines.add(self)
@@ -77,14 +77,11 @@ class ModelMachine:
         with self._lock:
             self._start()
             key = _key(function, arrays)
-            replay = self._replays.pop(key, None)
-            if replay is None:
-                results = self._first_results(arrays, function)
-                return [_copied(result) for result in results]
-            self._replays[key] = replay
-            outputs = [aligned(shape, dtype) for shape, dtype in replay.results]
-            replay.run(arrays, outputs)
-            return outputs
+            runs = self._kept.pop(key, None) or self._runs(function)
+            self._kept[key] = runs
+            if len(self._kept) > _MOST_SIZES:
+                del self._kept[next(iter(self._kept))]
+            return runs.results(arrays)
 
     def recorded(
         self,
@@ -94,19 +91,24 @@ class ModelMachine:
     ) -> Run:
         """Run a function into arrays, and return what does so again, with memory of its own.
 
-        What it returns may run beside others; where the calls of kernels depend on values or
-        sizes, runs follow one another.
+        What it returns may run beside others; where sizes depend on values, or a condition turns
+        out as in none of its runs before, runs follow one another.
 
         Raises
         ------
         TargetError
             When the executable is for another kind of processor.
         """
-        with self._lock:
-            self._start()
-            results, replay = self._recorded(inputs, function)
-            _copy(results, outputs)
-        return partial(self._interpreted, function) if replay is None else replay.run
+        runs = self._runs(function)
+
+        def run(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+            if not runs.run(inputs, outputs):
+                with self._lock:
+                    self._start()
+                    copy(runs.anew(inputs), outputs)
+
+        run(inputs, outputs)
+        return run
 
     def run_linked(self, kernels: Module) -> None:
         """Take kernels out of a library, before the first run."""
@@ -129,7 +131,7 @@ class ModelMachine:
         with self._lock:
             self._start()
             # The machine shall have the memory that runs had.
-            self._replays.pop(_key(function, arrays), None)
+            self._kept.pop(_key(function, arrays), None)
             buffers = self._filled(arrays)
             with self._watched(_key(function, arrays)):
                 self.started[function](*buffers)
@@ -139,29 +141,18 @@ class ModelMachine:
                     self.started[function](*buffers)
         return clock.runs
 
-    def _interpreted(
-        self, function: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
-    ) -> None:
-        with self._lock:
-            _copy(_listed(self.started[function](*self._filled(inputs))), outputs)
+    def _runs(self, function: str) -> Runs:
+        """Return a function's runs on inputs of sizes to come, none yet."""
 
-    def _first_results(self, arrays: Sequence[np.ndarray], function: str) -> list[Any]:
-        """Run the machine, and keep its calls for further runs where all make the same."""
-        if function in self._varying:
-            return _listed(self.started[function](*self._filled(arrays)))
-        results, replay = self._recorded(arrays, function)
-        if replay is None:
-            self._varying.add(function)
-        else:
-            self._replays[_key(function, arrays)] = replay
-            if len(self._replays) > _MOST_REPLAYS:
-                del self._replays[next(iter(self._replays))]
-        return results
+        def interpret(buffers: list[Any]) -> list[Any]:
+            return _listed(self.started[function](*buffers))
+
+        return Runs(partial(self._recorded, function), self._filled, interpret)
 
     def _recorded(
-        self, arrays: Sequence[np.ndarray], function: str
+        self, function: str, arrays: Sequence[np.ndarray]
     ) -> tuple[list[Any], Replay | None]:
-        """Run the machine; return the outputs, and its calls where all runs make the same."""
+        """Run the machine; return the outputs, and its calls where conditions alone decide them."""
         from tvm_blislike.tvm_seams.tapes import Recorder, Tape
 
         recorder, buffers = Recorder(), self._filled(arrays)
@@ -188,7 +179,7 @@ class ModelMachine:
 
             require_runnable(self._target)
             self.started = relax.VirtualMachine(self._executable, tvm.cpu())
-            self._replays, self._begun, self._varying = {}, set(), set()
+            self._kept, self._begun = {}, set()
 
     def _watched(
         self, key: _Key, instrument: instruments.Instrument | None = None
@@ -222,18 +213,6 @@ def _are_arrays(*groups: Sequence[Any]) -> bool:
         return bool([array_of(tensor) for group in groups for tensor in group])
     except TypeError:
         return False
-
-
-def _copy(results: Sequence[Any], outputs: Sequence[np.ndarray]) -> None:
-    for result, output in zip(results, outputs, strict=True):
-        np.copyto(output, array_of(result))
-
-
-def _copied(tensor: Any) -> np.ndarray:
-    try:
-        return array_of(tensor).copy()
-    except TypeError:  # a type that NumPy lacks
-        return tensor.numpy()
 
 
 _machines: weakref.WeakSet[ModelMachine] = weakref.WeakSet()

@@ -12,6 +12,8 @@ from tvm_blislike.runtime.arrays import ALIGNMENT, address_of, array_of
 
 # Address and bytes.
 Span = tuple[int, int]
+# Copied in less time than NumPy takes to tell where an array lies: 0.7 microseconds instead of 1.8.
+_FEW_BYTES = 1 << 14
 
 
 class Replay:
@@ -56,14 +58,18 @@ class Replay:
         # Of the last run, where they were tuples, which stay as they are, and nothing was copied.
         self._settled: tuple[Any, Any] = (None, None)
 
-    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        """Run once.
+    def run(
+        self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], fresh: bool = False
+    ) -> bool:
+        """Run once; return whether conditions were as they were, outputs are as they happen if not.
 
         Parameters
         ----------
         inputs, outputs : sequence of array
             Of the sizes and types of the model. Looking where they lie takes 11 to 19 microseconds
             between runs of a SqueezeNet; tuples that are given again are known.
+        fresh : bool
+            Whether outputs have memory that nobody else knows.
 
         Raises
         ------
@@ -71,23 +77,25 @@ class Replay:
             When an output lies in the memory of an input.
         """
         if inputs is self._settled[0] and outputs is self._settled[1]:
-            self.tape.run()
-            return
+            return self.tape.run()
         self._settled = (None, None)
-        moved = [p.move(a) for p, a in zip(self._inputs, inputs, strict=True)]
-        moved += [p.move(a) for p, a in zip(self._outputs, outputs, strict=True)]
-        if any(moved):
+        copied = _FEW_BYTES if fresh else 0
+        moved = [p.move(a, copied) for p, a in zip(self._inputs, inputs, strict=True)]
+        moved += [p.move(a, copied) for p, a in zip(self._outputs, outputs, strict=True)]
+        if not fresh and True in moved:
             self._require_apart(inputs, outputs)
         for place, array in zip(self._inputs, inputs, strict=True):
             if not place.is_there:
                 np.copyto(place.own, array)
-        self.tape.run()
+        if not self.tape.run():
+            return False
         for place, array in zip(self._outputs, outputs, strict=True):
             if not place.is_there:
                 np.copyto(array, place.own)
-        if all(place.is_there for place in (*self._inputs, *self._outputs)):
+        if not fresh and all(place.is_there for place in (*self._inputs, *self._outputs)):
             same = isinstance(inputs, tuple) and isinstance(outputs, tuple)
             self._settled = (inputs, outputs) if same else (None, None)
+        return True
 
     def _require_apart(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         arrays = [*inputs, *outputs]
@@ -122,11 +130,18 @@ class _Place:
             if _meet(span, other)
         ]
 
-    def move(self, array: np.ndarray) -> bool:
-        """Take the caller's memory where that can be; return whether it is another than before."""
-        address = address_of(array)
-        fits = self._may_move and address % ALIGNMENT == 0 and array.flags.c_contiguous
-        wanted = address if fits else self._start
+    def move(self, array: np.ndarray, copied: int) -> bool:
+        """Take the caller's memory where that can be; return whether it is another than before.
+
+        Parameters
+        ----------
+        copied : int
+            Bytes up to which an array is copied rather than asked where it lies.
+        """
+        wanted = self._start
+        if self._may_move and array.nbytes > copied and array.flags.c_contiguous:
+            address = address_of(array)
+            wanted = address if address % ALIGNMENT == 0 else wanted
         if wanted == self._now:
             return False
         self._set(wanted)

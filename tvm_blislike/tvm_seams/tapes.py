@@ -2,15 +2,15 @@
 
 TVM's virtual machine allocates tensors, makes views and checks shapes in every run: 17 to 25
 microseconds for the 32 kernels of a SqueezeNet. Where all sizes are known, every run calls the same
-kernels on the same memory. So one run is recorded by an instrument, and a compiled loop calls what
-it called, as TVM's C interface of functions has it.
+kernels on the same memory, until a condition turns out otherwise. So one run is recorded by an
+instrument, and a compiled loop calls what it called, as TVM's C interface of functions has it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ from tvm_blislike.compiler_lock import compiler_lock
 
 # What has no effect but on the machine's registers, and the same in every run of the same sizes.
 _ALLOCATES = "vm.builtin.alloc_tensor"
+# What a branch is chosen by.
+_ASKS = "vm.builtin.read_if_cond"
 _WITHOUT_EFFECT = {
     *(f"vm.builtin.{name}" for name in ("alloc_storage", "alloc_tensor", "null_value", "copy")),
     *(f"vm.builtin.{name}" for name in ("check_tensor_info", "match_shape", "make_shape")),
@@ -48,14 +50,17 @@ class Recorder:
     ----------
     calls : list of tuple
         Function and arguments of each kernel's call.
+    conditions : list of tuple
+        Calls made before, the scalar that was asked, and whether it was true, of each.
     allocated : set of tuple of int
         Address and bytes of each tensor that the machine allocated.
     is_complete : bool
-        Whether the calls are all that a run does, and the same in every run.
+        Whether the calls are all that a run does, and the same in every run with these conditions.
     """
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, tuple[Any, ...]]] = []
+        self.conditions: list[tuple[int, Any, bool]] = []
         self.allocated: set[tuple[int, int]] = set()
         self.is_complete = True
 
@@ -68,6 +73,8 @@ class Recorder:
         if name in _WITHOUT_EFFECT:
             if name == _ALLOCATES:
                 self.allocated.add((result.data_ptr(), bytes_of(result)))
+        elif name == _ASKS:
+            self.conditions.append((len(self.calls), args[0], bool(result)))
         elif result is None and not name.startswith("vm.") and all(map(_is_plain, args)):
             self.calls.append((func, args))
         else:
@@ -77,6 +84,10 @@ class Recorder:
 
 def _is_plain(argument: Any) -> bool:
     return isinstance(argument, int | tvm.runtime.Tensor)
+
+
+# Number of the first call, what makes the calls, whether the condition behind them is as it was.
+_Part = tuple[int, Callable[[], None], Callable[[], bool]]
 
 
 class Tape:
@@ -92,40 +103,64 @@ class Tape:
     calls : list of tuple
         Function and arguments of each.
     tensors : list of tuple of int
-        Address and bytes of each argument that is a tensor.
+        Address and bytes of each argument that is a tensor, then of each condition.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self.calls = recorder.calls
+        self._held = recorder.conditions
         arguments = [a for _, args in self.calls for a in args]
         found = [a for a in arguments if isinstance(a, tvm.runtime.Tensor)]
+        found += [asked for _, asked, _ in recorder.conditions]
         self.tensors = [(t.data_ptr(), bytes_of(t)) for t in found]
         words = [word for tensor in found for word in _dl_words(tensor)]
         self._words = (ctypes.c_int64 * len(words))(*words)
         self._arguments = self._argument_table(arguments)
-        tables = [tvm.runtime.tensor(t) for t in (self._call_table(), _STARTS)]
-        self._state = (ctypes.c_int64 * 3).from_address(tables[1].data_ptr())
-        self._again = functools.partial(replayer(), *tables)
+        starts = tvm.runtime.tensor(_STARTS)
+        self._state = (ctypes.c_int64 * 3).from_address(starts.data_ptr())
+        self._parts = list(self._parted(recorder, starts))
 
     def move(self, number: int, address: int) -> None:
         """Let the tensor of a number lie at an address from now on."""
         self._words[number * _DL_WORDS] = address
 
-    def run(self) -> None:
-        """Make all calls.
+    def run(self) -> bool:
+        """Make all calls up to a condition that is not as it was; return whether there was none.
 
         Raises
         ------
         Exception
             Of the first kernel that fails.
         """
-        self._again()
-        failed = self._state[2]
-        if failed >= 0:
-            self._state[2] = -1
-            func, args = self.calls[failed]
-            func(*args)
-            raise RuntimeError(f"call {failed} of a recorded run failed")
+        for first, again, is_as_it_was in self._parts:
+            again()
+            if self._state[2] >= 0:
+                self._tell(first)
+            if not is_as_it_was():
+                return False
+        return True
+
+    def _tell(self, first: int) -> None:
+        """Make the call that failed once more, which tells why."""
+        failed, self._state[2] = first + self._state[2], -1
+        func, args = self.calls[failed]
+        func(*args)
+        raise RuntimeError(f"call {failed} of a recorded run failed")
+
+    def _parted(self, recorder: Recorder, starts: Any) -> Iterator[_Part]:
+        """Yield the calls up to each condition, and those behind the last one."""
+        table, first = self._call_table(), 0
+        number = len(self.tensors) - len(recorder.conditions)
+        for condition, (end, _, outcome) in enumerate(recorder.conditions, number):
+            as_it_was = functools.partial(self._is, condition, outcome)
+            yield first, _caller(table[first:end], starts), as_it_was
+            first = end
+        yield first, _caller(table[first:], starts), _always
+
+    def _is(self, number: int, outcome: bool) -> bool:
+        """Whether a condition is as it was."""
+        value = ctypes.string_at(self._words[number * _DL_WORDS], self.tensors[number][1])
+        return any(value) == outcome
 
     def _argument_table(self, arguments: list[Any]) -> np.ndarray:
         place = ctypes.addressof(self._words)
@@ -144,6 +179,15 @@ class Tape:
             rows.append((func.__chandle__(), place, len(args)))
             place += 16 * len(args)
         return np.array(rows, np.int64).reshape(-1, 3)
+
+
+def _always() -> bool:
+    return True
+
+
+def _caller(table: np.ndarray, starts: Any) -> Callable[[], None]:
+    """Return what makes the calls of some rows."""
+    return functools.partial(replayer(), tvm.runtime.tensor(np.ascontiguousarray(table)), starts)
 
 
 def bytes_of(tensor: Any) -> int:
