@@ -101,7 +101,7 @@ def test_transposition_runs_in_registers():
 
 
 def test_transposition_inside_loops_that_become_one_for_threads():
-    x = data(16, 13, 2 * LANES, LANES + 1)
+    x = data(16, 13, 64, LANES + 1)
     (kernel,) = check(lambda a: op.permute_dims(a, [1, 0, 3, 2]), x.transpose(1, 0, 3, 2), x)
     assert kernel.attrs[DEFAULT_RULE] == "transpose"
     assert len(loops(kernel, tirx.ForKind.PARALLEL)) == 1
