@@ -22,7 +22,7 @@ from tvm_blislike.bench.result import LEAST_OUTPUT
 from tvm_blislike.model.agreement import max_rel_error
 
 # Attributes that name the type of a result.
-_TYPES = {"to", "dtype", "output_datatype", "stash_type"}
+_TYPES = {"to", "dtype", "output_datatype"}
 Arrays = Mapping[str, np.ndarray]
 
 
