@@ -134,7 +134,7 @@ class _Sum:
             What a step does.
         """
         pieces = self._pieces(extent * inside)
-        if pieces == 1:
+        if pieces <= 1:  # none where there are no steps
             return self.nest.loop(name, extent, lambda var: step(into, var), self.kind)
         length = math.ceil(extent / pieces)
 
