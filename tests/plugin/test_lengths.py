@@ -154,7 +154,7 @@ def test_runners_have_a_length_each(model: tvm_blislike.CompiledModel) -> None:
 def test_more_lengths_run_than_are_kept(
     model: tvm_blislike.CompiledModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tvm_blislike.runtime.machine._MOST_REPLAYS", 2)
+    monkeypatch.setattr("tvm_blislike.runtime.machine._MOST_SIZES", 2)
     for length in (3, 4, 5, 3, 4, 5, 5):
         require_right(model, length)
 

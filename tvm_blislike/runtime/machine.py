@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tvm_blislike.model.variant import MAIN
-from tvm_blislike.runtime import huge_pages, instruments
-from tvm_blislike.runtime.arrays import array_of
-from tvm_blislike.runtime.replay import Replay
-from tvm_blislike.runtime.runnable import require_runnable
+from tvm_blislike.runtime.interpreter import Interpreter, Key, key_of
 from tvm_blislike.runtime.runs import Runs, copy
 
 if TYPE_CHECKING:
@@ -24,8 +19,6 @@ if TYPE_CHECKING:
 
     from tvm_blislike.model.tensor_spec import TensorSpec
 
-# A function, and the shapes that it is run on.
-_Key = tuple[str, tuple[tuple[int, ...], ...]]
 # Sizes whose calls are kept: each has memory of its own.
 _MOST_SIZES = 64
 # Runs once, from arrays into arrays.
@@ -46,7 +39,7 @@ class ModelMachine:
 
     Attributes
     ----------
-    started : tvm.relax.VirtualMachine or None
+    started : Interpreter or None
         None before the first run.
     """
 
@@ -56,12 +49,10 @@ class ModelMachine:
         inputs: Sequence[TensorSpec],
         target: Mapping[str, Any],
     ) -> None:
-        self.started: Any = None
-        self._executable, self._inputs, self._target = executable, inputs, target
+        self.started: Interpreter | None = None
+        self._executable, self._target = executable, target
         # The one that ran last comes last.
-        self._kept: dict[_Key, Runs] = {}
-        # Functions that ran since `started`.
-        self._begun: set[_Key] = set()
+        self._kept: dict[Key, Runs] = {}
         self._may_record = all(None not in spec.shape for spec in inputs)
         self._lock = threading.Lock()
         _machines.add(self)
@@ -75,13 +66,13 @@ class ModelMachine:
             When the executable is for another kind of processor.
         """
         with self._lock:
-            self._start()
-            key = _key(function, arrays)
-            runs = self._kept.pop(key, None) or self._runs(function)
+            interpreter = self._interpreter()
+            key = key_of(function, arrays)
+            runs = self._kept.pop(key, None) or Runs(function)
             self._kept[key] = runs
             if len(self._kept) > _MOST_SIZES:
                 del self._kept[next(iter(self._kept))]
-            return runs.results(arrays)
+            return runs.results(arrays, interpreter)
 
     def recorded(
         self,
@@ -99,13 +90,12 @@ class ModelMachine:
         TargetError
             When the executable is for another kind of processor.
         """
-        runs = self._runs(function)
+        runs = Runs(function)
 
         def run(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
             if not runs.run(inputs, outputs):
                 with self._lock:
-                    self._start()
-                    copy(runs.anew(inputs), outputs)
+                    copy(runs.anew(inputs, self._interpreter()), outputs)
 
         run(inputs, outputs)
         return run
@@ -127,92 +117,24 @@ class ModelMachine:
         TargetError
             As of `run`.
         """
-        clock = instruments.KernelClock()
         with self._lock:
-            self._start()
+            interpreter = self._interpreter()
             # The machine shall have the memory that runs had.
-            self._kept.pop(_key(function, arrays), None)
-            buffers = self._filled(arrays)
-            with self._watched(_key(function, arrays)):
-                self.started[function](*buffers)
-            with instruments.attached(self.started, clock):
-                for _ in range(repeat):
-                    clock.start_run()
-                    self.started[function](*buffers)
-        return clock.runs
+            self._kept.pop(key_of(function, arrays), None)
+            return interpreter.timed(function, arrays, repeat)
 
-    def _runs(self, function: str) -> Runs:
-        """Return a function's runs on inputs of sizes to come, none yet."""
-
-        def interpret(buffers: list[Any]) -> list[Any]:
-            return _listed(self.started[function](*buffers))
-
-        return Runs(partial(self._recorded, function), self._filled, interpret)
-
-    def _recorded(
-        self, function: str, arrays: Sequence[np.ndarray]
-    ) -> tuple[list[Any], Replay | None]:
-        """Run the machine; return the outputs, and its calls where conditions alone decide them."""
-        from tvm_blislike.tvm_seams.tapes import Recorder, Tape
-
-        recorder, buffers = Recorder(), self._filled(arrays)
-        with self._watched(_key(function, arrays), recorder):
-            results = _listed(self.started[function](*buffers))
-        if not (self._may_record and recorder.is_complete and _are_arrays(buffers, results)):
-            return results, None
-        return results, Replay(Tape(recorder), recorder.allocated, buffers, results)
-
-    def _filled(self, arrays: Sequence[np.ndarray]) -> list[Any]:
-        """Return tensors with the values of arrays, aligned as kernels count on."""
-        import tvm
-
-        buffers = [tvm.runtime.empty(a.shape, str(a.dtype)) for a in arrays]
-        for buffer, array in zip(buffers, arrays, strict=True):
-            buffer.copyfrom(array)
-        return buffers
-
-    def _start(self) -> None:
-        """Load the executable unless it is; nothing is known of its functions then."""
+    def _interpreter(self) -> Interpreter:
+        """Return the executable's interpreter, started unless it is; no run is kept then."""
         if self.started is None:
-            import tvm
-            from tvm import relax
-
-            require_runnable(self._target)
-            self.started = relax.VirtualMachine(self._executable, tvm.cpu())
-            self._kept, self._begun = {}, set()
-
-    def _watched(
-        self, key: _Key, instrument: instruments.Instrument | None = None
-    ) -> contextlib.AbstractContextManager[None]:
-        """Return the context of a run; a function's first one allocates all that later ones use."""
-        if key not in self._begun:
-            self._begun.add(key)
-            return huge_pages.moved(self.started, instrument)
-        if instrument is None:
-            return contextlib.nullcontext()
-        return instruments.attached(self.started, instrument)
+            self.started = Interpreter(self._executable, self._target, self._may_record)
+            self._kept = {}
+        return self.started
 
     def after_fork(self) -> None:
         """Forget a run of another thread, which is not in this process and never ends its run."""
         if self._lock.locked():
             self.started = None
             self._lock = threading.Lock()
-
-
-def _key(function: str, arrays: Sequence[np.ndarray]) -> _Key:
-    return function, tuple(array.shape for array in arrays)
-
-
-def _listed(result: Any) -> list[Any]:
-    return [result] if hasattr(result, "numpy") else list(result)
-
-
-def _are_arrays(*groups: Sequence[Any]) -> bool:
-    """Whether NumPy has the types of all tensors."""
-    try:
-        return bool([array_of(tensor) for group in groups for tensor in group])
-    except TypeError:
-        return False
 
 
 _machines: weakref.WeakSet[ModelMachine] = weakref.WeakSet()
