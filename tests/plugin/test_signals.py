@@ -113,6 +113,37 @@ def test_windows_and_mel_bands_are_constants() -> None:
     np.testing.assert_allclose(computed(model, x), reference(model, x), rtol=1e-4, atol=1e-4)
 
 
+def test_shapes_that_are_read_of_a_spectrum() -> None:
+    """A front end that masks what is beyond a length: ONNX infers twice the bands otherwise."""
+    x = signal(1, 400, 1)
+    node = helper.make_node
+    nodes = [
+        node("STFT", ["x", "step", "window"], ["spectrum"]),
+        node("ReduceSumSquare", ["spectrum", "last"], ["power"], keepdims=0),
+        node("MatMul", ["power", "mel"], ["bands"]),
+        node("Shape", ["bands"], ["frames"], start=1, end=2),
+        node("Squeeze", ["frames"], ["frame_count"]),
+        node("Range", ["zero", "frame_count", "one"], ["numbers"]),
+        node("Unsqueeze", ["numbers", "axes"], ["column"]),
+        node("Less", ["column", "limit"], ["mask"]),
+        node("Where", ["mask", "bands", "nothing"], ["y"]),
+    ]
+    constants = {
+        "step": np.array(20),
+        "window": np.hanning(64).astype(np.float32),
+        "last": np.array([-1]),
+        "mel": RANDOM.random((33, 10)).astype(np.float32),
+        "zero": np.array(0),
+        "one": np.array(1),
+        "axes": np.array([0, 2]),
+        "nothing": np.array(0, np.float32),
+    }
+    model = one_node(nodes[-1], x, {**constants, "limit": np.array(9)})
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    np.testing.assert_allclose(computed(model, x), runtime(model, x), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(("bands", "low"), [(8, 0.0), (16, 10.0), (80, 0.0)])
 def test_mel_bands(bands: int, low: float) -> None:
     x = np.zeros(1, np.float32)

@@ -1,4 +1,7 @@
-"""For operators of ONNX Runtime's own: nodes of ONNX with results of the same shapes and types."""
+"""For nodes whose types ONNX does not infer: others with results of the same shapes and types.
+
+These are operators of ONNX Runtime's own, and those of ONNX that its inference gets wrong.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,21 @@ _UNDER_ANOTHER_NAME = "SimplifiedLayerNormalization"
 
 
 def stand_ins(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    """Return nodes that ONNX knows for one of Microsoft's; any other node as it is."""
+    """Return nodes whose types ONNX infers rightly; any other node as it is."""
     own = node.domain == MICROSOFT or node.op_type == _UNDER_ANOTHER_NAME
-    make = _STAND_INS.get(node.op_type) if own else None
+    make = (_STAND_INS if own else _OF_ONNX).get(node.op_type)
     return make(node) if make else [node]
+
+
+def _stft(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+    """One that says whether it is of one side: inference takes 0 for the default, which is 1."""
+    from onnx import helper
+
+    if any(item.name == "onesided" for item in node.attribute):
+        return [node]
+    known = copy.deepcopy(node)
+    known.attribute.append(helper.make_attribute("onesided", 1))
+    return [known]
 
 
 def _same(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
@@ -220,3 +234,4 @@ _STAND_INS: dict[str, StandIn] = {
     "SkipSimplifiedLayerNormalization": _like(0, -1, -1, 0),
     "TransposeMatMul": _transposed_product,
 }
+_OF_ONNX: dict[str, StandIn] = {"STFT": _stft}
