@@ -41,8 +41,8 @@ def applies(workload: GemmWorkload, core: Core) -> str:
         return "B is not constant: its sums are made at compile time"
     if w.batch > 1:
         return "only for a single product"
-    if w.k == 2 and core.isa.lane_operand:
-        return "half of k is a single step, and A is read in vectors of steps"
+    if w.k == 2:
+        return "half of k is a single step: a column of sums of A has no unit stride"
     if w.k % 2 or w.n % (2 * core.lanes(w.types.acc)):
         vectors = 2 * core.lanes(w.types.acc)
         return f"k = {w.k} is odd or n = {w.n} no multiple of {vectors}: no halves of whole vectors"

@@ -94,7 +94,7 @@ def cases(draw: Any) -> tuple[GemmWorkload, StrassenConfig, Core]:
     """Any number of rows, from one on; blocks of one tile and of several, cut and whole."""
     core = draw(st.sampled_from(RUNNABLE))
     columns = 2 * core.lanes() * draw(st.integers(1, 6))
-    w = GemmWorkload(draw(st.integers(1, 90)), columns, 2 * draw(st.integers(1, 60)))
+    w = GemmWorkload(draw(st.integers(1, 90)), columns, 2 * draw(st.integers(2, 60)))
     kernel = draw(st.sampled_from(list(kernels(w, core))))
     config = StrassenConfig(
         mr=kernel.mr,
@@ -116,13 +116,16 @@ def test_random_products(case: Any, threads: int, constant: bool) -> None:
 
 
 @pytest.mark.parametrize("order", LOOP_ORDERS)
-@pytest.mark.parametrize("m", [55, 56, 57])
-def test_last_blocks_and_rows(order: str, m: int) -> None:
-    """28 or 29 pairs in blocks of two tiles: whole, with a cut tile, and with half of a pair."""
-    w = GemmWorkload(m, 4 * NATIVE.lanes(), 34)
-    kernel = next(k for k in kernels(w, NATIVE) if (k.mr, k.vectors) == (7, 2))
-    config = StrassenConfig(mr=7, nr=kernel.nr, mc=14, loop_order=order, prefetch=1)
-    assert StrassenGeometry(w, config).last_pairs == (1 if m == 57 else 7)
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_last_blocks_and_rows(order: str, more: int) -> None:
+    """Four tiles of pairs or one more, in blocks of two: whole, cut, and with half of a pair."""
+    offered = kernels(GemmWorkload(55, 4 * NATIVE.lanes(), 34), NATIVE)
+    kernel = max((k for k in offered if k.mr <= 7 and k.vectors == 2), key=lambda k: k.mr)
+    mr = kernel.mr
+    w = GemmWorkload(8 * mr + more, 4 * NATIVE.lanes(), 34)
+    config = StrassenConfig(mr=mr, nr=kernel.nr, mc=2 * mr, loop_order=order, prefetch=1)
+    assert mr > 1
+    assert StrassenGeometry(w, config).last_pairs == (1 if more == 1 else mr)
     assert error(w, config, NATIVE, 2) < allowed(w, config)
 
 
@@ -159,10 +162,19 @@ def test_says_why_not(workload: GemmWorkload, reason: str) -> None:
     assert reason in IMPLEMENTATION.applies(workload, NATIVE)
 
 
-def test_a_single_step_is_no_vector() -> None:
-    w = GemmWorkload(64, 64, 2)
-    assert IMPLEMENTATION.applies(w, Core.named("x86-64-v3")) == ""
-    assert "single step" in IMPLEMENTATION.applies(w, Core.named("neoverse-n1"))
+@pytest.mark.parametrize("name", ["x86-64-v3", "skylake-avx512", "neoverse-n1"])
+def test_two_steps_of_k_make_a_product_and_a_single_one_does_not(name: str) -> None:
+    """Any product that is not refused is lowered, by the lowest kernels and the highest."""
+    core = Core.named(name)
+    for k in (2, 4):
+        w = GemmWorkload(50, 4 * core.lanes(), k)
+        if reason := IMPLEMENTATION.applies(w, core):
+            assert k == 2 and "single step" in reason
+            continue
+        by_height = sorted(kernels(w, core), key=lambda kernel: kernel.mr)
+        for kernel, order in itertools.product((by_height[0], by_height[-1]), LOOP_ORDERS):
+            config = StrassenConfig(mr=kernel.mr, nr=kernel.nr, ks=kernel.ks, loop_order=order)
+            assert "sums_of_a" in lowered(w, config, core, 1).script()
 
 
 def test_small_products_are_plain_ones() -> None:
