@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import helper
+from onnx_runtime import exact_session
 
 # Written into the models; the newest that every engine of the tests reads.
 IR_VERSION = 10
@@ -29,14 +29,7 @@ def model_of(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
 
 def by_onnxruntime(model: onnx.ModelProto, inputs: Values) -> list[np.ndarray]:
     """Return the outputs that ONNX Runtime computes, node by node and without optimizations."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, dict(inputs))
+    return exact_session(model).run(None, dict(inputs))
 
 
 def by_reference(model: onnx.ModelProto, inputs: Values) -> list[np.ndarray]:

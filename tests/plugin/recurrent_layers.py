@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
+from onnx_runtime import exact_session
 from reference.recurrent import FUNCTIONS, GATES, recurrent
 
 import tvm_blislike
@@ -96,12 +96,7 @@ class Case:
         return [*tvm_blislike.compile(self.model(), **options).run(self.inputs_of_run()).values()]
 
     def runtime(self) -> list[np.ndarray]:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        session = onnxruntime.InferenceSession(
-            self.model().SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        return session.run(None, self.inputs_of_run())
+        return exact_session(self.model(), optimized=True).run(None, self.inputs_of_run())
 
     def reference(self) -> list[np.ndarray]:
         reverse = REVERSE[self.direction]

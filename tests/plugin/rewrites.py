@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnx_runtime import exact_session
 
 import tvm_blislike
 from tvm_blislike.onnx.rewrites.rewriting import rewritten
@@ -57,13 +57,7 @@ def runtime(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
 
 def runtime_results(model: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
     """Return what ONNX Runtime computes, node by node."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, {"x": x})
+    return exact_session(model).run(None, {"x": x})
 
 
 def computed(model: onnx.ModelProto, x: np.ndarray, target: str = "native") -> np.ndarray:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
+from onnx_runtime import exact_session
 from rewrites import Arrays, several_nodes
 
 import tvm_blislike
@@ -38,10 +38,8 @@ def model_of(
 
 def assert_like_runtime(model: onnx.ModelProto, inputs: Arrays, atol: float = 2e-5) -> None:
     ours = tvm_blislike.compile(model).run(inputs)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    for name, theirs in zip(ours, session.run(None, inputs), strict=True):
+    expected = exact_session(model, optimized=True).run(None, inputs)
+    for name, theirs in zip(ours, expected, strict=True):
         assert ours[name].dtype == theirs.dtype
         assert ours[name].shape == theirs.shape
         np.testing.assert_allclose(ours[name], theirs, rtol=1e-4, atol=atol)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import numpy_helper
+from onnx_runtime import exact_session
 from small_models import float_input, make_model, small_network
 from typer.testing import CliRunner, Result
 
@@ -46,10 +46,7 @@ def quantized(model: Path, data: Path, *more: object) -> tuple[dict, onnx.ModelP
 
 
 def results(model: onnx.ModelProto, image: np.ndarray) -> np.ndarray:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    return session.run(None, {"image": image[None]})[0]
+    return exact_session(model).run(None, {"image": image[None]})[0]
 
 
 def arrays(model: onnx.ModelProto) -> dict[str, np.ndarray]:

@@ -219,14 +219,13 @@ def test_opsets_before_13_have_one_scale() -> None:
 
 
 def test_half_precision() -> None:
-    x = (RNG.standard_normal((4, 50)) * 20).astype("float16")
+    x = (RNG.standard_normal((4, 500)) * 20).astype("float16")
     node = helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"])
     back = helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"])
     constants = {"scale": np.float16(0.3), "zero": np.int8(4)}
     model = several_nodes([node, back], {"x": x}, constants)
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT8
     results = tvm_blislike.compile(model).run({"x": x})
-    expected = onnx.reference.ReferenceEvaluator(model).run(None, {"x": x})
-    for result, array in zip(results.values(), expected, strict=True):
+    for result, array in zip(results.values(), runtime_results(model, x), strict=True):
         assert result.dtype == array.dtype
         np.testing.assert_array_equal(result, array)
