@@ -48,8 +48,9 @@ def made() -> Report:
         LayerReport("u", "unscheduled: no loops", "3 -> 3", "default rule", reason="unscheduled: x")
     )
     left = tuple(LeftOut("in float32:", (f"conv {i}",) * i, f"reason {i}") for i in range(1, 8))
-    notes = ("a fact", *map(str, left))
-    return Report(tuple(layers), "native-of-a-rather-long-name", 2, notes, left)
+    impossible = ("the else branch of If (node 'long/name/of/it') cannot be computed: no",)
+    notes = ("a fact", *map(str, left), *impossible)
+    return Report(tuple(layers), "native-of-a-rather-long-name", 2, notes, left, impossible)
 
 
 def _shown(report: Report, width: int, **options: object) -> str:

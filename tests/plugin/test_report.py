@@ -27,7 +27,7 @@ def test_report_survives_json() -> None:
     )
     left = (LeftOut("in float32:", ("conv 1x3x8x8",), "no"),)
     layers = (layer, LayerReport("pool", "other", "", "default"))
-    report = Report(layers, "haswell", 2, ("a",), left)
+    report = Report(layers, "haswell", 2, ("a",), left, ("the else branch",))
     assert Report.from_json(report.to_json()) == report
     assert report.predicted_ms == 0.5
 

@@ -26,7 +26,7 @@ _SLOW = 0.5
 
 
 def print_overview(console: Console, report: Report, model: str) -> None:
-    """Print where the time goes, the slowest layers, what was fused and what fell back."""
+    """Print where the time goes, the slowest layers, what was fused, fell back or left out."""
     timed = sum(layer.runs for layer in report.layers if layer.predicted_ms is not None)
     kernels = sum(layer.runs for layer in report.layers)
     threads = "1 thread" if report.threads == 1 else f"{report.threads} threads"
@@ -38,6 +38,8 @@ def print_overview(console: Console, report: Report, model: str) -> None:
         _section(console, "slowest layers", _layers(console, report, slowest))
     _print_fusions(console, report)
     _print_fallbacks(console, report)
+    if report.impossible:
+        _print_lines(console, "left out", [*report.impossible])
     _print_hints(console, report, slowest)
 
 

@@ -105,7 +105,7 @@ def fallbacks(report: Report) -> list[Fallback]:
 
 def facts(report: Report) -> list[str]:
     """Return the notes of a report that are about the core."""
-    told = set(map(str, report.left_out))
+    told = {*map(str, report.left_out), *report.impossible}
     return [note for note in report.notes if note not in told]
 
 

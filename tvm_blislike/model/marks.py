@@ -46,6 +46,9 @@ ATTENTION = "blislike.attention"
 CHOSEN = "blislike.chosen"
 # Text, what the default rule made of a function, or why nothing: the rule to `passes.reporting`.
 DEFAULT_RULE = "blislike.default_rule"
+# Text, what cannot be computed and why: `onnx.impossible`, on a kernel that raises instead, to
+# `passes.reporting`.
+IMPOSSIBLE = "blislike.impossible"
 # True for all functions that have gone through this package: `plugin`, for itself.
 OURS = "blislike.ours"
 # The axis of a concatenation: `passes.concat`, before fusion and after it.

@@ -160,6 +160,8 @@ class Report:
         What else the user should know, such as assumed facts about the core.
     left_out : tuple of LeftOut
         Layers under the default rule or in other types than they might be, by reason.
+    impossible : tuple of str
+        What cannot be computed at the sizes given and is not compiled, such as a branch, and why.
     """
 
     layers: tuple[LayerReport, ...]
@@ -167,6 +169,7 @@ class Report:
     threads: int = 1
     notes: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    impossible: tuple[str, ...] = ()
 
     @property
     def predicted_ms(self) -> float:
@@ -191,7 +194,8 @@ class Report:
             LeftOut(entry["what"], tuple(entry["layers"]), entry["reason"])
             for entry in fields.pop("left_out", ())
         )
-        return Report(layers, fields["core"], fields["threads"], tuple(fields["notes"]), left)
+        notes, impossible = (tuple(fields.get(name, ())) for name in ("notes", "impossible"))
+        return Report(layers, fields["core"], fields["threads"], notes, left, impossible)
 
 
 def _matches(layer: LayerReport, pattern: str) -> bool:

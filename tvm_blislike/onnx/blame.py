@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tvm_blislike.onnx.operator_sets import opset
-from tvm_blislike.onnx.shapes import complete, constants_of, distinct, inferred
+from tvm_blislike.onnx.shapes import constants_of, distinct, inferred
+from tvm_blislike.onnx.single_nodes import single_nodes
 
 if TYPE_CHECKING:
     import onnx
     import tvm
-
-# Elements of a constant that stays one: settings. Weights are passed in, so that none is folded.
-_MOST_OF_A_SETTING = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -60,39 +57,12 @@ def _models(
     proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[onnx.NodeProto, onnx.ModelProto]]:
     """Yield each node with a model of that node alone, where its operands are known."""
-    import onnx
-
     constants = constants_of(proto)
     try:
-        graph = inferred(proto, shapes, constants)
+        types = inferred(proto, shapes, constants)
     except Exception:  # an inconsistent model
         return
-    values = {v.name: v for v in (*graph.value_info, *graph.input)}
-    types = {name: _type(v) for name, v in values.items()}
-    types |= {name: (t.data_type, tuple(t.dims)) for name, t in constants.items()}
-    for node in proto.graph.node:
-        names = distinct(node.input)
-        if node.op_type == "Constant" or any(types.get(name) is None for name in names):
-            continue
-        kept = [n for n in names if n in constants and math.prod(types[n][1]) <= _MOST_OF_A_SETTING]
-        ends = [onnx.helper.make_tensor_value_info(n, *types[n]) for n in names if n not in kept]
-        results = [onnx.ValueInfoProto(name=name) for name in distinct(node.output)]
-        alone = onnx.helper.make_graph([node], "node", ends, results)
-        for name in kept:
-            alone.initializer.add().CopyFrom(constants[name])
-            alone.initializer[-1].name = name
-        yield (
-            node,
-            onnx.ModelProto(
-                ir_version=max(proto.ir_version, 4), opset_import=proto.opset_import, graph=alone
-            ),
-        )
-
-
-def _type(value: onnx.ValueInfoProto) -> tuple[int, tuple[int, ...]] | None:
-    tensor = value.type.tensor_type
-    shape = complete(tensor)
-    return (tensor.elem_type, shape) if tensor.elem_type and shape is not None else None
+    yield from single_nodes(proto, types, constants)
 
 
 def _form(model: onnx.ModelProto) -> bytes:

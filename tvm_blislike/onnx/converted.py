@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tvm_blislike.errors import UnsupportedOperatorError
+from tvm_blislike.onnx.impossible import DOMAIN, OPERATOR
 from tvm_blislike.onnx.operator_sets import MICROSOFT, STANDARD
 from tvm_blislike.onnx.unsupported import all_nodes, describe
 
@@ -42,7 +43,11 @@ def known_operators() -> dict[str, frozenset[str]]:
     converters = frozenset(importer.operators())
     standard = converters | _REWRITTEN | _CONVERTED
     microsoft = converters & _OF_MICROSOFT | _REWRITTEN_OF_MICROSOFT
-    return {**dict.fromkeys(STANDARD, standard), MICROSOFT: microsoft}
+    return {
+        **dict.fromkeys(STANDARD, standard),
+        MICROSOFT: microsoft,
+        DOMAIN: frozenset([OPERATOR]),
+    }
 
 
 def check_operators(proto: onnx.ModelProto) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tvm_blislike.onnx import few_bits, recurrent
+from tvm_blislike.onnx import few_bits, impossible, recurrent
 from tvm_blislike.onnx.dynamic_steps import dynamic_quantize
 from tvm_blislike.onnx.products import cum_prod
 from tvm_blislike.tvm_seams.importer import Convert
@@ -13,5 +13,6 @@ CONVERTERS: Mapping[str, Convert] = {
     "CumProd": cum_prod,
     "DynamicQuantizeLinear": dynamic_quantize,
     "MatMulNBits": few_bits.matmul,
+    impossible.OPERATOR: impossible.convert,
     **recurrent.CONVERTERS,
 }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Elements of a tensor that is worth keeping as a constant: the grids of detectors have some 10,000.
 # Larger ones are weights, and slow to compute with ONNX's reference implementation.
-_MOST_ELEMENTS = 1 << 20
+MOST_ELEMENTS = 1 << 20
 # What shapes, axes, indices and grids are computed with. Others are left to the compiler: ONNX's
 # reference implementation gets some attributes of the larger operators wrong, and random numbers
 # and quantized weights have to stay.
@@ -93,7 +93,7 @@ def replace_by_constants(proto: onnx.ModelProto, values: Values) -> None:
 
 def _small(tensors: Tensors) -> Values:
     """Return the values of those that are no large weights."""
-    small = {name: t for name, t in tensors.items() if math.prod(t.dims) <= _MOST_ELEMENTS}
+    small = {name: t for name, t in tensors.items() if math.prod(t.dims) <= MOST_ELEMENTS}
     values = {name: _array(tensor) for name, tensor in small.items()}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -128,7 +128,7 @@ def _evaluate(proto: onnx.ModelProto, sizes: Sizes, known: Values) -> None:
     """Add what can be computed from `known` and the shapes, in the order of the graph."""
     for node in proto.graph.node:
         results = [math.prod(sizes.get(name, ())) for name in node.output]
-        if not _foldable(node, known) or max(results, default=0) > _MOST_ELEMENTS:
+        if not _foldable(node, known) or max(results, default=0) > MOST_ELEMENTS:
             continue
         if node.op_type not in _OF_SHAPES:
             known |= _computed(proto, node, known)
@@ -151,7 +151,7 @@ def _computed(proto: onnx.ModelProto, node: onnx.NodeProto, operands: Values) ->
     except Exception:  # its own gaps and faults of the model alike: the importer says more
         return {}
     computed = {name: np.asarray(result) for name, result in zip(outputs, results, strict=True)}
-    numbers = all(a.dtype.kind in "fiub" and a.size <= _MOST_ELEMENTS for a in computed.values())
+    numbers = all(a.dtype.kind in "fiub" and a.size <= MOST_ELEMENTS for a in computed.values())
     return computed if numbers else {}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,9 +11,9 @@ from typing import TYPE_CHECKING
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.errors import ModelError, UnsupportedOperatorError
 from tvm_blislike.model.tensor_spec import TensorSpec
+from tvm_blislike.onnx.alternatives import folded
 from tvm_blislike.onnx.converted import check_operators
 from tvm_blislike.onnx.converters import CONVERTERS
-from tvm_blislike.onnx.folding import replace_by_constants, settled
 from tvm_blislike.onnx.four_bits import in_eight_bits
 from tvm_blislike.onnx.graph_inputs import resolve_inputs
 from tvm_blislike.onnx.operator_sets import check_versions, opset, without_functions
@@ -109,10 +108,7 @@ def prepared(
     inputs = resolve_inputs(proto, shapes or {})
     shapes_of_inputs = {spec.name: spec.shape for spec in inputs}
     proto = without_schema_functions(proto, shapes_of_inputs, owned=proto is not model)
-    values, types = settled(proto, shapes_of_inputs)
-    if values:
-        proto = copy.deepcopy(proto) if proto is model else proto
-        replace_by_constants(proto, values)
+    proto, types = folded(proto, shapes_of_inputs, owned=proto is not model)
     check_operators(proto)
     _require_tensors(proto)
     check_types(proto)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tvm_blislike.onnx.converted import known_operators
 from tvm_blislike.onnx.operator_sets import STANDARD, opset
 from tvm_blislike.onnx.rewrites.standard_attention import is_usual
-from tvm_blislike.onnx.shapes import constants_in, constants_of, inferred
+from tvm_blislike.onnx.shapes import constants_in, types_of
 from tvm_blislike.onnx.unsupported import all_nodes, branches, unused_names
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def without_schema_functions(
     known = known_operators()[""]
     while _has_functions(proto, known):  # bodies hold functions, too
         walk = _Walk(opset(proto), known, unused_names(proto.graph, "function"))
-        found = walk.through(proto.graph, {}, _inferred(proto, shapes))
+        found = walk.through(proto.graph, {}, types_of(proto, shapes))
         if found is None:
             return proto
         proto = proto if owned else copy.deepcopy(proto)
@@ -218,16 +218,6 @@ def _resolved(
 
 def _pairs(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield from zip(ours, theirs, strict=False)
-
-
-def _inferred(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.GraphProto:
-    """Return the graph with the types that ONNX infers, one without any when it cannot."""
-    import onnx
-
-    try:
-        return inferred(proto, shapes, constants_of(proto))
-    except Exception:  # an inconsistent model: the importer says more
-        return onnx.GraphProto()
 
 
 def _types_in(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:

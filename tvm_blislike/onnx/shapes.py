@@ -77,6 +77,16 @@ def inferred(
     return shape_inference.infer_shapes(_shell(model, inputs, constants), data_prop=True).graph
 
 
+def types_of(model: onnx.ModelProto, inputs: Mapping[str, Sequence[int]]) -> onnx.GraphProto:
+    """Return what `inferred` does with the model's own constants, no types where ONNX cannot."""
+    import onnx
+
+    try:
+        return inferred(model, inputs, constants_of(model))
+    except Exception:  # an inconsistent model: the importer says more
+        return onnx.GraphProto()
+
+
 def distinct(names: Iterable[str]) -> list[str]:
     """Return the names once each, without the empty ones of operands that are left out."""
     return [name for name in dict.fromkeys(names) if name]
@@ -111,7 +121,7 @@ def _shell(
     )
     graph.input.extend(value for value in model.graph.input if value.name not in constants)
     graph.output.extend(untyped(value.name) for value in model.graph.output)
-    graph.initializer.extend(_named(name, tensor) for name, tensor in constants.items())
+    graph.initializer.extend(light(t, name, _MOST_OF_A_SHAPE) for name, t in constants.items())
     for value in graph.input:
         if value.name in inputs:
             shape = value.type.tensor_type.shape
@@ -121,12 +131,12 @@ def _shell(
     return shell
 
 
-def _named(name: str, tensor: onnx.TensorProto) -> onnx.TensorProto:
-    """Return a constant of that name, a large one without its values."""
+def light(tensor: onnx.TensorProto, name: str, most: int) -> onnx.TensorProto:
+    """Return a constant under a name, one of more elements than `most` without its values."""
     import onnx
 
     named = onnx.TensorProto(dims=tensor.dims, data_type=tensor.data_type)
-    if math.prod(tensor.dims) <= _MOST_OF_A_SHAPE:
+    if math.prod(tensor.dims) <= most:
         named.CopyFrom(tensor)
     named.name = name
     return named

@@ -12,7 +12,7 @@ from tvm import relax, tirx
 from tvm_blislike.cost_models.roofline import clock_hz
 from tvm_blislike.model.choice import Candidate, Choice
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.marks import CHOSEN, DEFAULT_RULE
+from tvm_blislike.model.marks import CHOSEN, DEFAULT_RULE, IMPOSSIBLE
 from tvm_blislike.model.report import CandidateReport, Footprint, LayerReport, LeftOut, Report
 from tvm_blislike.model.variant import MAIN
 from tvm_blislike.passes import spills
@@ -23,14 +23,19 @@ from tvm_blislike.tvm_seams.relax_ir import runs_of_functions
 
 def report_of(mod: tvm.IRModule, plan: Plan) -> Report:
     """Return the report of a module behind `CallTIRRewrite` and of its plan."""
-    called = (dataclasses.replace(_layer(g, mod, plan), runs=runs) for g, runs in _calls(mod))
+    calls = _calls(mod)
+    computed = [(g, runs) for g, runs in calls if IMPOSSIBLE not in mod[g].attrs]
+    called = (dataclasses.replace(_layer(g, mod, plan), runs=runs) for g, runs in computed)
     layers = _with_errors(called, plan.stored)
     left_out = _left_out("weights in float32 of", plan.whole)
     left_out += _left_out("default rule for", plan.left)
     for dtype, layers_left in plan.wide.items():
         left_out += _left_out(f"in {dtype}:", layers_left)
-    notes = (*plan.core.notes, *spills.notes(plan.core), *plan.notes, *map(str, left_out))
-    return Report(layers, plan.core.name, plan.threads, notes, tuple(left_out))
+    refused = [mod[g].attrs[IMPOSSIBLE] for g, _ in calls if IMPOSSIBLE in mod[g].attrs]
+    impossible = tuple(dict.fromkeys(map(str, refused)))
+    notes = (*plan.core.notes, *spills.notes(plan.core), *plan.notes)
+    notes += (*map(str, left_out), *impossible)
+    return Report(layers, plan.core.name, plan.threads, notes, tuple(left_out), impossible)
 
 
 def _with_errors(

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tvm_blislike.errors import InputError
 from tvm_blislike.runtime import huge_pages, instruments
 from tvm_blislike.runtime.arrays import array_of
 from tvm_blislike.runtime.replay import Replay
@@ -43,7 +44,10 @@ class Interpreter:
         import tvm
         from tvm import relax
 
+        from tvm_blislike.tvm_seams import raising
+
         require_runnable(target)
+        raising.raised_as(InputError)
         self._machine = relax.VirtualMachine(executable, tvm.cpu())
         self._may_record = may_record
         self._begun: set[Key] = set()

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tvm_blislike.model.recurrent import GATES
 from tvm_blislike.onnx.recurrent import DIRECTIONS, NUMBERS, USUAL, activations, text
 from tvm_blislike.onnx.rewrites.site import Site
+from tvm_blislike.onnx.unsupported import attribute
+
+if TYPE_CHECKING:
+    import onnx
 
 # The place of `sequence_lens`, integers.
 _LENGTHS = 4
@@ -89,13 +94,32 @@ def _check_shapes(site: Site) -> None:
         site.refuse("its data, W and R have not three axes")
     if 0 in (*data, *weights, *recurrents):
         site.refuse("an operand is empty")
-    directions, hidden = len(DIRECTIONS[site.attribute("direction", "forward")]), recurrents[2]
-    rows = len(GATES[site.node.op_type]) * hidden
-    batch = data[0 if site.attribute("layout", 0) else 1]
-    states = (directions, batch, hidden)
-    if site.attribute("layout", 0):
-        states = (batch, directions, hidden)
-    wanted = {
+    for index, shape in shapes_of_operands(site.node, data, recurrents).items():
+        if site.has_operand(index) and site.shape(index) != shape:
+            site.refuse(f"its operand {site.node.input[index]!r} should have the shape {shape}")
+    hidden = recurrents[2]
+    if site.attribute("hidden_size", hidden) != hidden:
+        site.refuse(f"its hidden_size is not the {hidden} of its recurrent weights")
+
+
+def shapes_of_operands(
+    node: onnx.NodeProto, data: Sequence[int], recurrents: Sequence[int]
+) -> dict[int, tuple[int, ...]]:
+    """Return the shapes that the operands of a node are to have, by their places.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        An LSTM, GRU or RNN of a known direction.
+    data, recurrents : sequence of int
+        Shapes, of three axes, of its data and its recurrent weights.
+    """
+    directions = len(DIRECTIONS[text(attribute(node, "direction") or "forward")])
+    rows, hidden = len(GATES[node.op_type]) * recurrents[2], recurrents[2]
+    batch_first = bool(attribute(node, "layout"))
+    batch = data[0 if batch_first else 1]
+    states = (batch, directions, hidden) if batch_first else (directions, batch, hidden)
+    return {
         1: (directions, rows, data[2]),
         2: (directions, rows, hidden),
         3: (directions, 2 * rows),
@@ -104,11 +128,6 @@ def _check_shapes(site: Site) -> None:
         6: states,
         7: (directions, 3 * hidden),
     }
-    for index, shape in wanted.items():
-        if site.has_operand(index) and site.shape(index) != shape:
-            site.refuse(f"its operand {site.node.input[index]!r} should have the shape {shape}")
-    if site.attribute("hidden_size", hidden) != hidden:
-        site.refuse(f"its hidden_size is not the {hidden} of its recurrent weights")
 
 
 def _in_floats(site: Site) -> Sequence[str]:
