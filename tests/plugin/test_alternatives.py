@@ -98,15 +98,15 @@ def test_a_branch_that_sizes_decide_for_takes_the_place_of_its_node(n: int) -> N
 
 
 def test_tensors_of_the_same_name_in_branches_stay_apart() -> None:
-    def same(operator: str) -> onnx.GraphProto:
+    def same(operator: str, row: int) -> onnx.GraphProto:
         inner = branch([NODE("Exp", ["t"], ["deep"])])
         nodes = [NODE(operator, ["x"], ["t"]), choice("c", inner, inner, "u")]
-        return branch([*nodes, NODE("Add", ["u", "w"], ["r"])], {"w": WIDE[0]})
+        return branch([*nodes, NODE("Add", ["u", "w"], ["r"])], {"w": WIDE[row]})
 
     nodes = [
         *SIZES,
-        choice("is_one", same("Neg"), same("Abs"), "a"),
-        choice("is_one", same("Abs"), same("Neg"), "b"),
+        choice("is_one", same("Neg", 0), same("Abs", 1), "a"),
+        choice("is_one", same("Abs", 2), same("Neg", 3), "b"),
         NODE("Sub", ["a", "b"], ["y"]),
     ]
     model = model_of(nodes, NUMBERS)
@@ -139,6 +139,23 @@ def test_a_choice_follows_from_what_another_makes() -> None:
         expected = np.exp(arrays["x"]) if c else arrays["x"]
         (found,) = made.run({spec.name: arrays[spec.name] for spec in made.inputs}).values()
         np.testing.assert_allclose(found, -expected.ravel(), rtol=1e-5)
+
+
+def test_sizes_inside_a_branch_follow_from_what_another_choice_makes() -> None:
+    """Inside, nothing is computed ahead before the sizes of `a` are known."""
+    goal = [NODE("Shape", ["x"], ["of_x"]), NODE("ReduceProd", ["of_x"], ["goal"])]
+    then = branch([*goal, NODE("Reshape", ["x", "goal"], ["t"])])
+    other = branch([*goal, NODE("Reshape", ["x", "goal"], ["e"]), NODE("Neg", ["e"], ["m"])])
+    count = [NODE("Size", ["a"], ["n"]), NODE("Reshape", ["n", "one"], ["row"])]
+    flat = branch([*count, NODE("Reshape", ["a", "row"], ["f"])], {"one": np.array([1])})
+    nodes = [
+        choice("c", then, other, "a", name="first"),
+        choice("d", flat, flat, "y", name="second"),
+    ]
+    model = model_of(nodes)
+    assert not {"Shape", "Size", "ReduceProd"} & {*operators(model, (3, 4))}
+    for c in (True, False):
+        assert_like_reference(model, compiled(model, (3, 4)), inputs((3, 4), c))
 
 
 @pytest.mark.parametrize("c", [True, False])
