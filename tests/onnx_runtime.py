@@ -23,33 +23,30 @@ _OF_INTEGERS = {
 }
 
 
-def exact_session(
-    model: onnx.ModelProto, optimized: bool = False, threads: int = 1
-) -> onnxruntime.InferenceSession:
-    """Return a session of a model whose integer products are exact.
+def exact_session(model: onnx.ModelProto, optimized: bool = False) -> onnxruntime.InferenceSession:
+    """Return a session of one thread of a model whose integer products are exact.
 
     Parameters
     ----------
     model : onnx.ModelProto
     optimized : bool
         By default nodes are computed as they are written, one by one, but for those of integers.
-    threads : int
     """
     level = _Levels.ORT_ENABLE_ALL if optimized else _Levels.ORT_DISABLE_ALL
     if any(node.op_type in _OF_INTEGERS for node in model.graph.node):
-        options = _options(level if optimized else _Levels.ORT_ENABLE_EXTENDED, threads)
+        options = _options(level if optimized else _Levels.ORT_ENABLE_EXTENDED)
         options.add_session_config_entry(*_UNSIGNED_WEIGHTS)
         try:
             return _session(model, options)
         except NoKernelError:
             pass
-    return _session(model, _options(level, threads))
+    return _session(model, _options(level))
 
 
-def _options(level: onnxruntime.GraphOptimizationLevel, threads: int) -> onnxruntime.SessionOptions:
+def _options(level: onnxruntime.GraphOptimizationLevel) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    options.intra_op_num_threads = options.inter_op_num_threads = threads
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.graph_optimization_level = level
     return options
 

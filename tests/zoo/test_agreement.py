@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import zoo
+from onnx_runtime import exact_session
 
 import tvm_blislike
 
@@ -48,9 +48,5 @@ def test_agrees_with_onnxruntime(name: str, batch: int, threads: int) -> None:
 
 
 def _onnxruntime(model: onnx.ModelProto, data: np.ndarray) -> np.ndarray:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(model, optimized=True)
     return session.run(None, {model.graph.input[0].name: data})[0]

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import zoo
 from onnx import shape_inference
+from onnx_runtime import exact_session
 
 # Published numbers of trainable parameters: torchvision's model pages; Keras for mobilenet_v1;
 # BVLC's Caffe model for googlenet with 5x5 branches; for inception_v2 the 11,295,240 of PyTorch's
@@ -109,10 +109,7 @@ def mac_count(model: onnx.ModelProto) -> int:
 
 
 def run(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    return session.run(["logits"], {"input": x})[0]
+    return exact_session(model, optimized=True).run(["logits"], {"input": x})[0]
 
 
 def test_every_network_has_a_published_size() -> None:

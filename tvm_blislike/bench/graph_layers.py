@@ -10,7 +10,7 @@ import onnx
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from tvm_blislike.model.workload import Workload
-from tvm_blislike.onnx.shapes import constants_of, inferred, shapes_in
+from tvm_blislike.onnx.shapes import constants_of, inferred, shapes_in, values_of
 from tvm_blislike.operators import Graph, workload_of_node
 
 # What engines fuse into the kernel of the layer before, which then may get the name of the last.
@@ -60,8 +60,7 @@ def typed_graph(model: onnx.ModelProto, inputs: Shapes) -> Graph:
     """Return what ONNX infers of the tensors of a model from the shapes of its inputs."""
     constants = constants_of(model)
     graph = inferred(model, inputs, constants)
-    values = (*graph.value_info, *graph.input, *graph.output)
-    codes = {value.name: value.type.tensor_type.elem_type for value in values}
+    codes = {value.name: value.type.tensor_type.elem_type for value in values_of(graph)}
     codes.update((name, tensor.data_type) for name, tensor in constants.items())
     dtypes = {name: str(tensor_dtype_to_np_dtype(code)) for name, code in codes.items() if code}
     return Graph(shapes_in(graph, constants), dtypes, constants)

@@ -21,7 +21,13 @@ from tvm_blislike.onnx.folding import replace_by_constants, settled
 from tvm_blislike.onnx.impossible import impossible
 from tvm_blislike.onnx.parts import Part, made_in, read_inside, rename
 from tvm_blislike.onnx.shapes import complete, constants_in, constants_of, shapes_in, types_of
-from tvm_blislike.onnx.unsupported import all_graphs, attribute, describe, unused_names
+from tvm_blislike.onnx.unsupported import (
+    all_graphs,
+    attribute,
+    describe,
+    replace_nodes,
+    unused_names,
+)
 
 if TYPE_CHECKING:
     import onnx
@@ -115,27 +121,29 @@ class _Walk:
         decided = [n.op_type == _CHOICE and n.input[0] in constants for n in graph.node]
         if not any(decided):
             return False
-        nodes = [copy.deepcopy(node) for node in graph.node]  # those of the graph itself end
-        del graph.node[:]
-        for node, is_decided in zip(nodes, decided, strict=True):
+        nodes: list[onnx.NodeProto] = []
+        for node, is_decided in zip(graph.node, decided, strict=True):
             if is_decided:
-                self._put(graph, node, _holds(constants[node.input[0]]))
+                taken = attribute(node, _THEN if _holds(constants[node.input[0]]) else _ELSE)
+                nodes += self._written_out(taken, node)
+                graph.initializer.extend(taken.initializer)
             else:
-                graph.node.append(node)
+                nodes.append(node)
+        replace_nodes(graph, nodes)
         return True
 
-    def _put(self, graph: onnx.GraphProto, node: onnx.NodeProto, condition: bool) -> None:
-        """Put the branch that is taken at the end of a graph."""
+    def _written_out(
+        self, taken: onnx.GraphProto, node: onnx.NodeProto
+    ) -> Iterator[onnx.NodeProto]:
+        """Yield the nodes of the branch that is taken, which may change, and of its results."""
         from onnx import helper
 
-        taken = attribute(node, _THEN if condition else _ELSE)
         several = [name for name in made_in(taken) if self.made[name] > 1]
         rename(taken, {name: next(self.names) for name in several})
-        graph.node.extend(taken.node)
-        graph.initializer.extend(taken.initializer)
+        yield from taken.node
         for inner, outer in zip(taken.output, node.output, strict=True):
             if outer:
-                graph.node.append(helper.make_node("Identity", [inner.name], [outer], node.name))
+                yield helper.make_node("Identity", [inner.name], [outer], node.name)
 
     def _inside(self, node: onnx.NodeProto, model: onnx.ModelProto, types: onnx.GraphProto) -> None:
         """Do the same in the branches of a node, in place."""

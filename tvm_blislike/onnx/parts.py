@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tvm_blislike.onnx.folding import MOST_ELEMENTS
-from tvm_blislike.onnx.shapes import constants_of, distinct, light, untyped
+from tvm_blislike.onnx.shapes import constants_of, distinct, light, untyped, values_of
 from tvm_blislike.onnx.unsupported import branches, read_in
 from tvm_blislike.tvm_seams.branches import free_names
 
@@ -47,7 +47,7 @@ class Part:
         model.graph.output.extend(untyped(value.name) for value in graph.output)
         model.graph.initializer.extend(light(t, t.name, MOST_ELEMENTS) for t in graph.initializer)
         outside = distinct(free_names(graph))
-        values = {v.name: v for v in (*types.value_info, *types.input, *types.output)}
+        values = {value.name: value for value in values_of(types)}
         constants = constants_of(around)
         for name in outside:
             if name in constants:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from tvm_blislike.onnx.converted import known_operators
 from tvm_blislike.onnx.operator_sets import STANDARD, opset
 from tvm_blislike.onnx.rewrites.standard_attention import is_usual
-from tvm_blislike.onnx.shapes import constants_in, types_of
-from tvm_blislike.onnx.unsupported import all_nodes, branches, unused_names
+from tvm_blislike.onnx.shapes import constants_in, types_of, values_of
+from tvm_blislike.onnx.unsupported import all_nodes, branches, replace_nodes, unused_names
 
 if TYPE_CHECKING:
     import onnx
@@ -51,7 +51,7 @@ def without_schema_functions(
             return proto
         proto = proto if owned else copy.deepcopy(proto)
         owned = True
-        _put(proto.graph, found)
+        replace_nodes(proto.graph, found)
     return proto
 
 
@@ -129,7 +129,7 @@ class _Walk:
         for value in graph.value_info:
             value.name = names.setdefault(value.name, next(self.names))
         nodes = [self._renamed(node, names, settings) for node in graph.node]
-        _put(graph, nodes)
+        replace_nodes(graph, nodes)
         for value in graph.output:
             value.name = names.get(value.name, value.name)
 
@@ -143,7 +143,7 @@ class _Walk:
         changed = copy.deepcopy(node)
         for graph, nodes in zip(branches(changed), found, strict=True):
             if nodes:
-                _put(graph, nodes)
+                replace_nodes(graph, nodes)
         return [changed]
 
 
@@ -223,14 +223,8 @@ def _pairs(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[tuple[str, st
 def _types_in(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
     from onnx import helper
 
-    values = (*graph.value_info, *graph.input, *graph.output)
+    values = values_of(graph)
     found = {value.name: value.type for value in values if value.type.WhichOneof("value")}
     for name, tensor in constants_in(graph).items():
         found[name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
     return found
-
-
-def _put(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
-    kept = [copy.deepcopy(node) for node in nodes]  # those of the graph itself end with it
-    del graph.node[:]
-    graph.node.extend(kept)

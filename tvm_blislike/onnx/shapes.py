@@ -57,10 +57,14 @@ def shapes_in(
     graph: onnx.GraphProto, constants: Mapping[str, onnx.TensorProto]
 ) -> dict[str, tuple[int, ...]]:
     """Return the completely known shapes of a graph of `inferred`, and those of the constants."""
-    values = (*graph.value_info, *graph.input, *graph.output)
-    found = {value.name: complete(value.type.tensor_type) for value in values}
+    found = {value.name: complete(value.type.tensor_type) for value in values_of(graph)}
     found.update((name, tuple(tensor.dims)) for name, tensor in constants.items())
     return {name: shape for name, shape in found.items() if shape is not None}
+
+
+def values_of(graph: onnx.GraphProto) -> tuple[onnx.ValueInfoProto, ...]:
+    """Return what a graph says of its tensors: of those inside, its inputs and its results."""
+    return (*graph.value_info, *graph.input, *graph.output)
 
 
 def inferred(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from tvm_blislike.onnx.shapes import complete, distinct
+from tvm_blislike.onnx.shapes import complete, distinct, values_of
 from tvm_blislike.onnx.unsupported import branches
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def single_nodes(
     """
     import onnx
 
-    values = {v.name: v for v in (*types.value_info, *types.input, *types.output)}
-    known = {name: _type(v) for name, v in values.items()}
+    known = {value.name: _type(value) for value in values_of(types)}
     known |= {name: (t.data_type, tuple(t.dims)) for name, t in constants.items()}
     for node in proto.graph.node:
         names = distinct(node.input)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tvm_blislike.errors import UnsupportedOperatorError
@@ -131,6 +132,13 @@ def attribute(node: onnx.NodeProto, name: str) -> Any:
 
     found = [item for item in node.attribute if item.name == name]
     return onnx.helper.get_attribute_value(found[0]) if found else None
+
+
+def replace_nodes(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
+    """Have a graph consist of other nodes, its own among them, in place."""
+    kept = [copy.deepcopy(node) for node in nodes]  # those of the graph itself end with it
+    del graph.node[:]
+    graph.node.extend(kept)
 
 
 def _named_types(node: onnx.NodeProto) -> Iterator[int]:

@@ -11,7 +11,7 @@ from tvm_blislike.onnx.operator_sets import opset
 from tvm_blislike.onnx.rewrites import REWRITES
 from tvm_blislike.onnx.rewrites.site import Site, Tensor
 from tvm_blislike.onnx.shapes import constants_in, constants_of, inferred
-from tvm_blislike.onnx.unsupported import all_nodes, branches, read_in, unused_names
+from tvm_blislike.onnx.unsupported import all_nodes, branches, read_in, replace_nodes, unused_names
 
 if TYPE_CHECKING:
     import onnx
@@ -140,19 +140,17 @@ def _name_result(site: Site, ours: str, theirs: str) -> None:
 def _put(
     graph: onnx.GraphProto, nodes: list[onnx.NodeProto], constants: list[onnx.TensorProto]
 ) -> None:
-    kept = [copy.deepcopy(node) for node in nodes]  # those of the graph itself end with it
-    del graph.node[:]
-    graph.node.extend(kept)
+    replace_nodes(graph, nodes)
     graph.initializer.extend(constants)
 
 
 def _tensors(types: onnx.GraphProto) -> dict[str, Tensor]:
     from onnx import helper
 
-    from tvm_blislike.onnx.shapes import complete
+    from tvm_blislike.onnx.shapes import complete, values_of
 
     found = {}
-    for value in (*types.value_info, *types.input, *types.output):
+    for value in values_of(types):
         type_ = value.type.tensor_type
         dtype = helper.tensor_dtype_to_np_dtype(type_.elem_type) if type_.elem_type else None
         found[value.name] = Tensor(complete(type_), dtype)
