@@ -255,6 +255,7 @@ FORMS = [
         [np.abs(normal(3, dtype="float64")) for _ in range(4)],
     ),
     Form("Unsqueeze of unordered axes", [normal(2, 3)], [array(3, 1)]),
+    Form("Unsqueeze of an axis without a list", [normal(2, 3)], [np.array(-1, "int64")]),
     Form(
         "ConvTranspose to a shape",
         [normal(1, 2, 4, 3)],

@@ -10,11 +10,14 @@ from tvm_blislike.onnx.rewrites.site import Site
 
 
 def unsqueeze(site: Site) -> Sequence[str] | None:
-    """Write `Unsqueeze` with its axes in order, in which the importer inserts them."""
+    """Write `Unsqueeze` with its axes in order, in which the importer inserts them, and as a list.
+
+    Functions of ONNX give a single axis without one.
+    """
     axes = site.attribute("axes") if site.opset < 13 else site.known(1)
-    if axes is None or np.size(axes) < 2:  # functions of ONNX give a single axis without a list
+    if axes is None or np.shape(axes) == (1,):
         return None
-    shape = list(site.shape())
+    shape, axes = list(site.shape()), np.atleast_1d(axes)
     for axis in sorted(int(axis) % (len(shape) + len(axes)) for axis in axes):
         shape.insert(axis, 1)
     return [site.reshaped(site.node.input[0], shape)]
