@@ -32,6 +32,25 @@ def test_report_survives_json() -> None:
     assert report.predicted_ms == 0.5
 
 
+@pytest.mark.parametrize(
+    "pattern, found",
+    [
+        ("conv 1x3*", ["first"]),
+        ("1x3x8x8", ["first"]),
+        ("3x8x8*", []),
+        ("s?cond", ["second"]),
+        ("conv", ["first", "second"]),
+        ("pool", []),
+    ],
+)
+def test_layers_are_found_by_a_pattern_or_a_part(pattern: str, found: list[str]) -> None:
+    layers = (
+        LayerReport("first", "conv2d", "conv 1x3x8x8", "default"),
+        LayerReport("second", "conv2d", "conv 1x4x8x8", "default"),
+    )
+    assert [layer.name for layer in Report(layers).matching(pattern).layers] == found
+
+
 def test_failure_inside_the_block_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text("old")

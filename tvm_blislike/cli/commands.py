@@ -124,8 +124,8 @@ def explain(
         str | None,
         typer.Option(
             "--layer",
-            help="Only layers whose name or workload matches a shell pattern, with what bounds "
-            "their blocks.",
+            help="Only layers whose name or workload has this text or matches this shell pattern, "
+            "with what bounds their blocks.",
         ),
     ] = None,
     every: Annotated[

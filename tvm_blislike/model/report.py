@@ -177,7 +177,10 @@ class Report:
         return sum(layer.runs * (layer.predicted_ms or 0.0) for layer in self.layers)
 
     def matching(self, pattern: str) -> Report:
-        """Return the report on layers whose name or workload matches a shell pattern."""
+        """Return the report on layers whose name or workload matches a shell pattern, or has it.
+
+        A pattern without wildcards is looked for anywhere in them.
+        """
         found = (layer for layer in self.layers if _matches(layer, pattern))
         return dataclasses.replace(self, layers=tuple(found))
 
@@ -199,7 +202,8 @@ class Report:
 
 
 def _matches(layer: LayerReport, pattern: str) -> bool:
-    return any(fnmatch.fnmatchcase(text, pattern) for text in (layer.name, layer.workload))
+    wanted = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
+    return any(fnmatch.fnmatchcase(text, wanted) for text in (layer.name, layer.workload))
 
 
 def _layer(fields: dict[str, Any]) -> LayerReport:
