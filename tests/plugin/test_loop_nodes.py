@@ -12,7 +12,8 @@ from rewrites import Arrays
 
 import tvm_blislike
 from tvm_blislike.errors import UnsupportedOperatorError
-from tvm_blislike.onnx.frontend import load
+from tvm_blislike.onnx.frontend import load, prepared
+from tvm_blislike.onnx.shapes import complete, constants_of, inferred
 
 RANDOM = np.random.default_rng(9)
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -153,6 +154,217 @@ def test_loops_inside_branches() -> None:
     for condition in (True, False):
         given = {"a0": data(2, 4), "x": data(2, 4), "c": np.array(condition)}
         assert_like_runtime(model, given)
+
+
+def recurrence(name: str, sequence: str, most: str = "") -> list[onnx.NodeProto]:
+    """Return a loop over time as TensorFlow writes it: h = tanh(x[t] w + h), for every t.
+
+    It counts its steps in its state and ends at `length`; weights and length are state, too.
+    """
+    nodes = [
+        NODE("Gather", [sequence, "t"], ["now"], axis=0),
+        NODE("MatMul", ["now", "weights"], ["p"]),
+        NODE("Add", ["p", "h"], ["sum"]),
+        NODE("Tanh", ["sum"], ["next_h"]),
+        NODE("Identity", ["next_h"], ["kept_h"]),
+        NODE("Add", ["t", "one"], ["next_t"]),
+        NODE("Cast", ["next_t"], ["step"], to=FLOAT),
+        NODE("Cast", ["last"], ["limit"], to=FLOAT),
+        NODE("Less", ["step", "limit"], ["goes"]),
+    ]
+    state = [VALUE("t", TensorProto.INT32, []), VALUE("h", FLOAT, ["rows", 4])]
+    kept = [VALUE("last", TensorProto.INT32, []), VALUE("weights", FLOAT, [4, 4])]
+    inputs = [VALUE("i", INT64, []), VALUE("go", BOOL, []), *state, *kept]
+    results = [VALUE("next_t", TensorProto.INT32, []), VALUE("next_h", FLOAT, ["rows", 4])]
+    results = [VALUE("goes", BOOL, []), *results, *kept, VALUE("kept_h", FLOAT, ["rows", 4])]
+    body = helper.make_graph(nodes, "step", inputs, results)
+    made = [f"{name}_{place}" for place in range(4)]
+    return [
+        NODE("Shape", [sequence], [f"{name}_sizes"], end=1),
+        NODE("Squeeze", [f"{name}_sizes"], [f"{name}_size"]),
+        NODE("Cast", [f"{name}_size"], [f"{name}_length"], to=TensorProto.INT32),
+        NODE(
+            "Loop",
+            [most, "yes", "zero", "h0", f"{name}_length", "w"],
+            [*made, name],
+            f"{name} loop",
+            body=body,
+        ),
+    ]
+
+
+def recurrent_model(most: int | None, steps: int) -> onnx.ModelProto:
+    """Return two of them, the second over the results of the first, reversed."""
+    limit = "" if most is None else "most"
+    nodes = [
+        *recurrence("first", "x", limit),
+        NODE("Slice", ["first", "last", "begin", "axis", "back"], ["reversed"]),
+        *recurrence("second", "reversed"),
+        NODE("Shape", ["second"], ["sizes"], start=1),
+        NODE("Concat", ["rest", "sizes"], ["shape"], axis=0),
+        NODE("Reshape", ["second", "shape"], ["y"]),
+        NODE("ReduceSum", ["first_3"], ["sum_of_weights"], keepdims=0),
+    ]
+    weights = {
+        "yes": np.array(True),
+        "zero": np.array(0, np.int32),
+        "one": np.array(1, np.int32),
+        "w": RANDOM.standard_normal((4, 4)).astype(np.float32) / 4,
+        "h0": np.zeros((2, 4), np.float32),
+        "most": np.array(most or 0),
+        "last": np.array([-1]),
+        "begin": np.array([-1000]),
+        "axis": np.array([0]),
+        "back": np.array([-1]),
+        "rest": np.array([1, -1]),
+    }
+    outputs = [
+        VALUE("y", FLOAT, [1, None]),
+        VALUE("sum_of_weights", FLOAT, []),
+        VALUE("first_1", FLOAT, [2, 4]),
+        VALUE("first", FLOAT, [None, 2, 4]),
+    ]
+    return model_of(nodes, [VALUE("x", FLOAT, [steps, 2, 4])], outputs, weights)
+
+
+@pytest.mark.parametrize("steps", [1, 9, 70])
+@pytest.mark.parametrize("most", [None, 5, 2**62])
+def test_steps_that_the_state_counts(steps: int, most: int | None) -> None:
+    assert_like_runtime(recurrent_model(most, steps), {"x": data(steps, 2, 4)})
+
+
+def test_what_no_step_changes_is_read_from_outside() -> None:
+    proto, _, _ = prepared(recurrent_model(None, 9), {})
+    loops = [node for node in proto.graph.node if node.op_type == "Loop"]
+    assert [len(node.input) for node in loops] == [4, 4]  # steps, condition, t and h
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    assert [int(constants[node.input[0]]) for node in loops] == [9, 9]
+    layers = tvm_blislike.compile(recurrent_model(None, 9)).explain().layers
+    products = [layer for layer in layers if "matmul" in layer.name]
+    assert products
+    assert all(layer.implementation != "default rule" for layer in products)
+
+
+def choice(condition: str, result: str, *branches: list[onnx.NodeProto]) -> onnx.NodeProto:
+    """Return an `If` whose branches give what their last nodes do."""
+    graphs = [
+        helper.make_graph(nodes, "branch", [], [onnx.ValueInfoProto(name=nodes[-1].output[0])])
+        for nodes in branches
+    ]
+    settings = dict(zip(("then_branch", "else_branch"), graphs, strict=True))
+    return NODE("If", [condition], [result], result, **settings)
+
+
+def model_of_choices(nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
+    """Return a model of a sequence x of unknown sizes and a flag."""
+    weights = {
+        "yes": np.array(True),
+        "zero": np.array(0, np.int32),
+        "one": np.array(1, np.int32),
+        "w": RANDOM.standard_normal((4, 4)).astype(np.float32) / 4,
+        "five by four": RANDOM.standard_normal((5, 4)).astype(np.float32),
+        "h0": np.zeros((2, 4), np.float32),
+        "nine": np.array([9]),
+    }
+    inputs = [VALUE("x", FLOAT, ["t", 2, "k"]), VALUE("c", BOOL, [])]
+    return model_of(nodes, inputs, [VALUE("y", FLOAT, None)], weights)
+
+
+def operators(graph: onnx.GraphProto) -> list[str]:
+    return [node.op_type for node in graph.node]
+
+
+@pytest.mark.parametrize("steps", [9, 5])
+def test_steps_decide_a_choice_behind_one_that_is_ruled_out(steps: int) -> None:
+    """The shape of `first` follows from the one branch that can be, what follows from `first`."""
+    again = [*recurrence("second", "first"), NODE("Exp", ["second"], ["e"])]
+    nodes = [
+        choice(
+            "c", "a", [NODE("Neg", ["x"], ["n"])], [NODE("MatMul", ["x", "five by four"], ["p"])]
+        ),
+        *recurrence("first", "a"),
+        NODE("Shape", ["first"], ["n_first"], end=1),
+        NODE("Equal", ["n_first", "nine"], ["is_nine"]),
+        NODE("Squeeze", ["is_nine"], ["are_nine"]),
+        choice("are_nine", "y", again, [NODE("Abs", ["first"], ["m"])]),
+    ]
+    model, shape = model_of_choices(nodes), (steps, 2, 4)
+    proto, _, _ = prepared(model, {"x": shape})
+    assert operators(proto.graph).count("If") == 1
+    assert operators(proto.graph).count("Loop") == (2 if steps == 9 else 1)
+    inputs = {"x": data(*shape), "c": np.array(True)}
+    (found,) = tvm_blislike.compile(model, shapes={"x": shape}).run(inputs).values()
+    (expected,) = exact_session(model, optimized=True).run(None, inputs)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("c", [True, False])
+def test_steps_that_the_state_counts_inside_a_branch(c: bool) -> None:
+    then = [*recurrence("all", "x"), NODE("ReduceSum", ["all"], ["s"], keepdims=0)]
+    model = model_of_choices(
+        [choice("c", "y", then, [NODE("ReduceMax", ["x"], ["m"], keepdims=0)])]
+    )
+    inputs = {"x": data(9, 2, 4), "c": np.array(c)}
+    (found,) = tvm_blislike.compile(model, shapes={"x": (9, 2, 4)}).run(inputs).values()
+    (expected,) = exact_session(model, optimized=True).run(None, inputs)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_loops_without_a_first_result_have_shapes_of_their_own() -> None:
+    nodes = []
+    for rows in "ab":
+        body = helper.make_graph(
+            [NODE("Neg", ["s"], ["n"]), NODE("Identity", ["go"], ["goes"])],
+            "step",
+            [VALUE("i", INT64, []), VALUE("go", BOOL, []), VALUE("s", FLOAT, ["rows", 4])],
+            [VALUE("goes", BOOL, []), *(VALUE("n", FLOAT, ["rows", 4]) for _ in range(2))],
+        )
+        nodes.append(NODE("Loop", ["most", "", rows], ["", f"all_{rows}"], body=body))
+    nodes.append(NODE("Concat", ["all_a", "all_b"], ["y"], axis=1))
+    inputs = [VALUE("a", FLOAT, [2, 4]), VALUE("b", FLOAT, [3, 4])]
+    model = model_of(nodes, inputs, [VALUE("y", FLOAT, None)], {"most": np.array(6)})
+    types = inferred(model, {}, constants_of(model))
+    assert complete(types.output[0].type.tensor_type) == (6, 5, 4)
+
+
+def states(results: list[str], scans: list[str]) -> onnx.ModelProto:
+    """Return a loop of the states a and b, which become `results`."""
+    body = helper.make_graph(
+        [NODE("Add", ["a", "b"], ["sum"]), NODE("Identity", ["go"], ["goes"])],
+        "step",
+        [VALUE("i", INT64, []), VALUE("go", BOOL, []), *(VALUE(n, FLOAT, [3]) for n in "ab")],
+        [VALUE("goes", BOOL, []), *(VALUE(n, FLOAT, [3]) for n in [*results, *scans])],
+    )
+    names = ["y", "z", *(f"all_{name}" for name in scans)]
+    node = NODE("Loop", ["most", "", "a0", "b0"], names, "it", body=body)
+    outputs = [VALUE(name, FLOAT, None) for name in names]
+    inputs = [VALUE(name, FLOAT, [3]) for name in ("a0", "b0")]
+    return model_of([node], inputs, outputs, {"most": np.array(3)})
+
+
+@pytest.mark.parametrize("results", [["a", "b"], ["b", "a"], ["a", "a"], ["sum", "b"]])
+@pytest.mark.parametrize("scans", [[], ["sum"]])
+def test_states_that_are_kept_and_exchanged(results: list[str], scans: list[str]) -> None:
+    assert_like_runtime(states(results, scans), {"a0": data(3), "b0": data(3)})
+
+
+def test_a_state_that_grows_is_told_nothing_of_by_its_beginning() -> None:
+    model = loop_model(loop_body(0), 3, 0)
+    body = model.graph.node[0].attribute[0].g
+    body.node.append(NODE("Concat", ["next", "next"], ["longer"], axis=0))
+    body.output[1].CopyFrom(VALUE("longer", FLOAT, [None, 4]))
+    types = inferred(model, {}, constants_of(model))
+    (y,) = types.output
+    assert complete(y.type.tensor_type) is None
+
+
+def test_loops_that_never_end_are_refused() -> None:
+    model = recurrent_model(None, 5)
+    body = next(node for node in model.graph.node if node.op_type == "Loop").attribute[0].g
+    body.node[-1].input[1] = "step"
+    body.node[-1].op_type = "Equal"
+    with pytest.raises(UnsupportedOperatorError, match=r"Loop \(node 'first loop'\)|not known"):
+        load(model)
 
 
 def test_refusals(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,8 @@
 """Branches of `If`: one that sizes or constants decide for is put in the place of its node.
 
 Exporters write choices that follow from sizes, such as whether an axis is 1, as `If`. Inside a
-branch that is left to run time the same is done, and shape arithmetic is computed ahead.
+branch that is left to run time the same is done, and shape arithmetic is computed ahead. So are the
+steps of loops (`loops`): what they make may decide a choice, and a branch may hold a loop.
 
 A branch whose sizes contradict could run nowhere. The model compiles without it; where it is taken
 nevertheless, an error says what does not fit (`impossible`).
@@ -19,6 +20,8 @@ from tvm_blislike.errors import ModelError
 from tvm_blislike.onnx.contradictions import contradiction
 from tvm_blislike.onnx.folding import replace_by_constants, settled
 from tvm_blislike.onnx.impossible import impossible
+from tvm_blislike.onnx.loop_shapes import LOOP
+from tvm_blislike.onnx.loops import plain_loops
 from tvm_blislike.onnx.parts import Part, made_in, read_inside, rename
 from tvm_blislike.onnx.shapes import complete, constants_in, constants_of, shapes_in, types_of
 from tvm_blislike.onnx.unsupported import (
@@ -63,7 +66,7 @@ def folded(
     ModelError
         Neither branch of an `If` can be computed at these sizes.
     """
-    if not _choices(proto.graph):
+    if not any(node.op_type in (_CHOICE, LOOP) for node in proto.graph.node):
         values, types = settled(proto, shapes)
         if values:
             proto = proto if owned else copy.deepcopy(proto)
@@ -71,7 +74,7 @@ def folded(
         return proto, types
     proto = proto if owned else copy.deepcopy(proto)
     made = Counter(name for graph in all_graphs(proto.graph) for name in made_in(graph))
-    walk = _Walk(unused_names(proto.graph, "branch"), made)
+    walk = _Walk(unused_names(proto.graph, "settled"), made)
     return proto, walk.through(proto, shapes)
 
 
@@ -102,7 +105,7 @@ class _Walk:
         while True:
             values, types = settled(model, shapes)
             replace_by_constants(model, values)
-            if self._decide(model.graph):
+            if self._decide(model.graph) or plain_loops(model, self.names):
                 continue
             left = [node for node in _choices(model.graph) if tuple(node.output) not in done]
             if not left:

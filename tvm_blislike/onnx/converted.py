@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tvm_blislike.errors import UnsupportedOperatorError
-from tvm_blislike.onnx.impossible import DOMAIN, OPERATOR
-from tvm_blislike.onnx.operator_sets import MICROSOFT, STANDARD
+from tvm_blislike.onnx.operator_sets import IMPOSSIBLE, MICROSOFT, OWN, STANDARD
 from tvm_blislike.onnx.unsupported import all_nodes, describe
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def known_operators() -> dict[str, frozenset[str]]:
     return {
         **dict.fromkeys(STANDARD, standard),
         MICROSOFT: microsoft,
-        DOMAIN: frozenset([OPERATOR]),
+        OWN: frozenset([IMPOSSIBLE]),
     }
 
 

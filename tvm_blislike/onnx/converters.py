@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tvm_blislike.onnx import few_bits, impossible, recurrent
 from tvm_blislike.onnx.dynamic_steps import dynamic_quantize
+from tvm_blislike.onnx.operator_sets import IMPOSSIBLE
 from tvm_blislike.onnx.products import cum_prod
 from tvm_blislike.tvm_seams.importer import Convert
 
@@ -13,6 +14,6 @@ CONVERTERS: Mapping[str, Convert] = {
     "CumProd": cum_prod,
     "DynamicQuantizeLinear": dynamic_quantize,
     "MatMulNBits": few_bits.matmul,
-    impossible.OPERATOR: impossible.convert,
+    IMPOSSIBLE: impossible.convert,
     **recurrent.CONVERTERS,
 }

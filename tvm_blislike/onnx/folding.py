@@ -27,7 +27,7 @@ MOST_ELEMENTS = 1 << 20
 # What shapes, axes, indices and grids are computed with. Others are left to the compiler: ONNX's
 # reference implementation gets some attributes of the larger operators wrong, and random numbers
 # and quantized weights have to stay.
-_ARITHMETIC = frozenset(
+ARITHMETIC = frozenset(
     """
     Abs Add And ArgMax ArgMin Cast CastLike Ceil Clip Compress Concat Constant ConstantOfShape Cos
     CumSum Div Equal Exp Expand EyeLike Flatten Floor Gather GatherElements GatherND Greater
@@ -109,7 +109,7 @@ def _array(tensor: onnx.TensorProto) -> np.ndarray | None:
 
 def _foldable(node: onnx.NodeProto, known: Values) -> bool:
     """Whether a node, not computed yet, may be computed ahead."""
-    if node.domain not in STANDARD or node.op_type not in _ARITHMETIC or any(branches(node)):
+    if node.domain not in STANDARD or node.op_type not in ARITHMETIC or any(branches(node)):
         return False
     if known.keys() >= set(distinct(node.output)) or _has_unordered_axes(node):
         return False

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 
-from tvm_blislike.model.marks import IMPOSSIBLE
+from tvm_blislike.model import marks
+from tvm_blislike.onnx.operator_sets import IMPOSSIBLE, OWN
 from tvm_blislike.onnx.recurrent import text
 from tvm_blislike.tvm_seams.raising import refusal
 
 if TYPE_CHECKING:
     import onnx
 
-OPERATOR, DOMAIN = "Impossible", "tvm_blislike"
 _ADVICE = "give inputs that lead elsewhere, or compile the model for other sizes"
 
 
@@ -40,7 +40,7 @@ def impossible(value: onnx.ValueInfoProto, operand: str, message: str) -> onnx.N
     dtype = str(helper.tensor_dtype_to_np_dtype(type_.elem_type))
     sizes = {"shape": shape} if shape else {}  # an empty list has no type
     return helper.make_node(
-        OPERATOR, [operand], [value.name], domain=DOMAIN, dtype=dtype, message=message, **sizes
+        IMPOSSIBLE, [operand], [value.name], domain=OWN, dtype=dtype, message=message, **sizes
     )
 
 
@@ -51,5 +51,5 @@ def convert(
 ) -> relax.Expr:
     """Convert a node to a call of a kernel that raises the error."""
     dtype, message = text(settings["dtype"]), text(settings["message"])
-    shape, notes = tuple(settings.get("shape", ())), {IMPOSSIBLE: message}
+    shape, notes = tuple(settings.get("shape", ())), {marks.IMPOSSIBLE: message}
     return refusal(builder, operands[0], shape, dtype, f"{message}; {_ADVICE}", notes)

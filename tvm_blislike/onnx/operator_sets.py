@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 # Two names of ONNX's own operators.
 STANDARD = ("", "ai.onnx")
 MICROSOFT = "com.microsoft"
+# This package's own, of one operator (`impossible`).
+OWN, IMPOSSIBLE = "tvm_blislike", "Impossible"
 # Operators that round to steps of 8 bits, beside all QLinear ones.
 _OF_STEPS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QGemm")
 # TVM's importer takes none that is older.

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tvm_blislike.onnx.loop_shapes import LoopShapes
 from tvm_blislike.onnx.stand_ins import stand_ins
 
 if TYPE_CHECKING:
@@ -78,7 +79,12 @@ def inferred(
     """
     from onnx import shape_inference
 
-    return shape_inference.infer_shapes(_shell(model, inputs, constants), data_prop=True).graph
+    shell = _shell(model, inputs, constants)
+    loops = LoopShapes(shell.graph)
+    types = shape_inference.infer_shapes(shell, data_prop=True).graph
+    while loops.told(types):
+        types = shape_inference.infer_shapes(shell, data_prop=True).graph
+    return types
 
 
 def types_of(model: onnx.ModelProto, inputs: Mapping[str, Sequence[int]]) -> onnx.GraphProto:

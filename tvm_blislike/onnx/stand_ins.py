@@ -1,6 +1,7 @@
 """For nodes whose types ONNX does not infer: others with results of the same shapes and types.
 
-These are operators of ONNX Runtime's own, and those of ONNX that its inference gets wrong.
+These are operators of ONNX Runtime's own, one of ours, and those of ONNX that its inference gets
+wrong. Graphs inside a node have theirs, too.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tvm_blislike.onnx.operator_sets import MICROSOFT
+import numpy as np
+
+from tvm_blislike.onnx.operator_sets import IMPOSSIBLE, MICROSOFT, OWN
 
 if TYPE_CHECKING:
     import onnx
@@ -23,9 +26,36 @@ _UNDER_ANOTHER_NAME = "SimplifiedLayerNormalization"
 
 def stand_ins(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
     """Return nodes whose types ONNX infers rightly; any other node as it is."""
-    own = node.domain == MICROSOFT or node.op_type == _UNDER_ANOTHER_NAME
-    make = (_STAND_INS if own else _OF_ONNX).get(node.op_type)
-    return make(node) if make else [node]
+    domain = MICROSOFT if node.op_type == _UNDER_ANOTHER_NAME else node.domain
+    make = {MICROSOFT: _STAND_INS, OWN: _OF_OURS}.get(domain, _OF_ONNX).get(node.op_type)
+    if make:
+        return make(node)
+    has_graphs = any(item.HasField("g") for item in node.attribute)
+    return [_with_known_inside(node)] if has_graphs else [node]
+
+
+def _with_known_inside(node: onnx.NodeProto) -> onnx.NodeProto:
+    """For one of control flow: a copy."""
+    made = copy.deepcopy(node)
+    for graph in (item.g for item in made.attribute if item.HasField("g")):
+        nodes = [copy.deepcopy(known) for inner in graph.node for known in stand_ins(inner)]
+        del graph.node[:]
+        graph.node.extend(nodes)
+    return made
+
+
+def _impossible(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+    """Zeros of the type that it says."""
+    from onnx import helper, numpy_helper
+
+    settings = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    name = f"{node.output[0]} sizes"
+    sizes = numpy_helper.from_array(np.array(settings.get("shape", ()), np.int64))
+    zero = numpy_helper.from_array(np.zeros(1, settings["dtype"].decode()))
+    return [
+        helper.make_node("Constant", [], [name], value=sizes),
+        helper.make_node("ConstantOfShape", [name], node.output, value=zero),
+    ]
 
 
 def _stft(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
@@ -234,4 +264,5 @@ _STAND_INS: dict[str, StandIn] = {
     "SkipSimplifiedLayerNormalization": _like(0, -1, -1, 0),
     "TransposeMatMul": _transposed_product,
 }
+_OF_OURS: dict[str, StandIn] = {IMPOSSIBLE: _impossible}
 _OF_ONNX: dict[str, StandIn] = {"STFT": _stft}

@@ -44,7 +44,7 @@ def loop(importer: Any, operands: Sequence[Any], settings: Mapping[str, Any]) ->
     def inputs(first: relax.Expr) -> Callable[[], Nodes]:
         return lambda: dict(zip(names, [number, first, *params], strict=True))
 
-    if most is not None and is_constant(most) and _is_true(begins) and _goes_on(body):
+    if most is not None and is_constant(most) and _is_true(begins) and goes_on(body):
 
         def results(found: list[relax.Expr]) -> relax.Expr:
             kept = [_of_type(value, old) for value, old in zip(found[1:], params, strict=False)]
@@ -121,7 +121,7 @@ def _is_true(value: relax.Expr | None) -> bool:
     return value is None or (is_constant(value) and bool(constant_array(value).item()))
 
 
-def _goes_on(body: onnx.GraphProto) -> bool:
+def goes_on(body: onnx.GraphProto) -> bool:
     """Whether a loop's body hands on the condition as it gets it, or a constant that is true."""
     makers = {name: each for each in body.node for name in each.output}
     name = body.output[0].name
