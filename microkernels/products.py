@@ -138,7 +138,7 @@ def dot_of_bytes(intrinsic: str, lanes: int) -> Product:
     return Product(4, load, multiply_add, folds_a=False, group_type="int32", intrinsic=intrinsic)
 
 
-def dot_of_pairs(multiply: str, lanes: int) -> Product:
+def dot_of_pairs(multiply: str, lanes: int, widens_b: bool = False) -> Product:
     """Return the product of two elements of A by two of B, 16 bits each, on x86.
 
     Sums of two products are an instruction, their addition to the sums before another. That one is
@@ -149,6 +149,8 @@ def dot_of_pairs(multiply: str, lanes: int) -> Product:
     ----------
     multiply : str
         LLVM's name of the first one: (elements of A, elements of B) on vectors of 2 * `lanes`.
+    widens_b : bool
+        B lies in memory in bytes, which get 16 bits as they are loaded.
     """
     name = f"blislike_dot_of_pairs_{lanes}"
     sums, elements = f"<{lanes} x i32>", f"<{2 * lanes} x i16>"
@@ -163,7 +165,13 @@ define linkonce_odr {sums} @{name}({sums} %c, {sums} %a, {sums} %b) alwaysinline
 }}
 """
     product = dot_by_words(2, name, f"int32x{lanes}", source)
-    return replace(product, instructions=2, folds_a=False)
+    product = replace(product, instructions=2, folds_a=False)
+    return replace(product, load=_widened_words, conversion=1) if widens_b else product
+
+
+def _widened_words(elements: Any, groups: int) -> Any:
+    """Return pairs as words, those of bytes in 16 bits each: a `Load` of either operand."""
+    return words(tirx.Cast(f"int16x{2 * groups}", elements), groups)
 
 
 def differing_bits(name: str, lanes: int, source: str, instructions: int) -> Product:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
-from tvm_blislike.model.types import Types, data_range, weights_range
+from tvm_blislike.model.types import WORDS, Types, data_range, weights_range
 from tvm_blislike.model.workload import Conv2dWorkload
 
-WORDS = Types("int16", "int16", "int32", "int32")
 # Taps along an axis, and points, whose transformed operands fit into 16 bits.
 MOST_TAPS = 3
 MOST_POINTS = 6

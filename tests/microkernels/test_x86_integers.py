@@ -8,7 +8,9 @@ from tvm_blislike.cost_models.data_types import quantized_types
 from tvm_blislike.hardware import Core
 from tvm_blislike.inspect.kernel_code import k_loops
 from tvm_blislike.microkernels import get_kernel, kernels_for
+from tvm_blislike.microkernels.avx2_s16 import WITH_BYTES
 from tvm_blislike.microkernels.spills import keeps_registers
+from tvm_blislike.model.types import Types
 from tvm_blislike.tvm_seams.machine_code import Instruction, count, instructions
 
 # The product of a core, and what else belongs to one.
@@ -25,11 +27,28 @@ SCALAR = {"addq", "subq", "cmpq", "leaq", "jne", "incq", "decq"}
 LOADS = {"vpbroadcastd", "vmovdqu", "vmovdqu64", "vmovups", "vmovdqa", "vmovdqa64"}
 
 
+# Rows of weights are widened as they are loaded, instead of loaded as they are.
+WIDENED = {"vpbroadcastd", "vpmovsxbw"}
+
+
 @pytest.mark.parametrize("view", ["rows", "panel"])
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_k_loops_are_products_and_their_loads(name: str, view: str):
-    core, (product, *others) = Core.named(name), PRODUCTS[name]
-    offered = kernels_for(core, quantized_types(core))
+    core = Core.named(name)
+    check_k_loops(core, quantized_types(core), PRODUCTS[name], LOADS, view)
+
+
+@pytest.mark.parametrize("view", ["rows", "panel"])
+@pytest.mark.parametrize("name", ["haswell", "skylake", "zen2", "zen3"])
+def test_weights_in_bytes_take_one_instruction_to_load(name: str, view: str):
+    check_k_loops(Core.named(name), WITH_BYTES, ("vpmaddwd", "vpaddd"), WIDENED, view)
+
+
+def check_k_loops(
+    core: Core, types: Types, products: tuple[str, ...], loads: set[str], view: str
+) -> None:
+    product, *others = products
+    offered = kernels_for(core, types)
     kept = [kernel for kernel in offered if keeps_registers(core, kernel, "gemm")]
     assert 2 * len(kept) > len(offered)
     for kernel_name, loop in k_loops(kept, core, view).items():
@@ -40,7 +59,7 @@ def test_k_loops_are_products_and_their_loads(name: str, view: str):
         assert (counts.fmas, counts.spills, counts.moves) == (names.count(product), 0, 0)
         # Each sum is added to by its own instruction, nothing saturates or is widened.
         assert all(names.count(other) == counts.fmas for other in others), kernel_name
-        assert {*names} <= {product, *others, *SCALAR, *LOADS}, kernel_name
+        assert {*names} <= {product, *others, *SCALAR, *loads}, kernel_name
         # Of one row LLVM may take each operand twice; of several it loads no more than it must.
         if kernel.mr > 2 and kernel.vectors < 3:
             assert counts.loads == pytest.approx(kernel.loads_per_fma() * counts.fmas), kernel_name

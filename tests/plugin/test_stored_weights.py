@@ -14,15 +14,16 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from rewrites import several_nodes
 
 import tvm_blislike
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.storage_choice import why_whole
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.errors import UsageError
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.report import Report
-from tvm_blislike.model.types import STORED, Types
+from tvm_blislike.model.types import STORED, WORDS, Types
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 from tvm_blislike.passes import storage
 from tvm_blislike.schedules import implementations
@@ -202,3 +203,53 @@ def test_the_option_names_its_types(tmp_path: Path) -> None:
     weights = 4 * (CHANNELS * 64 * 25 + CHANNELS * COLUMNS)
     assert sizes[None] - sizes["bf16"] > 0.4 * weights
     assert sizes[None] - sizes["int8"] > 0.65 * weights
+
+
+def quantized(x: np.ndarray, columns: int) -> tuple[onnx.ModelProto, np.ndarray]:
+    """Return two fully connected layers of 8 bits, the second one small, and what is right."""
+    rng = np.random.default_rng(7)
+    constants = {"s": np.float32(0.5), "z": np.uint8(128), "zw": np.int8(0)}
+    values, nodes = np.clip(np.rint(x / 0.5) + 128, 0, 255), []
+    nodes.append(helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q0"]))
+    for n, (steps, width) in enumerate(((x.shape[1], columns), (columns, 12))):
+        weights = rng.integers(-128, 128, (steps, width)).astype(np.int8)
+        weights[0, :2] = -128, 127
+        constants |= {f"w{n}": weights, f"sw{n}": np.float32(0.25 / np.sqrt(steps) / 64)}
+        nodes += [
+            helper.make_node("DequantizeLinear", [f"q{n}", "s", "z"], [f"d{n}"]),
+            helper.make_node("DequantizeLinear", [f"w{n}", f"sw{n}", "zw"], [f"k{n}"]),
+            helper.make_node("MatMul", [f"d{n}", f"k{n}"], [f"y{n}"]),
+            helper.make_node("QuantizeLinear", [f"y{n}", "s", "z"], [f"q{n + 1}"]),
+        ]
+        sums = (values.astype(np.int64) - 128) @ weights.astype(np.int64)
+        values = np.clip(np.rint(sums * np.float64(constants[f"sw{n}"])) + 128, 0, 255)
+    made = several_nodes(nodes, {"x": x}, constants)
+    del made.graph.output[:]
+    made.graph.output.append(onnx.ValueInfoProto(name="q2"))
+    return made, values
+
+
+@pytest.mark.skipif(native_core().isa.name not in ("avx2", "avx512"), reason="runs code of AVX2")
+def test_weights_of_integers_are_bytes_where_memory_bounds_layers() -> None:
+    """All values of both signs, and sums that are exact: rounding may tell but one step."""
+    x = np.random.default_rng(8).normal(0, 40, (1, 1600)).astype(np.float32)
+    made, wanted = quantized(x, 2000)
+    compiled = tvm_blislike.compile(made, Core.named("x86-64-v3"), threads=1, records="none")
+    layers = [layer for layer in compiled.explain().layers if layer.types]
+    assert [layer.types[:3] for layer in layers] == [
+        ("int16", "int8", "int32"),
+        ("int16", "int16", "int32"),
+    ]
+    (ours,) = compiled.run({"x": x}).values()
+    assert len(np.unique(ours)) > 6 and np.abs(ours - wanted).max() <= 1
+
+
+def test_products_of_bytes_and_many_rows_keep_their_weights() -> None:
+    strategy = Strategy(Core.named("zen3"), 1)
+    assert why_whole(strategy, GemmWorkload(1, 4096, 9216, types=WORDS), "int8") == ""
+    many = why_whole(strategy, GemmWorkload(512, 512, 512, types=WORDS), "int8")
+    assert "memory does not bound it" in many and "ms in int16" in many
+    lacking = why_whole(
+        Strategy(Core.named("zen4"), 1), GemmWorkload(1, 64, 64, types=WORDS), "int8"
+    )
+    assert lacking

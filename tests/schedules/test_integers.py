@@ -20,6 +20,7 @@ from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.cost_models.data_types import quantized_types
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernels_for
+from tvm_blislike.microkernels.avx2_s16 import WITH_BYTES
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.types import Types
@@ -38,6 +39,12 @@ OTHERS = [
     for core in map(Core.named, ("x86-64-v3", "skylake-avx512", "golden-cove"))
     if why_not_runnable(core.target_config(1)) is None
 ]
+# What quantized layers are there, and those whose weights are widened as they are loaded.
+KINDS = [(core, quantized_types(core)) for core in OTHERS]
+KINDS += [(core, WITH_BYTES) for core in OTHERS if kernels_for(core, WITH_BYTES)]
+on_other_cores = pytest.mark.parametrize(
+    "core, types", KINDS, ids=[f"{core.name} {types.short}" for core, types in KINDS]
+)
 SAME = (1, 1, 1, 1)
 NOTHING = np.iinfo(np.int32).min
 FIELDS = ("loop_order", "nr", "tile_h", "tile_w", "oh_block", "prefetch")
@@ -87,6 +94,9 @@ def run(
     expected = operator.reference(w, data, weights)
     scale = np.random.default_rng(1).uniform(0.5, 1, w.co).astype(np.float32)
     scale *= 200 / np.float32(max(1, np.abs(expected).max()))
+    # Of few bits: products are exact, and it is the same whether LLVM fuses them with the addition.
+    mantissa, exponent = np.frexp(scale)
+    scale = np.ldexp(np.rint(mantissa * 16) / 16, exponent).astype(np.float32)
     shape = Layout(config.out_layout).shape(w.n, w.co, w.oh, w.ow)
     out = np.full(shape, 77 if requantize else NOTHING, "uint8" if requantize else "int32")
     operands = [in_layout(data, config.data_layout), implementation.pack(w, config, weights)]
@@ -145,19 +155,18 @@ def test_corners_of_direct_convolutions(name: str) -> None:
         np.testing.assert_array_equal(*run(workload, config, 1 + number % 2, number % 2 == 0))
 
 
-@pytest.mark.parametrize("core", OTHERS, ids=lambda core: core.name)
+@on_other_cores
 @pytest.mark.parametrize("name", CORNERS)
-def test_corners_on_other_cores(name: str, core: Core) -> None:
-    workload = replace(CORNERS[name], types=quantized_types(core))
+def test_corners_on_other_cores(name: str, core: Core, types: Types) -> None:
+    workload = replace(CORNERS[name], types=types)
     configs = list(get_implementation("conv2d_direct").configs(workload, core, 1))
     for number, config in enumerate(configs[:: max(1, len(configs) // 3)]):
         np.testing.assert_array_equal(*run(workload, config, 1, number % 2 == 0, core))
 
 
-@pytest.mark.parametrize("core", OTHERS, ids=lambda core: core.name)
+@on_other_cores
 @pytest.mark.parametrize("stride", [1, 2])
-def test_depthwise_convolutions_on_other_cores(stride: int, core: Core) -> None:
-    types = quantized_types(core)
+def test_depthwise_convolutions_on_other_cores(stride: int, core: Core, types: Types) -> None:
     workload = Conv2dWorkload(
         1, 37, 9, 11, 37, 3, 3, (stride, stride), SAME, groups=37, types=types
     )
@@ -166,12 +175,14 @@ def test_depthwise_convolutions_on_other_cores(stride: int, core: Core) -> None:
         np.testing.assert_array_equal(*run(workload, config, 1, True, core))
 
 
-@pytest.mark.parametrize("core", OTHERS, ids=lambda core: core.name)
+@on_other_cores
 @pytest.mark.parametrize(
     "m, n, k", [(1, 1, 1), (1, 70, 33), (7, 9, 5), (37, 53, 301), (64, 64, 64)]
 )
-def test_products_of_matrices_on_other_cores(m: int, n: int, k: int, core: Core) -> None:
-    workload = GemmWorkload(m, n, k, types=quantized_types(core))
+def test_products_of_matrices_on_other_cores(
+    m: int, n: int, k: int, core: Core, types: Types
+) -> None:
+    workload = GemmWorkload(m, n, k, types=types)
     configs = list(get_implementation("gemm").configs(workload, core, 1))
     for config in configs[:: max(1, len(configs) // 3)]:
         np.testing.assert_array_equal(*multiplied(workload, config, 1, core))

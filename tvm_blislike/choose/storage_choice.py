@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Workload
 
 # Share of its time in fp32 that a layer may take at most with weights in fewer bytes: predictions
@@ -14,22 +13,23 @@ WORTH = 0.95
 
 
 def why_whole(strategy: Strategy, layer: Workload, dtype: str) -> str:
-    """Return why a layer keeps its weights in fp32, "" where storing them in `dtype` pays.
+    """Return why a layer keeps its weights as they are, "" where storing them in `dtype` pays.
 
     Parameters
     ----------
     strategy : Strategy
         Predicts both.
     layer : Workload
-        In fp32.
+        In fp32, or in integers of 16 bits.
     dtype : str
         A storage type, see `model.types.STORED`.
     """
-    stored = strategy.choose(replace(layer, types=Types.stored(dtype)))
+    stored = strategy.choose(replace(layer, types=replace(layer.types, b=dtype)))
     if stored.config is None:
         return stored.reason
     whole = strategy.choose(layer)
     if whole.config is None or stored.seconds < WORTH * whole.seconds:
         return ""
-    ways = f"{1e3 * stored.seconds:.3g} ms in {dtype}, {1e3 * whole.seconds:.3g} ms in float32"
+    each = ((dtype, stored), (layer.types.b, whole))
+    ways = ", ".join(f"{1e3 * choice.seconds:.3g} ms in {name}" for name, choice in each)
     return f"memory does not bound it: {ways}"

@@ -65,7 +65,8 @@ class Types:
     def is_integer_dot(self) -> bool:
         """Whether factors are integers of 8 bits, signed or not, or such in 16, and sums of 32."""
         eight = {self.a, self.b} <= {"int8", "uint8"}
-        return (eight or self.a == self.b == "int16") and {self.acc, self.out} == {"int32"}
+        words = self.a == "int16" and self.b in ("int16", "int8")
+        return (eight or words) and {self.acc, self.out} == {"int32"}
 
     @property
     def is_bfloat_dot(self) -> bool:
@@ -117,6 +118,8 @@ class Types:
 
 FLOAT32 = Types()
 BFLOAT_DOT = Types("bfloat16", "bfloat16", "float32", "float32")
+# Integers of 8 bits in 16, of cores without products of bytes.
+WORDS = Types("int16", "int16", "int32", "int32")
 # Types of products that a user may allow in place of fp32, by the names of precisions.
 PRECISIONS = {
     "fp32": (),

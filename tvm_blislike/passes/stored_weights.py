@@ -2,7 +2,7 @@
 
 Asked for (`Constraints.weights`) they are rounded, and the report says how much. Weights that are
 numbers of 16 bits as they are, as those of models in half precision, are stored so without being
-asked: nothing is lost.
+asked: nothing is lost. So are the integers of 8 bits that lie in 16 on cores which multiply those.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_blislike.choose.storage_choice import why_whole
 from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.cost_models.data_types import missing_types
 from tvm_blislike.model.marks import STORED_ERRORS, WHOLE_WEIGHTS
-from tvm_blislike.model.types import FLOAT32, STORED, Types
+from tvm_blislike.model.types import FLOAT32, STORED, WORDS, Types
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.operators import workload_of
 from tvm_blislike.passes import spills
@@ -51,7 +52,7 @@ class StoreWeights:
             if rewriter.whole:
                 func = func.with_attr(WHOLE_WEIGHTS, rewriter.whole)
                 result.update_func(gvar, func)
-            if len(rewriter.errors) > len(known):
+            if len(rewriter.errors) > len(known) or rewriter.narrowed:
                 changed = True
                 attributes = {STORED_ERRORS: rewriter.errors, WHOLE_WEIGHTS: rewriter.whole}
                 result.update_func(gvar, rewritten.with_attr(attributes))
@@ -67,6 +68,7 @@ class _StoreWeights(PyExprMutator):
         self.strategy = strategy
         self.errors: dict[str, list[float]] = {}
         self.whole: dict[str, str] = {}
+        self.narrowed = False
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
@@ -74,6 +76,8 @@ class _StoreWeights(PyExprMutator):
         if layer is None:
             return call
         weights = constant_array(call.args[1])
+        if layer.types != FLOAT32:
+            return self._in_bytes(call, layer, weights)
         dtype = self._dtype(layer, weights)
         if not dtype:
             return call
@@ -101,6 +105,17 @@ class _StoreWeights(PyExprMutator):
                 self.whole[str(layer)] = reason
         return ""
 
+    def _in_bytes(self, call: relax.Call, layer: Workload, weights: np.ndarray) -> relax.Call:
+        """Return a layer of integers of 16 bits with weights of 8, or as it is."""
+        narrow = replace(layer.types, b="int8")
+        if missing_types(narrow, self.strategy.core):
+            return call
+        spills.ensure(self.strategy.core, narrow)
+        if why_whole(self.strategy, layer, narrow.b):
+            return call
+        self.narrowed = True
+        return on_operands(call, call.args[0], constant(weights.astype("int8"), "int8"), "int32")
+
     def _by_stored(self, call: relax.Call, found: StoredWeights, axis: int) -> relax.Expr:
         values = constant(found.values, str(found.values.dtype))
         result = on_operands(call, call.args[0], values, "float32")
@@ -113,9 +128,9 @@ class _StoreWeights(PyExprMutator):
 
 
 def _layer(call: relax.Call) -> Workload | None:
-    """Return the workload of an fp32 layer with many constant weights, None for other calls."""
+    """Return the workload of a layer with many constant weights to narrow, None for other calls."""
     layer = workload_of(call)
-    if layer is None or layer.types != FLOAT32 or not is_constant(call.args[1]):
+    if layer is None or layer.types not in (FLOAT32, WORDS) or not is_constant(call.args[1]):
         return None
     if layer.bytes_moved[1] < _FEWEST_BYTES:
         return None
