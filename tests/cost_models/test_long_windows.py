@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 
@@ -9,6 +10,7 @@ import pytest
 
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.cost_models.conv2d_direct import candidates as direct
 from tvm_blislike.cost_models.conv2d_direct import nests
 from tvm_blislike.cost_models.conv2d_im2col import candidates
 from tvm_blislike.cost_models.conv2d_im2col.geometry import Im2colGeometry
@@ -31,7 +33,8 @@ def test_pixels_kept_in_registers() -> None:
         workload = Conv2dWorkload(
             1, 1, 1, 400, 8, 1, window[0], (1, window[2]), (0, 0, 0, 0), (1, window[3])
         )
-        assert nests._pixels_kept(workload, window[1]) == kept_slowly(*window), window
+        kept = nests._pixels_kept(workload, window[1], workload.kw)
+        assert kept == kept_slowly(*window), window
 
 
 def front_end(taps: int, stride: int, filters: int) -> Conv2dWorkload:
@@ -52,6 +55,35 @@ def test_long_windows_are_chosen_for_at_once(
     for config in candidates.configs(workload, core, 2):
         geo = Im2colGeometry(workload, config)
         assert geo.written(core.lanes()) <= 2 * candidates.MOST_WRITTEN
+
+
+@pytest.mark.parametrize("taps, stride", [(400, 160), (512, 160), (475, 441), (80, 64), (64, 32)])
+@pytest.mark.parametrize("name", ["zen3", "zen4", "cortex-a76", "cortex-a55"])
+def test_blocks_of_long_windows_are_those_of_pixels_apart(
+    name: str, taps: int, stride: int
+) -> None:
+    """Pixels that are read again many steps later take no registers meanwhile.
+
+    Of the smallest blocks more steps are unrolled.
+    """
+    core = Core.named(name)
+
+    def blocks(workload: Conv2dWorkload) -> set[tuple[int, int]]:
+        found = {(c.mr, c.nr) for c in direct.configs(workload, core, 1)}
+        return {block for block in found if math.prod(block) >= 8 * core.lanes()}
+
+    offered = blocks(front_end(taps, stride, 402))
+    assert offered == blocks(front_end(taps, taps, 402))
+    assert max(rows for rows, _ in offered) > 1
+
+
+def test_blocks_of_short_windows_leave_room_for_pixels_read_again() -> None:
+    core = Core.named("zen3")
+    apart, overlapping = (
+        {(c.mr, c.nr) for c in direct.configs(front_end(11, stride, 402), core, 1)}
+        for stride in (11, 4)
+    )
+    assert overlapping < apart
 
 
 def test_windows_as_networks_of_images_have_them_are_all_offered() -> None:

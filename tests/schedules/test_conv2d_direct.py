@@ -50,6 +50,36 @@ def test_random_workloads_and_configs(case) -> None:
     assert error(workload, config, core, threads, steps) < TOLERANCE
 
 
+@st.composite
+def filters_of_sound(draw: st.DrawFn) -> tuple[Core, Conv2dWorkload, Config, int, list[str]]:
+    core, threads = draw(st.sampled_from(RUNNABLE)), draw(st.sampled_from([1, 2]))
+    taps, stride, windows = draw(
+        st.tuples(st.integers(12, 500), st.integers(1, 450), st.integers(1, 40))
+    )
+    left, right = draw(st.tuples(st.integers(0, taps - 1), st.integers(0, taps - 1)))
+    width = max(1, taps + (windows - 1) * stride + draw(st.integers(0, stride - 1)) - left - right)
+    workload = Conv2dWorkload(
+        draw(st.integers(1, 2)),
+        1,
+        1,
+        width,
+        draw(st.integers(1, 60)),
+        1,
+        taps,
+        (1, stride),
+        (0, left, 0, max(right, taps - width - left)),
+    )
+    config = one_config(draw, IMPLEMENTATION, workload, core, threads, FIELDS)
+    return core, workload, config, threads, draw(epilogues(4))
+
+
+@examples(30)
+@given(filters_of_sound())
+def test_random_filters_of_sound(case) -> None:
+    core, workload, config, threads, steps = case
+    assert error(workload, config, core, threads, steps) < TOLERANCE
+
+
 CORNERS = {
     "one pixel": Conv2dWorkload(1, 64, 1, 1, 96, 1, 1),
     "one channel, one pixel, one tap": Conv2dWorkload(1, 1, 1, 1, 1, 1, 1),

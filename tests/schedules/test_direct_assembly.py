@@ -1,4 +1,4 @@
-"""What LLVM makes of the direct convolution on ARM: loops that leave the stack alone."""
+"""What LLVM makes of the direct convolution: loops that leave the stack alone."""
 
 from __future__ import annotations
 
@@ -46,3 +46,18 @@ def test_k_loops_leave_the_stack_alone(
     hot = [c for c in counts if c.fmas >= 16]
     assert hot
     assert all(c.spills <= most_per_fma * c.fmas for c in hot), (config, hot)
+
+
+@pytest.mark.parametrize("taps, stride", [(400, 160), (475, 441), (80, 32), (48, 40)])
+@pytest.mark.parametrize("core", ["zen3", "zen4", "cortex-a76"])
+def test_long_filters_leave_the_stack_alone(core: str, taps: int, stride: int) -> None:
+    """Blocks of several windows, few steps of which are unrolled."""
+    described, length = Core.named(core), taps + 199 * stride
+    workload = Conv2dWorkload(1, 1, 1, length, 160, 1, taps, (1, stride))
+    config = best(IMPLEMENTATION, workload, described)
+    assert config.mr > 1
+    bodies = functions(build(workload, config, described).mod.inspect_source("asm"))
+    counts = [count(loop) for body in bodies.values() for loop in innermost_loops(body)]
+    hot = [c for c in counts if c.fmas >= config.mr]
+    assert hot
+    assert all(c.spills == 0 and c.fmas < taps * config.mr for c in hot), (config, hot)
