@@ -10,7 +10,7 @@ from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import DepthwiseGeometry
 from tvm_blislike.cost_models.data_types import vector_dot
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.directives import Apart, Border, ByInput, Dot, Edge, Vector
+from tvm_blislike.model.directives import Apart, Border, ByInput, Dot, Edge, SharedBorder, Vector
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.loop_names import Named
 from tvm_blislike.model.marks import STAGE
@@ -62,7 +62,8 @@ def _tile_epilogue(sch: s_tir.Schedule, epilogue: Any, geo: DepthwiseGeometry) -
     for axis, (loop, name) in enumerate(((yt, "mh"), (xt, "mw"))):
         out, tile = ((workload.oh, config.tile_h), (workload.ow, config.tile_w))[axis]
         if any(workload.padding) and not geo.copies:
-            Border(*geo.borders(axis)).on(sch, loop)
+            border = SharedBorder if axis == 0 and geo.shares_border else Border
+            border(*geo.borders(axis)).on(sch, loop)
         if out % tile:
             Edge({name: out % tile}).on(sch, loop)
     if workload.co % config.nr:

@@ -3,7 +3,8 @@
 The last iteration of each `Edge` loop is split off, and the loops inside it that are `Named` as the
 cut axis shrink, which makes the edge variant of the micro-kernel: no wasted FMA, no predicate, no
 access outside a tensor. The first and last iterations of each `Border` loop are split off, so that
-conditions on the padding of a convolution become constants in the interior.
+conditions on the padding of a convolution become constants in the interior; of a `SharedBorder` one
+copy of the body serves them all.
 
 The same is possible with `T.where` predicates and TVM's LoopPartition, but predicates inside a
 vectorized or unrolled tile come out as scalar code.
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 import tvm_ffi
 from tvm import tirx
 
-from tvm_blislike.model.directives import Apart, Border, Edge, LastEdge
+from tvm_blislike.model.directives import Apart, Border, Edge, LastEdge, SharedBorder
 from tvm_blislike.model.loop_names import Named
 from tvm_blislike.schedules.lowering import llvm_functions
 from tvm_blislike.schedules.lowering.rewrite import (
@@ -34,10 +35,12 @@ def split(body: tirx.Stmt) -> tirx.Stmt:
 
 
 def _split_tiles(loop: tirx.For) -> tirx.Stmt:
-    edge, border = Edge.of(loop), Border.of(loop)
+    edge, border, shared = Edge.of(loop), Border.of(loop), SharedBorder.of(loop)
+    extents = dict(edge.extents) if edge is not None else {}
+    if shared is not None:
+        return without(loop, Edge, SharedBorder, body=_asking(loop, shared, extents))
     if edge is None and border is None:
         return loop
-    extents = dict(edge.extents) if edge is not None else {}
     first, last = (border.first, border.last) if border is not None else (0, 0)
     peeled = _peel(loop, first, max(last, 1 if extents else 0), extents)
     # A single tile leaves the loop inside it in its place.
@@ -60,6 +63,19 @@ def _peel(loop: tirx.For, first: int, last: int, extents: dict[str, int]) -> tir
     if Apart.of(loop) is not None and len(parts) > 1:
         parts = [tirx.SeqStmt([llvm_functions.apart(), part]) for part in parts]
     return sequence(parts)
+
+
+def _asking(loop: tirx.For, border: SharedBorder, extents: dict[str, int]) -> tirx.Stmt:
+    """Body of a loop with one copy for the interior, one for the border and one for a cut end."""
+    at, count = loop.loop_var, int(loop.extent)
+    result = loop.body
+    if border.first + border.last < count:
+        inside = tirx.And(at >= _int(border.first), at < _int(count - border.last))
+        result = tirx.IfThenElse(inside, loop.body, loop.body)
+    if extents:
+        end = _cut(substitute(loop.body, {at: count - 1}), extents)
+        result = tirx.IfThenElse(at < _int(count - 1), result, end) if count > 1 else end
+    return result
 
 
 def _branches(loop: tirx.For, first: int, last: int, extents: dict[str, int]) -> tirx.Stmt:

@@ -71,7 +71,10 @@ STEPS: tuple[_Step, ...] = (
     _each(d.Ahead, prefetch.ahead),
     _each(d.Ring, accesses.in_ring),
     _each(d.FreshRegisters, llvm_functions.emptied),
-    ((d.Edge, d.LastEdge, d.Border, d.Apart), lambda body, _params: edges.split(body)),
+    (
+        (d.Edge, d.LastEdge, d.Border, d.SharedBorder, d.Apart),
+        lambda body, _params: edges.split(body),
+    ),
     # Behind them, what makes something else of a loop that they may have cut:
     ((d.KLoopCall,), lambda body, _params: k_loop_calls.called(body)),
     ((d.TileCall,), lambda body, _params: tiles.in_tiles(body)),

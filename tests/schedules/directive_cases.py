@@ -24,6 +24,7 @@ from tvm_blislike.model.directives import (
     OpenRows,
     Pieces,
     Ring,
+    SharedBorder,
     TileCall,
     Turn,
     Vector,
@@ -75,6 +76,12 @@ def border(x: T.Buffer((8,), F32), y: T.Buffer((11,), F32)):
 
 
 @T.prim_func(s_tir=True)
+def shared_border(x: T.Buffer((8,), F32), y: T.Buffer((11,), F32)):
+    for i in T.serial(11, annotations=SharedBorder(1, 2).note()):
+        y[i] = T.if_then_else(i >= 1 and i < 9, x[i - 1], T.float32(0))
+
+
+@T.prim_func(s_tir=True)
 def apart(x: T.Buffer((11,), F32), y: T.Buffer((11,), F32)):
     for tile in T.serial(3, annotations=EDGE_APART):
         for i in T.serial(4, annotations=Named("mw").note()):
@@ -101,6 +108,23 @@ def by_input(x: T.Buffer((1, 3), F32), w: T.Buffer((1, 2), F32), y: T.Buffer((1,
             for ih in T.serial(1, annotations=Named("mh").note()):
                 for iw in T.serial(2, annotations=Named("mw").note()):
                     y[ih, iw] = y[ih, iw] + x[ih + ry, iw + rx] * w[ry, rx]
+
+
+@T.prim_func(s_tir=True)
+def by_input_at_borders(
+    x: T.Buffer((5, 3, 2), F32), w: T.Buffer((3, 2, 2), F32), y: T.Buffer((6, 2, 2), F32)
+):
+    for row in T.serial(6, annotations=SharedBorder(1, 2).note()):
+        for ry in T.serial(3, annotations=NEST):
+            for rx in T.serial(2, annotations=Named("rx").note()):
+                for ih in T.serial(1, annotations=Named("mh").note()):
+                    for iw in T.serial(2, annotations=Named("mw").note()):
+                        for lane in T.serial(2, annotations=Vector(2).note()):
+                            y[row + ih, iw, lane] = y[row + ih, iw, lane] + T.if_then_else(
+                                row + ih + ry >= 1 and row + ih + ry < 6,
+                                x[row + ih + ry - 1, iw + rx, lane] * w[ry, rx, lane],
+                                T.float32(0),
+                            )
 
 
 @T.prim_func(s_tir=True)
@@ -342,11 +366,12 @@ GOLDEN: dict[type, tuple[tirx.PrimFunc, ...]] = {
     LastEdge: (last_edge,),
     OpenRows: (open_rows,),
     Border: (border,),
+    SharedBorder: (shared_border,),
     Apart: (apart,),
     Vector: (vector,),
     WriteOut: (write_out,),
     AskOnce: (ask_once,),
-    ByInput: (by_input,),
+    ByInput: (by_input, by_input_at_borders),
     Dot: (dot,),
     FreshRegisters: (fresh_registers,),
     KLoopCall: (k_loop_call, finished_k_loop_call),

@@ -237,6 +237,26 @@ def test_no_copy_and_no_condition(workload, threads):
     assert config.loop_order == "rows" or not re.search(r"\bif\b", text)
 
 
+@pytest.mark.parametrize("tile_h", [1, 2])
+@pytest.mark.parametrize("order", ["channels", "rows"])
+def test_border_rows_share_the_code_of_one_row_of_the_kernel(order, tile_h):
+    workload = layer(2 * LANES, 28, kernel=5, padding=(2, 2, 2, 2))
+    config = tiled(workload, tile_h, 4, order).with_fields(ks=1)
+    geo = DepthwiseGeometry(workload, config)
+    assert geo.shares_border == (tile_h == 1)
+    text = lowered(workload, config, NATIVE, 2)["main"].script()
+    assert "if_then_else" not in text
+    # packed[vector, row, column, lane], of each column variant of a row
+    rows = re.findall(r"\* packed\[\w+, (\w+), \d+, ", text)
+    copies = [sum(row == str(number) for row in rows) for number in range(5)]
+    if tile_h == 1:
+        of_border = [row for row in rows if not row.isdecimal()]
+        assert copies == [len(of_border)] * 5 and of_border
+    else:
+        assert sum(copies) == len(rows)
+    assert max_error(workload, config, 2) <= 1e-6
+
+
 def loop_body(assembly):
     """Return the instructions of the innermost loop with the most FMAs."""
     blocks, label = {}, ""

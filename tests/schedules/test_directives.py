@@ -71,6 +71,7 @@ REFUSED = [
     (d.Edge({"nr": 3}), 0, "put Named on the loops inside that it cuts: nr"),
     (d.LastEdge({"mw": 3}), 0, "put Named beside it"),
     (d.Border(-1, 0), 0, "give 0 where none is to be split off"),
+    (d.SharedBorder(0, -1), 0, "give 0 where none is to be split off"),
     (d.Apart(), 1, "take `parallel`, `unroll` or `vectorize` away"),
     (d.Vector(4), 0, "put it on the innermost loop"),
     (d.Vector(4), 1, "take `parallel`, `unroll` or `vectorize` away"),

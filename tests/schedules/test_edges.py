@@ -21,7 +21,8 @@ from made_loops import (
 )
 from tvm import s_tir, te, tirx
 
-from tvm_blislike.model.directives import Border, Edge, LastEdge
+from tvm_blislike.model.directive import Directive
+from tvm_blislike.model.directives import Border, Edge, LastEdge, SharedBorder
 from tvm_blislike.model.loop_names import Named
 
 
@@ -179,13 +180,39 @@ def test_border_wider_than_the_loop(parallel: bool) -> None:
     np.testing.assert_array_equal(result(mod, (3,), np.ones(1, np.float32)), [0, 1, 0])
 
 
+@pytest.mark.parametrize("before, after", [(1, 2), (0, 3), (3, 0), (9, 3), (5, 9)])
 @pytest.mark.parametrize("parallel", [False, True])
-def test_border_and_edge_of_one_loop(parallel: bool) -> None:
+def test_shared_border_has_one_copy(before: int, after: int, parallel: bool) -> None:
+    sch = padded_copy(9, before, after)
+    count = 9 + before + after
+    SharedBorder(before, after).on(sch, only_loops(sch)[0])
+    if parallel:
+        sch.parallel(only_loops(sch)[0])
+    mod = lowered(sch)
+    assert loops(mod) == [("i", 0, count)]
+    # It asks which copy to take.
+    assert len(found(mod, tirx.BufferStore)) == 2
+    assert conditions(mod) == 1
+    x = RNG.standard_normal(9, dtype=np.float32)
+    np.testing.assert_array_equal(result(mod, (count,), x), np.pad(x, (before, after)))
+
+
+def test_shared_border_wider_than_the_loop() -> None:
+    sch = padded_copy(1, 1, 1)
+    SharedBorder(2, 5).on(sch, only_loops(sch)[0])
+    mod = lowered(sch)
+    assert len(found(mod, tirx.BufferStore)) == 1
+    np.testing.assert_array_equal(result(mod, (3,), np.ones(1, np.float32)), [0, 1, 0])
+
+
+@pytest.mark.parametrize("border", [Border, SharedBorder])
+@pytest.mark.parametrize("parallel", [False, True])
+def test_border_and_edge_of_one_loop(parallel: bool, border: type[Directive]) -> None:
     """The last tile is both cut and at the border."""
     sch = padded_copy(16, 2, 1)  # 19 elements: tiles of 4 and one of 3
     tiles, inside = sch.split(only_loops(sch)[0], [None, 4])
     Named("mw").on(sch, inside)
-    Border(1, 1).on(sch, tiles)
+    border(1, 1).on(sch, tiles)
     Edge({"mw": 3}).on(sch, tiles)
     if parallel:
         sch.parallel(tiles)

@@ -40,6 +40,15 @@ class Border(Directive):
 
 
 @dataclass(frozen=True)
+class SharedBorder(Directive):
+    """As `Border`, but those iterations share a copy of the body, whose conditions stay."""
+
+    first: int
+    last: int
+    rules = (rule.not_negative, rule.of_known_length)
+
+
+@dataclass(frozen=True)
 class OpenRows(Directive):
     """Over blocks (ic) or tiles (ir) of rows of which only running tells how many there are.
 
