@@ -33,6 +33,11 @@ LATE_CYCLES = 3.0
 # a short call it starts the next ones, until its schedulers are full. Fitted to blocks of 1 to 4
 # pixels by 16 to 64 channels with 16 to 64 steps (a window of 512 entries).
 AHEAD = 0.31
+# How sharply FMAs' number and their latency limit a k step, whichever is more: where both are the
+# same, an FMA that starts late delays its chain, and none catches up. Zen 3 (8 in flight), products
+# of 192 and 256 steps with A from L2: 8 chains (4x16, 2x32) reach 0.85 to 0.95 of what 12 do
+# (6x16, 4x24), 9 chains 0.88 to 0.93, 10 chains 0.99; 6 chains (3x16, 2x24) their three quarters.
+LATENCY_SHARPNESS = 8
 # Share of a stream from L2 that shows although FMAs take longer: fills of L1 are in the way of its
 # loads. Golden Cove: 14x14 images where 32 filters pass by take 1.07 times as long as where 13
 # pixels do; Zen 4: 0.05 to 0.16 for blocks of 12x16 to 6x64 whose panels exceed L1.
@@ -254,7 +259,8 @@ def step_cycles(
 
     The largest of: products to start and what loads (`a_loads` for A, one per vector of B) take
     from them, loads to issue, and the latency of the FMA when there are too few accumulators to
-    hide it, in this call and the others that are in flight.
+    hide it, in this call and the others that are in flight; out of order, somewhat more where there
+    are only just enough.
     """
     latency = core.fma_latency / in_flight
     b_loads = vectors
@@ -278,9 +284,16 @@ def step_cycles(
             fma += rows / vectors / core.fma_per_cycle
         # As llvm-mca counts (benchmarks/results/arm_mca.txt), which sees no cache: loads reach
         # their nominal rate, and the rest is lost as on other cores.
-        return max(max(fma, loads) / FMA_EFFICIENCY, latency)
+        return _with_latency(max(fma, loads) / FMA_EFFICIENCY, latency)
     beside = core.element_load_cycles * a_loads + core.vector_load_cycles * vectors
-    return max(fma / FMA_EFFICIENCY + beside, loads / LOAD_EFFICIENCY, latency)
+    busy = fma / FMA_EFFICIENCY + beside
+    return max(_with_latency(busy, latency), loads / LOAD_EFFICIENCY)
+
+
+def _with_latency(busy: float, latency: float) -> float:
+    """Cycles of a step whose FMAs take `busy` cycles and depend on those of the step before."""
+    powers = busy**LATENCY_SHARPNESS + latency**LATENCY_SHARPNESS
+    return powers ** (1 / LATENCY_SHARPNESS)
 
 
 def _with_conversions(core: Core, rows: int, vectors: int, product: Product) -> float:

@@ -3,8 +3,9 @@
 Where the operands live, for the loop order B3A2C0 (A3B2C0 with A and B exchanged):
 
 - a block of C in registers, for all of kc;
-- the panel of B (kc x nr) in L1 if it fits beside the panels of A (mr x kc) that pass by; else
-  both stream from L2, which costs nothing up to 36 bytes a cycle (14x32 needs 13);
+- the panel of B (kc x nr) in L1 as far as it fits beside the panels of A (mr x kc) that pass by;
+  what does not streams from L2 as they do, which costs nothing up to 36 bytes a cycle (14x32 needs
+  13);
 - the block of A (mc x kc) in L2, together with the present and the next panel of B;
 - all of B passes once per block of A, from L3 or memory, while the FMAs run (`panels`).
 """
@@ -29,6 +30,7 @@ from tvm_blislike.cost_models.roofline import (
     fork_cycles,
     l2_cycles,
     level_holding,
+    missing_share,
     placed,
     share_bytes,
     useful_cycles,
@@ -41,6 +43,10 @@ from tvm_blislike.model.workload import GemmWorkload
 
 # Share of a stream from beyond L2 that shows although it is prefetched behind computation.
 EXPOSED = 0.3
+# Part of L1 that keeps a panel while others pass by. 768x768x768 by 5x16 blocks with kc = 384,
+# whose panels are 0.98 of L1, runs no faster than where all streams from L2: 41.5 GMAC/s, 6x16
+# blocks with all of k 45.1; by 2x32 blocks with kc = 192, 0.8 of it, 36.9 (Zen 3).
+L1_PLANNED = 0.7
 # Rows of C up to which a tile's lines follow one another closely enough to be fetched ahead.
 _NEAR_ROW_BYTES = 2048
 # Cycles to store a row of a block of C to another page than the row before: rows are the inner loop
@@ -145,16 +151,17 @@ def _l2_bytes(geo: GemmGeometry, core: Core, height: int, width: int) -> float:
     a, b = height * types.a_bytes, width * types.b_bytes
     if not geo.packs(geo.kc):
         a += conflict_bytes(core, height, geo.workload.k * types.a_bytes)
-    if _is_crowded(geo, core, height, width):
-        return a + b
-    return a if geo.config.loop_order == B_OUTSIDE else b
+    lost = _lost_share(geo, core, height, width)
+    return a + lost * b if geo.config.loop_order == B_OUTSIDE else lost * a + b
 
 
-def _is_crowded(geo: GemmGeometry, core: Core, height: int, width: int) -> bool:
-    """Whether L1 keeps neither panel for the next call."""
+def _lost_share(geo: GemmGeometry, core: Core, height: int, width: int) -> float:
+    """Share of the panel that stays which L1 has lost before the next call."""
+    if geo.calls_per_panel() == 1:
+        return 1.0
     types = geo.workload.types
     panels = (height * types.a_bytes + width * types.b_bytes) * geo.kc
-    return panels > share_bytes(core, 1, 1) or geo.calls_per_panel() == 1
+    return missing_share(panels, L1_PLANNED * share_bytes(core, 1, 1))
 
 
 def _apart_cycles(geo: GemmGeometry, core: Core, height: int, width: int) -> float:
@@ -163,10 +170,11 @@ def _apart_cycles(geo: GemmGeometry, core: Core, height: int, width: int) -> flo
     Whole rows, one behind the other, are prefetched as packed panels are: 2000x2000x2000 with
     kc = 2000 takes 93 ms in place and 95 packed, with kc = 1000 101 and 98 (Emerald Rapids).
     """
-    stays = geo.config.loop_order == A_OUTSIDE and not _is_crowded(geo, core, height, width)
-    if geo.packs(geo.kc) or stays or geo.blocks_k == 1:
+    if geo.packs(geo.kc) or geo.blocks_k == 1:
         return 0.0
-    return apart_cycles(core, height, geo.workload.types.a_bytes)
+    passes = geo.config.loop_order == B_OUTSIDE
+    share = 1.0 if passes else _lost_share(geo, core, height, width)
+    return share * apart_cycles(core, height, geo.workload.types.a_bytes)
 
 
 def _packing_cycles(geo: GemmGeometry, core: Core, threads: int, share: float) -> float:

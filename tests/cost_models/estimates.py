@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from hypothesis import strategies as st
 
-from tvm_blislike.cost_models.roofline import clock_hz, fork_cycles
+from tvm_blislike.cost_models.roofline import LATENCY_SHARPNESS, clock_hz, fork_cycles
 from tvm_blislike.hardware import Core, names
 from tvm_blislike.microkernels import kernel_of
 from tvm_blislike.model.config import Config
@@ -30,6 +30,16 @@ def _kind(core: Core) -> tuple:
 # One core of each kind: for tests that take a second for each.
 KINDS = list({_kind(core): core for core in CORES}.values())
 AVX512 = Core.named("sapphirerapids")
+
+
+def late(busy: float, latency: float) -> float:
+    """Return the cycles of a step out of order, which FMAs and their latency both limit."""
+    return (busy**LATENCY_SHARPNESS + latency**LATENCY_SHARPNESS) ** (1 / LATENCY_SHARPNESS)
+
+
+def loads(rows: int, vectors: int) -> float:
+    """Return the cycles that the loads of a step take from FMAs on `AVX512`."""
+    return rows * AVX512.element_load_cycles + vectors * AVX512.vector_load_cycles
 
 
 @st.composite

@@ -18,6 +18,8 @@ from estimates import (
     cores,
     doubled,
     fastest,
+    late,
+    loads,
     odd_shapes,
 )
 from hypothesis import assume, given, settings
@@ -136,7 +138,9 @@ def test_time_of_the_fmas_by_hand() -> None:
     estimate = IMPLEMENTATION.estimate(LAYER, CONFIG, AVX512, 1)
     vectors = 64 * 64 * 9 * 56 * 56 / 16
     assert estimate.cycles["fma"] == pytest.approx(vectors / 2 / FMA_EFFICIENCY)
-    beside = vectors / 28 * (14 * AVX512.element_load_cycles + 2 * AVX512.vector_load_cycles)
+    busy = 14 / FMA_EFFICIENCY + loads(14, 2)
+    step = late(busy, 4 / calls_in_flight(AVX512, 14, 2, 576))
+    beside = vectors / 28 * (step - 14 / FMA_EFFICIENCY)
     assert estimate.cycles["loads and edges"] == pytest.approx(beside)
     assert estimate.cycles["fork"] == 0
     half = IMPLEMENTATION.estimate(LAYER, CONFIG.with_fields(oh_block=7), AVX512, 2)
@@ -150,7 +154,8 @@ def test_cut_blocks_cost_what_the_missing_pixels_would() -> None:
     # One row of two vectors: the latency of an FMA, 4 cycles, for the two FMAs of each step, as
     # far as the next call does not start meanwhile.
     latency = 4 / calls_in_flight(AVX512, 1, 2, 576)
-    waiting = 56 * 2 * 576 * (latency - 2 / 2 / FMA_EFFICIENCY)
+    step = late(1 / FMA_EFFICIENCY + loads(1, 2), latency)
+    waiting = 56 * 2 * 576 * (step - 1 / FMA_EFFICIENCY)
     beside = IMPLEMENTATION.estimate(LAYER, CONFIG, AVX512, 1).cycles["loads and edges"]
     assert estimate.cycles["loads and edges"] == pytest.approx(waiting + beside, rel=1e-6)
 

@@ -19,6 +19,8 @@ from estimates import (
     cores,
     doubled,
     fastest,
+    late,
+    loads,
     odd_shapes,
 )
 from hypothesis import assume, given, settings
@@ -106,9 +108,8 @@ def test_one_layer_by_hand() -> None:
     cycles = im2col.estimate(workload, config, AVX512, 1).cycles
     fma = workload.macs / 16 / AVX512.fma_per_cycle / FMA_EFFICIENCY
     assert cycles["fma"] == pytest.approx(fma)
-    beside = (
-        workload.macs / 16 / 24 * (8 * AVX512.element_load_cycles + 3 * AVX512.vector_load_cycles)
-    )
+    step = late(12 / FMA_EFFICIENCY + loads(8, 3), AVX512.fma_latency)
+    beside = workload.macs / 16 / 24 * (step - 12 / FMA_EFFICIENCY)
     assert cycles["loads and edges"] == pytest.approx(beside)
     assert cycles["sums"] == cycles["fork"] == 0.0
     vectors = 64 * 48 * 48 / 16
