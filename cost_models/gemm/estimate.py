@@ -30,7 +30,6 @@ from tvm_blislike.cost_models.roofline import (
     fork_cycles,
     l2_cycles,
     level_holding,
-    missing_share,
     placed,
     share_bytes,
     useful_cycles,
@@ -43,9 +42,9 @@ from tvm_blislike.model.workload import GemmWorkload
 
 # Share of a stream from beyond L2 that shows although it is prefetched behind computation.
 EXPOSED = 0.3
-# Part of L1 that keeps a panel while others pass by. 768x768x768 by 5x16 blocks with kc = 384,
-# whose panels are 0.98 of L1, runs no faster than where all streams from L2: 41.5 GMAC/s, 6x16
-# blocks with all of k 45.1; by 2x32 blocks with kc = 192, 0.8 of it, 36.9 (Zen 3).
+# Part of L1 that keeps a panel while others pass by; of more panels ever less stays, beyond all of
+# L1 nothing. 768x768x768 by 5x16 blocks with kc = 384, whose panels are 0.98 of L1, runs no faster
+# than where all streams from L2: 41.5 GMAC/s, 6x16 blocks with all of k 45.1 (Zen 3).
 L1_PLANNED = 0.7
 # Rows of C up to which a tile's lines follow one another closely enough to be fetched ahead.
 _NEAR_ROW_BYTES = 2048
@@ -161,7 +160,10 @@ def _lost_share(geo: GemmGeometry, core: Core, height: int, width: int) -> float
         return 1.0
     types = geo.workload.types
     panels = (height * types.a_bytes + width * types.b_bytes) * geo.kc
-    return missing_share(panels, L1_PLANNED * share_bytes(core, 1, 1))
+    room = share_bytes(core, 1, 1)
+    if panels >= room:
+        return 1.0
+    return max(0.0, panels / room - L1_PLANNED) / (1.0 - L1_PLANNED)
 
 
 def _apart_cycles(geo: GemmGeometry, core: Core, height: int, width: int) -> float:
