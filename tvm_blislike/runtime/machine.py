@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,15 +91,16 @@ class ModelMachine:
         TargetError
             When the executable is for another kind of processor.
         """
-        runs = Runs(function)
-
-        def run(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-            if not runs.run(inputs, outputs):
-                with self._lock:
-                    copy(runs.anew(inputs, self._interpreter()), outputs)
-
+        run = partial(self._run_again, Runs(function))
         run(inputs, outputs)
         return run
+
+    def _run_again(
+        self, runs: Runs, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+    ) -> None:
+        if not runs.run(inputs, outputs):
+            with self._lock:
+                copy(runs.anew(inputs, self._interpreter()), outputs)
 
     def run_linked(self, kernels: Module) -> None:
         """Take kernels out of a library, before the first run."""

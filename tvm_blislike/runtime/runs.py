@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tvm_blislike.runtime.arrays import aligned, array_of
+from tvm_blislike.runtime.arrays import array_of
 from tvm_blislike.runtime.replay import Replay
 
 if TYPE_CHECKING:
@@ -25,27 +25,31 @@ class Runs:
     Parameters
     ----------
     function : str
+
+    Attributes
+    ----------
+    replays : list of Replay
+        The kept calls; those that ran last come first.
     """
 
     def __init__(self, function: str) -> None:
         self._function = function
-        # The one that ran last comes first.
-        self._replays: list[Replay] = []
+        self.replays: list[Replay] = []
         self._varies = False
         self._buffers: list[Any] = []
 
     def results(self, inputs: Sequence[np.ndarray], interpreter: Interpreter) -> list[np.ndarray]:
         """Run once; return the outputs, with memory of their own."""
-        for replay in tuple(self._replays):
-            outputs = [aligned(shape, dtype) for shape, dtype in replay.results]
-            if replay.run(inputs, outputs, fresh=True):
+        for replay in tuple(self.replays):
+            outputs = replay.results(inputs)
+            if outputs is not None:
                 self._was_last(replay)
                 return outputs
         return [_copied(result) for result in self.anew(inputs, interpreter)]
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> bool:
         """Run once as before, without an interpreter; return whether a run before went this way."""
-        for replay in tuple(self._replays):
+        for replay in tuple(self.replays):
             if replay.run(inputs, outputs):
                 self._was_last(replay)
                 return True
@@ -62,10 +66,10 @@ class Runs:
         if self._varies:
             return self._interpreted(inputs, interpreter)
         results, replay = interpreter.recorded(self._function, inputs)
-        if replay is None or len(self._replays) == _MOST_WAYS:
-            self._varies, self._replays = True, []
+        if replay is None or len(self.replays) == _MOST_WAYS:
+            self._varies, self.replays = True, []
         else:
-            self._replays.insert(0, replay)
+            self.replays.insert(0, replay)
         return results
 
     def _interpreted(self, inputs: Sequence[np.ndarray], interpreter: Interpreter) -> list[Any]:
@@ -76,9 +80,9 @@ class Runs:
         return interpreter.run(self._function, self._buffers)
 
     def _was_last(self, replay: Replay) -> None:
-        if replay is not self._replays[0]:
-            self._replays.remove(replay)
-            self._replays.insert(0, replay)
+        if replay is not self.replays[0]:
+            self.replays.remove(replay)
+            self.replays.insert(0, replay)
 
 
 def copy(values: Iterable[Any], places: Iterable[np.ndarray]) -> None:
