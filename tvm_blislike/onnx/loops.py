@@ -18,7 +18,7 @@ import numpy as np
 from tvm_blislike.onnx.folding import ARITHMETIC, MOST_ELEMENTS
 from tvm_blislike.onnx.loop_shapes import LOOP, STATE, body_of, read_instead, steps_of
 from tvm_blislike.onnx.operator_sets import STANDARD
-from tvm_blislike.onnx.shapes import constants_in, constants_of, distinct, untyped
+from tvm_blislike.onnx.shapes import constants_in, constants_of, distinct, light, untyped
 from tvm_blislike.onnx.unsupported import all_graphs, branches
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class _Condition:
             "condition",
             [untyped(name) for name in (number, before, *used)],
             [untyped(name) for name in (body.output[0].name, *(nexts[name] for name in used))],
-            [*(_named(constants[name], name) for name in outside), *body.initializer],
+            [*(light(constants[name], name, MOST_ELEMENTS) for name in outside), *body.initializer],
         )
         model = helper.make_model(
             graph, opset_imports=proto.opset_import, ir_version=proto.ir_version
@@ -193,15 +193,6 @@ def _needed(
 def _is_arithmetic(node: onnx.NodeProto) -> bool:
     is_known = node.domain in STANDARD and node.op_type in ARITHMETIC
     return is_known and not any(branches(node))
-
-
-def _named(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
-    import onnx
-
-    named = onnx.TensorProto()
-    named.CopyFrom(tensor)
-    named.name = name
-    return named
 
 
 def _counted(node: onnx.NodeProto, count: int, names: Iterator[str]) -> onnx.TensorProto:
