@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from small_models import float_input, make_model, small_network, small_reference
-from tvm import relax
 
 import tvm_blislike
 from tvm_blislike.errors import (
@@ -19,6 +18,7 @@ from tvm_blislike.errors import (
 )
 from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.runtime import instruments, library, runnable
+from tvm_blislike.tvm_seams import loaded
 
 
 @pytest.fixture(scope="module")
@@ -109,14 +109,14 @@ def test_profiled_names_are_those_of_the_report(
 def test_one_machine_runs_and_profiles(
     exported: Path, image: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[relax.VirtualMachine] = []
+    made: list[loaded.VirtualMachine] = []
 
-    def machine(*args: object) -> relax.VirtualMachine:
+    def machine(*args: object) -> loaded.VirtualMachine:
         made.append(original(*args))
         return made[-1]
 
-    original = relax.VirtualMachine
-    monkeypatch.setattr(relax, "VirtualMachine", machine)
+    original = loaded.VirtualMachine
+    monkeypatch.setattr(loaded, "VirtualMachine", machine)
     for first in ("run", "profile"):
         model = tvm_blislike.CompiledModel.load(exported)
         made.clear()  # The library's own description takes one.

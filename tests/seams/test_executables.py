@@ -11,7 +11,7 @@ from small_kernels import doubled, executable
 from tvm import relax
 
 from tvm_blislike.export.link import find_compiler, link
-from tvm_blislike.tvm_seams import executables
+from tvm_blislike.tvm_seams import executables, loaded
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +48,9 @@ def test_a_second_executable_computes_the_same(
 def test_texts_travel_inside_a_library(
     built: tuple[tvm.IRModule, tvm.runtime.Executable], library: Path
 ) -> None:
-    module = executables.open_library(library)
-    assert executables.text_in(module, "note") == b"the text"
-    assert executables.text_in(module, "other") is None
+    module = loaded.open_library(library)
+    assert loaded.text_in(module, "note") == b"the text"
+    assert loaded.text_in(module, "other") is None
     np.testing.assert_array_equal(result_of(module), np.full((64, 64), 3.0, "float32"))
     assert executables.is_exportable(executables.module_of(built[1]))
     assert not executables.is_exportable(module)
@@ -63,7 +63,7 @@ def test_a_library_goes_with_the_last_reference(library: Path) -> None:
     fresh = library.with_name("fresh.so")
     fresh.write_bytes(library.read_bytes())
     library = fresh
-    module = executables.open_library(fresh)
+    module = loaded.open_library(fresh)
     assert is_loaded() or not Path("/proc/self/maps").exists()
     del module
     assert not is_loaded(), "`load_module` keeps libraries that nothing refers to"
@@ -75,7 +75,7 @@ def test_code_is_there_until_a_model_is_written(
     assert "define" in executables.code_of(built[1])
     assert "ret" in executables.code_of(built[1], "asm")
     assert "define" in executables.code_of(tvm.compile(doubled(), "llvm"))
-    assert executables.code_of(executables.open_library(library)) is None
+    assert executables.code_of(loaded.open_library(library)) is None
 
 
 def test_what_only_python_has_is_named() -> None:

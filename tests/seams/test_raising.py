@@ -11,7 +11,8 @@ from tvm import relax
 
 from tvm_blislike.errors import InputError
 from tvm_blislike.tvm_seams import functions
-from tvm_blislike.tvm_seams.raising import raised_as, refusal
+from tvm_blislike.tvm_seams.loaded import raised_as
+from tvm_blislike.tvm_seams.raising import refusal
 
 MESSAGE = "If (node 'it'): 50 % of it"
 

@@ -20,6 +20,7 @@ from tvm_blislike.export import checksum
 from tvm_blislike.export.link import find_compiler, link
 from tvm_blislike.passes.side_by_side import code_threads, side_by_side
 from tvm_blislike.runtime.library import About
+from tvm_blislike.runtime.runnable import remember
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable, Module
@@ -41,12 +42,15 @@ class Told:
         Files with data of the model, relative to its folder, and their checksums.
     warnings : list of str
         Of which the compiler warned.
+    extensions : list of str
+        Of the processor that its code may use, see `runtime.runnable`.
     """
 
     about: About
     model: str
     beside: dict[str, str]
     warnings: list[str]
+    extensions: list[str]
 
 
 def write(executable: Executable | Module, told: Told, entry: Path) -> None:
@@ -72,7 +76,12 @@ def write(executable: Executable | Module, told: Told, entry: Path) -> None:
     for path in objects:
         os.unlink(path)
     executables.write_machine(executable, entry / _MACHINE)
-    text = {"model": told.model, "beside": told.beside, "warnings": told.warnings}
+    text = {
+        "model": told.model,
+        "beside": told.beside,
+        "warnings": told.warnings,
+        "extensions": told.extensions,
+    }
     (entry / _ABOUT).write_text(json.dumps({**text, "about": told.about.to_json()}) + "\n")
     for name in (_KERNELS, _MACHINE, _ABOUT):
         checksum.append(entry / name)
@@ -106,12 +115,13 @@ def read(entry: Path, model: Path | None) -> tuple[Module, Told]:
     ModelError, OSError, ValueError, KeyError
         When it is damaged, or of other data.
     """
-    from tvm_blislike.tvm_seams import executables
+    from tvm_blislike.tvm_seams import loaded
 
     told = current(entry, model)
     for name in (_KERNELS, _MACHINE):
         checksum.verify(entry / name)
-    return executables.read_machine(entry / _MACHINE, kernels_of(entry)), told
+    remember(told.about.target, told.extensions)
+    return loaded.read_machine(entry / _MACHINE, kernels_of(entry)), told
 
 
 def current(entry: Path, model: Path | None) -> Told:
@@ -133,9 +143,9 @@ def current(entry: Path, model: Path | None) -> Told:
 
 def kernels_of(entry: Path) -> Module:
     """Load the library of an entry's kernels."""
-    from tvm_blislike.tvm_seams import executables
+    from tvm_blislike.tvm_seams import loaded
 
-    return executables.open_library(entry / _KERNELS)
+    return loaded.open_library(entry / _KERNELS)
 
 
 def data_beside(model: str | os.PathLike[str]) -> dict[str, str]:

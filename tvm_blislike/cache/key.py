@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tvm_blislike.records.book import RecordBook
 
 # Counts up when entries are written in another way.
-_FORMAT = 1
+_FORMAT = 2
 _ROOT = Path(__file__).parents[1]
 # Rooms that stand beside the package in a checkout, and in it when it is installed.
 _BESIDE = ("hardware", "microkernels", "cost_models", "schedules")
@@ -100,6 +100,8 @@ def has_own_ways() -> bool:
     schedules = sys.modules.get("tvm_blislike.schedules")
     if schedules is not None and schedules.user_implementations():
         return True
+    if "tvm" not in sys.modules:
+        return False
     import tvm
     from tvm.s_tir import meta_schedule
 

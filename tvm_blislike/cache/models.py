@@ -13,6 +13,7 @@ from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.errors import BlislikeError, ToolchainError
 from tvm_blislike.model.report import Report
 from tvm_blislike.runtime.compiled import CompiledModel
+from tvm_blislike.runtime.runnable import extensions
 
 _log = logging.getLogger("tvm_blislike")
 
@@ -79,7 +80,8 @@ def _compiled(key: str, model: Path | None, compile: Callable[[], CompiledModel]
             place, beside = (
                 ("", {}) if model is None else (model.absolute(), entry.data_beside(model))
             )
-            told = entry.Told(compiled.about, str(place), beside, texts)
+            needed = extensions(compiled.target)
+            told = entry.Told(compiled.about, str(place), beside, texts, needed)
             place = store.put(key, lambda folder: entry.write(compiled.executable, told, folder))
             if place is not None:
                 compiled.run_linked(entry.kernels_of(place))

@@ -63,7 +63,10 @@ def run(
     arrays = options.load_inputs(input)
     if output is not None:
         require_folder(output)
-    require_runnable(resolve_core(target).target_config())
+    if (
+        target != "native"
+    ):  # which is corrected by what the system says, so nothing speaks against it
+        require_runnable(resolve_core(target).target_config())
     limits = options.constraints(
         max_error, max_workspace, only, without, pin, weights, precision, images
     )

@@ -23,12 +23,11 @@ def array_of(value: Any) -> np.ndarray:
         What its `__dlpack__` raises; TypeError for a type that NumPy lacks; ValueError for memory
         of another device.
     """
-    import tvm
     import tvm_ffi
 
     # Unlike TVM's function of that name, it takes memory of any alignment.
-    tensor = value if isinstance(value, tvm.runtime.Tensor) else tvm_ffi.from_dlpack(value)
-    if tensor.device != tvm.cpu():
+    tensor = value if isinstance(value, tvm_ffi.Tensor) else tvm_ffi.from_dlpack(value)
+    if tensor.device != tvm_ffi.device("cpu"):
         raise ValueError(f"it is in the memory of {tensor.device}")
     dtype = np.dtype(str(tensor.dtype))
     strides = [step * dtype.itemsize for step in tensor.strides]

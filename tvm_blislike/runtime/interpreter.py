@@ -41,14 +41,11 @@ class Interpreter:
     def __init__(
         self, executable: Executable | Module, target: Mapping[str, Any], may_record: bool
     ) -> None:
-        import tvm
-        from tvm import relax
-
-        from tvm_blislike.tvm_seams import raising
+        from tvm_blislike.tvm_seams import loaded
 
         require_runnable(target)
-        raising.raised_as(InputError)
-        self._machine = relax.VirtualMachine(executable, tvm.cpu())
+        loaded.raised_as(InputError)
+        self._machine = loaded.VirtualMachine(executable)
         self._may_record = may_record
         self._begun: set[Key] = set()
 
@@ -67,7 +64,9 @@ class Interpreter:
             results = self.run(function, buffers)
         if not (self._may_record and recorder.is_complete and _are_arrays(buffers, results)):
             return results, None
-        return results, Replay(Tape(recorder), recorder.allocated, buffers, results)
+        return results, Replay(
+            Tape(recorder, self._machine.loop), recorder.allocated, buffers, results
+        )
 
     def timed(
         self, function: str, arrays: Sequence[np.ndarray], repeat: int
@@ -85,11 +84,11 @@ class Interpreter:
     @staticmethod
     def filled(arrays: Sequence[np.ndarray]) -> list[Any]:
         """Return tensors with the values of arrays, aligned as kernels count on."""
-        import tvm
+        from tvm_blislike.tvm_seams import loaded
 
-        buffers = [tvm.runtime.empty(a.shape, str(a.dtype)) for a in arrays]
+        buffers = [loaded.empty(array.shape, str(array.dtype)) for array in arrays]
         for buffer, array in zip(buffers, arrays, strict=True):
-            buffer.copyfrom(array)
+            loaded.fill(buffer, array)
         return buffers
 
     def _watched(
@@ -110,7 +109,9 @@ def key_of(function: str, arrays: Sequence[np.ndarray]) -> Key:
 
 
 def _listed(result: Any) -> list[Any]:
-    return [result] if hasattr(result, "numpy") else list(result)
+    import tvm_ffi
+
+    return [result] if isinstance(result, tvm_ffi.Tensor) else list(result)
 
 
 def _are_arrays(*groups: Sequence[Any]) -> bool:

@@ -141,7 +141,7 @@ def read(path: str | os.PathLike[str], verify: bool = True) -> tuple[Module, Abo
     TargetError
         When it is for another architecture.
     """
-    from tvm_blislike.tvm_seams import executables
+    from tvm_blislike.tvm_seams import loaded
 
     path = Path(path)
     _require_loadable(path, verify)
@@ -150,10 +150,10 @@ def read(path: str | os.PathLike[str], verify: bool = True) -> tuple[Module, Abo
         with tempfile.TemporaryDirectory() as folder:
             alias = Path(folder) / path.name
             alias.symlink_to(path.resolve())
-            module = executables.open_library(alias)
+            module = loaded.open_library(alias)
     except Exception as error:
         raise ModelError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
-    text = executables.text_in(module, _ABOUT)
+    text = loaded.text_in(module, _ABOUT)
     if text is None:
         raise ModelError(f"{path} was not written by tvm-blislike compile")
     return module, _parse_about(path, text)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm_blislike.errors import TargetError
@@ -17,6 +18,9 @@ _X86_EXTENSIONS = (
     *("avx512vpopcntdq", "avx512vp2intersect", "avxifma", "avxvnniint8", "avxneconvert"),
     *("sse4a", "xop", "fma4"),  # of AMD alone
 )
+
+# By target, as text.
+_found: dict[str, tuple[str, ...]] = {}
 
 
 def why_not_runnable(target: Mapping[str, Any]) -> str | None:
@@ -47,11 +51,27 @@ def require_runnable(target: Mapping[str, Any]) -> None:
 
 def extensions(target: Mapping[str, Any]) -> list[str]:
     """Return the x86 extensions that code for `target` may use."""
+    key = _key(target)
+    if key not in _found:
+        _found[key] = _asked(target)
+    return list(_found[key])
+
+
+def remember(target: Mapping[str, Any], found: Sequence[str]) -> None:
+    """Keep what `extensions` returned in another process, so that LLVM need not be loaded."""
+    _found.setdefault(_key(target), tuple(found))
+
+
+def _key(target: Mapping[str, Any]) -> str:
+    return json.dumps(target, sort_keys=True, default=str)
+
+
+def _asked(target: Mapping[str, Any]) -> tuple[str, ...]:
     import tvm
     from tvm.target import codegen
 
     with tvm.target.Target(dict(target)):
-        return [name for name in _X86_EXTENSIONS if codegen.llvm_cpu_has_features(name)]
+        return tuple(name for name in _X86_EXTENSIONS if codegen.llvm_cpu_has_features(name))
 
 
 def _processor_flags() -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""What TVM's executables are made of, and how libraries of them are opened."""
+"""What TVM's executables are made of."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from tvm_blislike.tvm_seams.loaded import MACHINE
 from tvm_blislike.tvm_seams.relax_ir import functions
+from tvm_blislike.tvm_seams.tapes import loop_module
 
-# Of the part that a virtual machine runs.
-_MACHINE = "relax.VMExecutable"
 # Of generated code.
 _LLVM = "llvm"
 # Of code that was loaded.
@@ -53,11 +53,11 @@ def _without_kernels(mod: tvm.IRModule) -> tvm.runtime.Executable:
 
 def is_exportable(module: tvm.runtime.Module) -> bool:
     """Whether a module is what `tvm.compile` returned, and no loaded library."""
-    return module.kind == _MACHINE and all(part.kind != _LOADED for part in module.imports)
+    return module.kind == MACHINE and all(part.kind != _LOADED for part in module.imports)
 
 
 def add_text(module: tvm.runtime.Module, name: str, text: bytes) -> None:
-    """Put a text into an exportable module that `text_in` finds again, once."""
+    """Put a text into an exportable module that `loaded.text_in` finds again, once."""
     if any(part.kind == module.kind for part in module.imports):
         return
     builder = relax.BlockBuilder()
@@ -66,23 +66,18 @@ def add_text(module: tvm.runtime.Module, name: str, text: bytes) -> None:
     module.import_module(_without_kernels(builder.get()).mod)
 
 
-def text_in(module: tvm.runtime.Module, name: str) -> bytes | None:
-    """Return the text that `add_text` put into a loaded library; None where there is none."""
-    for part in module.imports:
-        if part.kind == module.kind and part["has_function"](name):
-            return relax.VirtualMachine(part, tvm.cpu())[name]().numpy().tobytes()
-    return None
-
-
 def write_machine(executable: tvm.runtime.Executable | tvm.runtime.Module, path: Path) -> None:
     """Write what a virtual machine runs, its constants included, without its kernels."""
-    module_of(executable).write_to_file(str(path), _MACHINE)
+    module_of(executable).write_to_file(str(path), MACHINE)
 
 
 def code_parts(
     executable: tvm.runtime.Executable | tvm.runtime.Module,
 ) -> list[tvm.runtime.Module]:
     """Return the modules of generated code of a compiled model, to be written as objects.
+
+    The last one is the loop that makes recorded calls again, see `tapes`: who runs the model out of
+    a library then compiles nothing.
 
     Raises
     ------
@@ -93,14 +88,7 @@ def code_parts(
     others = [part.kind for part in parts if part.kind != _LLVM]
     if others:
         raise ValueError(f"a model that calls modules of {', '.join(others)}")
-    return parts
-
-
-def read_machine(path: Path, kernels: tvm.runtime.Module) -> tvm.runtime.Module:
-    """Return what `write_machine` wrote, with the library of its kernels."""
-    module = tvm.get_global_func("ffi.Module.load_from_file.relax.VMExecutable")(str(path))
-    module.import_module(kernels)
-    return module
+    return [*parts, loop_module()]
 
 
 def with_kernels(
@@ -110,17 +98,6 @@ def with_kernels(
     executable.mod.clear_imports()
     executable.mod.import_module(kernels)
     return executable
-
-
-def open_library(path: Path) -> tvm.runtime.Module:
-    """Load a library that goes, weights and all, when nothing refers to it any more.
-
-    By TVM's default it would stay until the process ends, and `tvm.runtime.load_module` resolves
-    symbolic links: the dynamic loader returns an old library again for a name it knows.
-    """
-    from tvm_ffi import load_module
-
-    return load_module(str(path), keep_module_alive=False)
 
 
 def code_of(

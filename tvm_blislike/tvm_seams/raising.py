@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import tvm_ffi
 from tvm import relax, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED, NEVER_FUSED
+from tvm_blislike.tvm_seams.loaded import REFUSAL
 from tvm_blislike.tvm_seams.relax_ir import dtype_name, static_shape
-
-_KIND = "InputError"
 
 
 def refusal(
@@ -40,7 +38,7 @@ def refusal(
     dtype : str
         Its element type.
     message : str
-        What the error says; see `raised_as`.
+        What the error says; see `loaded.raised_as`.
     notes : mapping of str to str
         Further attributes of the kernel.
     """
@@ -52,14 +50,9 @@ def refusal(
             with T.sblock("root"):
                 T.reads()
                 T.writes()
-                with T.Assert(tirx.const(False, "bool"), message, _KIND):
+                with T.Assert(tirx.const(False, "bool"), message, REFUSAL):
                     T.evaluate(0)
     func = made.get().without_attr("global_symbol")
     gvar = builder.add_func(func.with_attr({**IS_SCHEDULED, **NEVER_FUSED, **notes}), "impossible")
     call = relax.call_tir(gvar, [operand], relax.TensorType(shape, dtype))
     return builder.emit(call)
-
-
-def raised_as(error: type[Exception]) -> None:
-    """Have those errors raised as exceptions of a class, in this process."""
-    tvm_ffi.register_error(_KIND, error)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tvm
+from tvm_blislike.tvm_seams.loaded import function
 
 # TVM's AffinityMode "one core per thread": worker i runs on the i-th CPU of the list only; and the
 # one that takes the fastest cores first.
@@ -37,8 +37,8 @@ def configure_pool(threads: int, cpus: Sequence[int]) -> int:
     int
         The workers it now uses.
     """
-    tvm.get_global_func(_CONFIGURE)(_ONE_CPU_PER_WORKER, threads, [str(cpu) for cpu in cpus])
-    return int(tvm.get_global_func("runtime.NumThreads")())
+    function(_CONFIGURE)(_ONE_CPU_PER_WORKER, threads, [str(cpu) for cpu in cpus])
+    return int(function("runtime.NumThreads")())
 
 
 def pool_of(session: Any) -> Callable[..., None]:
@@ -96,7 +96,7 @@ def workspaces() -> list[tuple[int, int]]:
 
 def evictor() -> Callable[[Any], None]:
     """Return TVM's function that moves a tensor out of all caches."""
-    every_but_first = tvm.get_global_func("cache_flush_cpu_non_first_arg")
+    every_but_first = function("cache_flush_cpu_non_first_arg")
     return lambda tensor: every_but_first(None, tensor)
 
 

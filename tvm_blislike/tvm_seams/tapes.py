@@ -14,12 +14,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import tvm
 import tvm_ffi
-from tvm.script.ir_builder import IRBuilder
-from tvm.script.ir_builder import tirx as T
 
 from tvm_blislike.compiler_lock import compiler_lock
+from tvm_blislike.tvm_seams.loaded import LOOP, empty, fill
 
 # What has no effect but on the machine's registers, and the same in every run of the same sizes.
 _ALLOCATES = "vm.builtin.alloc_tensor"
@@ -83,9 +81,11 @@ class Recorder:
 
 
 def _is_plain(argument: Any) -> bool:
-    return isinstance(argument, int | tvm.runtime.Tensor)
+    return isinstance(argument, int | tvm_ffi.Tensor)
 
 
+# Takes a table of calls and a state.
+Loop = Callable[[Any, Any], None]
 # Number of the first call, what makes the calls, whether the condition behind them is as it was.
 _Part = tuple[int, Callable[[], None], Callable[[], bool]]
 
@@ -97,6 +97,8 @@ class Tape:
     ----------
     recorder : Recorder
         A complete record, whose tensors stay in memory as long as this.
+    loop : callable, optional
+        What `replayer` returns, out of a library; by default it is compiled now.
 
     Attributes
     ----------
@@ -106,17 +108,18 @@ class Tape:
         Address and bytes of each argument that is a tensor, then of each condition.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, loop: Loop | None = None) -> None:
+        self._loop = loop or replayer()
         self.calls = recorder.calls
         self._held = recorder.conditions
         arguments = [a for _, args in self.calls for a in args]
-        found = [a for a in arguments if isinstance(a, tvm.runtime.Tensor)]
+        found = [a for a in arguments if isinstance(a, tvm_ffi.Tensor)]
         found += [asked for _, asked, _ in recorder.conditions]
         self.tensors = [(t.data_ptr(), bytes_of(t)) for t in found]
         words = [word for tensor in found for word in _dl_words(tensor)]
         self._words = (ctypes.c_int64 * len(words))(*words)
         self._arguments = self._argument_table(arguments)
-        starts = tvm.runtime.tensor(_STARTS)
+        starts = _tensor(_STARTS)
         self._state = (ctypes.c_int64 * 3).from_address(starts.data_ptr())
         self._parts = list(self._parted(recorder, starts))
 
@@ -153,9 +156,13 @@ class Tape:
         number = len(self.tensors) - len(recorder.conditions)
         for condition, (end, _, outcome) in enumerate(recorder.conditions, number):
             as_it_was = functools.partial(self._is, condition, outcome)
-            yield first, _caller(table[first:end], starts), as_it_was
+            yield first, self._caller(table[first:end], starts), as_it_was
             first = end
-        yield first, _caller(table[first:], starts), _always
+        yield first, self._caller(table[first:], starts), _always
+
+    def _caller(self, table: np.ndarray, starts: Any) -> Callable[[], None]:
+        """Return what makes the calls of some rows."""
+        return functools.partial(self._loop, _tensor(table), starts)
 
     def _is(self, number: int, outcome: bool) -> bool:
         """Whether a condition is as it was."""
@@ -185,14 +192,15 @@ def _always() -> bool:
     return True
 
 
-def _caller(table: np.ndarray, starts: Any) -> Callable[[], None]:
-    """Return what makes the calls of some rows."""
-    return functools.partial(replayer(), tvm.runtime.tensor(np.ascontiguousarray(table)), starts)
+def _tensor(array: np.ndarray) -> Any:
+    tensor = empty(array.shape, str(array.dtype))
+    fill(tensor, array)
+    return tensor
 
 
 def bytes_of(tensor: Any) -> int:
     """Return the bytes of a tensor of TVM."""
-    dtype = tvm.DataType(str(tensor.dtype))
+    dtype = tensor.dtype
     return int(np.prod(tensor.shape, dtype=np.int64)) * -(-dtype.bits * dtype.lanes // 8)
 
 
@@ -202,15 +210,26 @@ def _dl_words(tensor: Any) -> list[int]:
 
 
 @functools.cache
-def replayer() -> Callable[[Any, Any], None]:
-    """Return the compiled loop: takes a table of calls, and a state of three words.
+def replayer() -> Loop:
+    """Return the compiled loop, ready to run."""
+    return loop_module()[LOOP]
 
-    A row of the table is a function's handle, the address of its arguments and their number. The
-    last word of the state is -1, and then the number of the call that failed; no other follows.
+
+@functools.cache
+def loop_module() -> Any:
+    """Return the loop as a module of generated code.
+
+    It takes a table of calls, and a state of three words. A row of the table is a function's
+    handle, the address of its arguments and their number. The last word of the state is -1, and
+    then the number of the call that failed; no other follows.
     """
+    import tvm
+    from tvm.script.ir_builder import IRBuilder
+    from tvm.script.ir_builder import tirx as T
+
     with IRBuilder() as builder, T.prim_func(s_tir=True):
-        T.func_name("replay")
-        T.func_attr({"global_symbol": "replay"})
+        T.func_name(LOOP)
+        T.func_attr({"global_symbol": LOOP})
         calls = T.match_buffer(T.arg("calls", T.handle()), (T.int64(), 3), "int64")
         state = T.match_buffer(T.arg("state", T.handle()), (3,), "int64")
         with T.serial(0, calls.shape[0]) as index, T.If(state[2] < 0), T.Then():
@@ -220,6 +239,6 @@ def replayer() -> Callable[[Any, Any], None]:
             call = ("int32", "TVMFFIFunctionCall", function, arguments, count, state.data)
             with T.If(T.call_extern(*call) != 0), T.Then():
                 T.buffer_store(state, index, [2])
-    module = tvm.IRModule({"replay": builder.get()})
+    module = tvm.IRModule({LOOP: builder.get()})
     with compiler_lock():
-        return tvm.compile(module, tvm.target.Target({"kind": "llvm"}))["replay"]
+        return tvm.compile(module, tvm.target.Target({"kind": "llvm"})).mod
