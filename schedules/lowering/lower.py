@@ -41,7 +41,7 @@ from tvm_blislike.schedules.lowering.open_rows import opened
 from tvm_blislike.schedules.lowering.rewrite import at_directives, collect
 from tvm_blislike.schedules.lowering.rounding import by_low_bits
 from tvm_blislike.schedules.lowering.vector_math import vectorize_math
-from tvm_blislike.tvm_seams.pipelines import LOWER_BLOCKS
+from tvm_blislike.tvm_seams.pipelines import lower_blocks
 
 # Bytes of 32 registers of 64: what is as large has vectors whose divisions take long.
 _WIDE_REGISTERS = 2048
@@ -129,7 +129,7 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
     ours = {g: f for g, f in mod.functions_items() if _is_ours(f)}
     if not ours:
         return mod
-    lowered = LOWER_BLOCKS(tvm.IRModule(ours))
+    lowered = lower_blocks(tvm.IRModule(ours))
     finished = {g: _without_calls(_finished(f)) for g, f in lowered.functions_items()}
     finished_mod = _CLEAN_UP(tvm.IRModule(finished))
     result = mod.clone()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tvm
 from small_kernels import TARGET, Seen, doubled
-from tvm import relax
+from tvm import relax, te
 
 from tvm_blislike.tvm_seams import measuring, pipelines
 
@@ -38,6 +40,7 @@ def test_parts_of_the_cpu_pipeline_are_all_of_it() -> None:
 AROUND = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
+import pytest
 import tvm
 from small_kernels import TARGET, doubled
 from tvm_blislike.tvm_seams import measuring, pipelines
@@ -72,6 +75,7 @@ def test_a_pipeline_lies_around_tvms_own() -> None:
 NEEDED = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
+import pytest
 import tvm
 from small_kernels import TARGET, Seen, doubled
 from tvm_blislike.tvm_seams import pipelines
@@ -101,7 +105,7 @@ def test_passes_that_kernels_do_not_need_are_left_out_and_no_others() -> None:
 
 def test_blocks_are_lowered_where_there_are_any_by_all_passes_about_them() -> None:
     blocks = tvm.IRModule({"doubled": doubled()})
-    lowered = pipelines.LOWER_BLOCKS(blocks)
+    lowered = pipelines.lower_blocks(blocks)
     assert "T.sblock" in blocks.script() and "T.sblock" not in lowered.script()
     seen = {}
     for name, mod in (("blocks", blocks), ("lowered", lowered)):
@@ -111,6 +115,18 @@ def test_blocks_are_lowered_where_there_are_any_by_all_passes_about_them() -> No
         assert "T.sblock" not in after.script()
     assert set(pipelines._BEHIND_BLOCKS[:2]) < {*seen["blocks"].names}
     assert seen["lowered"].names == [pipelines._lower_blocks.info.name]
+
+
+@pytest.mark.parametrize("context", [contextlib.nullcontext, pipelines.with_needed])
+def test_rows_of_a_buffer_lie_as_far_apart_as_asked_for(context: Any) -> None:
+    data = te.placeholder((64, 64), name="data")
+    copy = te.compute(data.shape, lambda *at: data(*at), name="copy")
+    result = te.compute(data.shape, lambda i, j: copy[j, i], name="result")
+    sch = tvm.s_tir.Schedule(te.create_prim_func([data, result]))
+    sch.storage_align("copy", 0, 0, 32, 16)
+    with context():
+        lowered = pipelines.lower_blocks(sch.mod)
+    assert "strides=(80, 1)" in lowered.script()
 
 
 def test_a_process_knows_that_it_is_a_worker() -> None:

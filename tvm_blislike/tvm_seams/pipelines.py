@@ -44,7 +44,7 @@ _BEHIND_BLOCKS = (
     "tirx.RemoveNoOp",
 )
 # The pipeline's passes up to the one that leaves no blocks, without those about GPUs.
-LOWER_BLOCKS = tvm.transform.Sequential(
+_LOWER_BLOCKS = tvm.transform.Sequential(
     [
         s_tir.transform.CanonicalizeLoop(),
         s_tir.transform.LowerInitBlock(),
@@ -67,6 +67,17 @@ def with_needed() -> tvm.transform.PassContext:
     return _context([*present.disabled_pass, *_FOR_GPUS, *_BEHIND_BLOCKS])
 
 
+def lower_blocks(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module whose functions have loops and buffers in place of blocks.
+
+    By all passes about blocks, also in the context of `with_needed`: buffers whose rows are
+    aligned (`storage_align`) are laid out by one of those that are left out behind.
+    """
+    disabled = {*tvm.transform.PassContext.current().disabled_pass} - {*_BEHIND_BLOCKS}
+    with _context(map(str, disabled)):
+        return _LOWER_BLOCKS(mod)
+
+
 def _context(disabled: Iterable[str]) -> tvm.transform.PassContext:
     """Return the present context with other passes disabled."""
     present = tvm.transform.PassContext.current()
@@ -85,11 +96,8 @@ def _lower_blocks(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRM
     left = {g: f for g, f in mod.functions_items() if _has_blocks(f)}
     if not left:
         return mod
-    disabled = {*tvm.transform.PassContext.current().disabled_pass} - {*_BEHIND_BLOCKS}
-    with _context(map(str, disabled)):
-        lowered = LOWER_BLOCKS(tvm.IRModule(left))
     result = mod.clone()
-    result.update(lowered)
+    result.update(lower_blocks(tvm.IRModule(left)))
     return result
 
 
