@@ -263,7 +263,7 @@ def test_nest_in_vectors_has_no_conditions_left(padding: int, lanes: int) -> Non
     Vector(16).on(sch, lane)
     ByInput(1, 1, 1, 1).on(sch, r)
     mod = lowered(sch)
-    updates = [s for s in found(mod, tirx.BufferStore) if isinstance(s.value, tirx.Add)]
+    updates = [s for s in found(mod, tirx.Bind) if isinstance(s.value, tirx.Add)]
     inside = sum(padding <= i + r < padding + height for i, r in np.ndindex(5, 3))
     assert len(updates) == inside**2
     pixels = [tuple(int(i) for i in s.value.b.a.indices[:2]) for s in updates]
