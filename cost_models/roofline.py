@@ -38,6 +38,10 @@ AHEAD = 0.31
 # of 192 and 256 steps with A from L2: 8 chains (4x16, 2x32) reach 0.85 to 0.95 of what 12 do
 # (6x16, 4x24), 9 chains 0.88 to 0.93, 10 chains 0.99; 6 chains (3x16, 2x24) their three quarters.
 LATENCY_SHARPNESS = 8
+# The same of products of pairs of bfloat16, and of these with broadcasts where they share units
+# (`Core.broadcasts_per_cycle`): blocks of two vectors, at both limits, reach 0.96 of what those of
+# three and four do, with panels from L1 and L2 (Zen 4, products of 1024 and 2048).
+BROADCAST_SHARPNESS = 16
 # Share of a stream from L2 that shows although FMAs take longer: fills of L1 are in the way of its
 # loads. Golden Cove: 14x14 images where 32 filters pass by take 1.07 times as long as where 13
 # pixels do; Zen 4: 0.05 to 0.16 for blocks of 12x16 to 6x64 whose panels exceed L1.
@@ -273,6 +277,9 @@ def step_cycles(
     else:
         fma = rows * vectors / products_per_cycle(core, product)
         fma = max(fma, _with_conversions(core, rows, vectors, product))
+        if product.is_bfloat16 and core.broadcasts_per_cycle is not None:
+            started = (rows * vectors + a_loads) / core.broadcasts_per_cycle
+            fma = _at_limits(fma, started, BROADCAST_SHARPNESS)
     if core.in_order:
         busy = _in_order_cycles(fma, rows, b_loads, a_loads)
         return max(busy / FMA_EFFICIENCY, latency)
@@ -292,8 +299,12 @@ def step_cycles(
 
 def _with_latency(busy: float, latency: float) -> float:
     """Cycles of a step whose FMAs take `busy` cycles and depend on those of the step before."""
-    powers = busy**LATENCY_SHARPNESS + latency**LATENCY_SHARPNESS
-    return powers ** (1 / LATENCY_SHARPNESS)
+    return _at_limits(busy, latency, LATENCY_SHARPNESS)
+
+
+def _at_limits(first: float, second: float, sharpness: float) -> float:
+    """Return the larger of two limits, more where the other one is as large."""
+    return (first**sharpness + second**sharpness) ** (1 / sharpness)
 
 
 def _with_conversions(core: Core, rows: int, vectors: int, product: Product) -> float:

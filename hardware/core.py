@@ -139,6 +139,10 @@ class Core:
     bf16_per_cycle : float or None
         Full-width vector products of pairs of bfloat16 started per cycle; None: as many as FMAs, or
         there are none.
+    broadcasts_per_cycle : float or None
+        Full-width products of pairs of bfloat16 and broadcasts of a pair by instructions of their
+        own, together, started per cycle, where those take units of the products; None: they take
+        none.
     """
 
     name: str
@@ -174,6 +178,7 @@ class Core:
     element_loads_per_cycle: float | None = None
     vectors_per_cycle: float | None = None
     bf16_per_cycle: float | None = None
+    broadcasts_per_cycle: float | None = None
 
     def __hash__(self) -> int:
         # A part tells cores apart as well as all of it, and caches of the cost models ask often.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import (
     Microkernel,
     avx2_s16,
+    avx512_bf16,
     avx512_u8s8,
     get_kernel,
     kernels_for,
@@ -157,3 +159,19 @@ def test_a_lane_adds_up_what_products_hold_at_their_rate():
     rates = {name: macs_per_lane(Core.named(name), words) for name in ("haswell", "skylake")}
     assert rates == {"haswell": 1.0, "skylake": 1.5}
     assert macs_per_lane(Core.named("zen4"), avx512_u8s8.TYPES) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("mr", "vectors", "least", "most"), [(24, 1, 4 / 3, 1.34), (6, 4, 1, 1.01)]
+)
+def test_broadcasts_that_share_units_with_products_count(
+    mr: int, vectors: int, least: float, most: float
+) -> None:
+    kernel = next(k for k in avx512_bf16.KERNELS if (k.mr, k.vectors) == (mr, vectors))
+    shared = Core.named("zen4")
+    free = replace(shared, broadcasts_per_cycle=None)
+    cycles = [
+        step_cycles(core, mr, vectors, kernel.a_loads(mr), product=kernel.product)
+        for core in (shared, free)
+    ]
+    assert least <= cycles[0] / cycles[1] < most
