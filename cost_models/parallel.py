@@ -31,9 +31,10 @@ class Divisible(ABC):
 
     config: Config
 
+    @property
     @abstractmethod
     def divisible(self) -> dict[str, tuple[int, int, int]]:
-        """Return the loops that threads can divide: blocks, size of a block, size of all.
+        """The loops that threads can divide: blocks, size of a block, size of all.
 
         Each thread takes a run of blocks; the last block may be smaller.
         """
@@ -48,13 +49,17 @@ class Divisible(ABC):
         """Return the values of `Config.parallel` that divide the work differently."""
         if threads == 1:
             return [""]
-        others = [loop for loop, (blocks, _, _) in self.divisible().items() if blocks > 1]
+        others = [loop for loop, (blocks, _, _) in self.divisible.items() if blocks > 1]
         return ["", *(loop for loop in others if loop != self._evenest(threads))]
 
     def share(self, loop: str, threads: int) -> float:
         """Return the part of the work of the busiest thread when `loop` is divided."""
-        blocks, size, whole = self.divisible()[loop]
-        return min(1.0, math.ceil(blocks / threads) * size / whole)
+        return _part(*self.divisible[loop], threads)
 
     def _evenest(self, threads: int) -> str:
-        return min(self.divisible(), key=lambda loop: self.share(loop, threads))
+        return min(self.divisible, key=lambda loop: self.share(loop, threads))
+
+
+def _part(blocks: int, size: int, whole: int, threads: int) -> float:
+    """Return the part of the work of a thread that takes a run of blocks."""
+    return min(1.0, math.ceil(blocks / threads) * size / whole)

@@ -74,6 +74,7 @@ def kernel_seconds(estimate: Estimate, core: Core) -> float:
     return estimate.seconds - estimate.cycles.get(NEIGHBOURS, 0.0) / clock_hz(core)
 
 
+@functools.cache
 def bytes_per_cycle(core: Core, level: int, threads: int = 1) -> float:
     """Return what a thread gets from a cache level (0: memory), in bytes per cycle.
 
@@ -107,6 +108,7 @@ def sharers(core: Core, cache: Cache, threads: int) -> int:
     return max(1, min(cache.shared_by, threads, core.cores) * per_core)
 
 
+@functools.cache
 def share_bytes(core: Core, level: int, threads: int) -> int:
     """Return a thread's share of a cache level in bytes, 0 where the core lacks it."""
     cache = core.cache(level)
@@ -150,6 +152,7 @@ def missing_share(size: float, room: float) -> float:
     return share
 
 
+@functools.cache
 def late_share(core: Core, lines: int) -> float:
     """Return the share of lines asked for at once, from beyond L1, that a core waits for.
 

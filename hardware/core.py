@@ -181,6 +181,10 @@ class Core:
     broadcasts_per_cycle: float | None = None
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
         # A part tells cores apart as well as all of it, and caches of the cost models ask often.
         return hash((self.name, self.mcpu, self.ghz))
 

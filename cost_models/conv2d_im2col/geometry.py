@@ -232,6 +232,7 @@ class Im2colGeometry(Divisible):
         parted = math.ceil(columns / lanes) * lanes * self.phases if self.phases > 1 else 0
         return self.taps * self.copies(lanes) + parted
 
+    @derived
     def divisible(self) -> dict[str, tuple[int, int, int]]:
         """See `Divisible`."""
         return {

@@ -22,6 +22,7 @@ from tvm_blislike.microkernels import Microkernel
 from tvm_blislike.microkernels.spills import keeps_registers
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.space import even_parts
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload
 
 _Own = TypeVar("_Own", bound=BlockedConfig)
@@ -137,15 +138,18 @@ def kernels(workload: Conv2dWorkload, core: Core) -> Iterator[Microkernel]:
 @functools.cache
 def suits_tiles(kernel: Microkernel, tiles: int, core: Core) -> bool:
     """Whether it is the lowest kernel of its width that needs fewest calls for a block."""
-    heights = [
-        k.mr
-        for k in offered(core, kernel.types)
-        if k.nr == kernel.nr and k.mr <= tiles and keeps_registers(core, k, NEST)
-    ]
+    heights = [mr for mr in _heights(core, kernel.types, kernel.nr) if mr <= tiles]
     if not heights:
         return False
     calls = math.ceil(tiles / max(heights))
     return kernel.mr == min(mr for mr in heights if math.ceil(tiles / mr) == calls)
+
+
+@functools.cache
+def _heights(core: Core, types: Types, nr: int) -> tuple[int, ...]:
+    """Return the rows of the kernels of a width that stay in registers."""
+    kernels = (k for k in offered(core, types) if k.nr == nr)
+    return tuple(k.mr for k in kernels if keeps_registers(core, k, NEST))
 
 
 def blocked(

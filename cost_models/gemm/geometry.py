@@ -114,6 +114,7 @@ class GemmGeometry(Divisible):
             return (rows if parallel == "ic" else w.m), columns
         return rows, (columns if parallel == "jc" else w.n)
 
+    @derived
     def divisible(self) -> dict[str, tuple[int, int, int]]:
         """See `Divisible`: products of the batch, blocks of rows and of columns."""
         return {

@@ -8,6 +8,7 @@ makes of it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,7 +64,9 @@ class Config:
         TypeError
             When the algorithm has no such field.
         """
-        return dataclasses.replace(self, **fields)
+        # `dataclasses.replace` takes three times as long; a model's layers have 40,000 candidates.
+        values = self.__dict__
+        return type(self)(**{name: values[name] for name in _names(type(self))} | fields)
 
     def changed_fields(self) -> dict[str, Any]:
         """Return its tag and what differs from the defaults: later versions may have more."""
@@ -73,6 +76,11 @@ class Config:
             if getattr(self, f.name) != f.default
         }
         return {"implementation": self.implementation, **changed}
+
+
+@functools.cache
+def _names(kind: type[Config]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 @dataclass(frozen=True, kw_only=True)
