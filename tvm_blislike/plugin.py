@@ -8,9 +8,9 @@ from __future__ import annotations
 
 def register() -> None:
     """Take the place of TVM's pipeline where this process is one of TVM's workers."""
-    from tvm_blislike.tvm_seams import pipelines
+    from tvm_blislike.tvm_seams import workers
 
-    if pipelines.is_worker():
+    if workers.is_worker():
         from tvm_blislike.passes import tir_pipeline
 
         tir_pipeline.take_over()

@@ -14,7 +14,7 @@ import tvm
 from small_kernels import TARGET, Seen, doubled
 from tvm import relax, te
 
-from tvm_blislike.tvm_seams import measuring, pipelines
+from tvm_blislike.tvm_seams import pipelines
 
 
 def names(passes: list[tvm.transform.Pass]) -> list[str]:
@@ -43,7 +43,7 @@ sys.path.insert(0, sys.argv[1])
 import pytest
 import tvm
 from small_kernels import TARGET, doubled
-from tvm_blislike.tvm_seams import measuring, pipelines
+from tvm_blislike.tvm_seams import pipelines
 seen = {"first": [], "last": []}
 def noting(where):
     @tvm.transform.module_pass(opt_level=0, name=where)
@@ -127,12 +127,3 @@ def test_rows_of_a_buffer_lie_as_far_apart_as_asked_for(context: Any) -> None:
     with context():
         lowered = pipelines.lower_blocks(sch.mod)
     assert "strides=(80, 1)" in lowered.script()
-
-
-def test_a_process_knows_that_it_is_a_worker() -> None:
-    worker = measuring.Worker(lambda: None)
-    try:
-        assert worker.ask(pipelines.is_worker), "TVM starts its workers in another way"
-        assert not pipelines.is_worker()
-    finally:
-        worker.close()

@@ -17,6 +17,7 @@
 | `steps` | functions inside functions that are being built, and that call themselves |
 | `tapes` | the calls that its virtual machine makes, and its C interface of functions |
 | `wheels` | the files in its wheels |
+| `workers` | what its worker processes run |
 
 `tests/seams` states what is relied upon, a file for each of these; `tests/structure/test_seams.py`
 keeps the rest of the library away from it.

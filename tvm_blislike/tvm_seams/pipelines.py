@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,8 +10,6 @@ from tvm import relax, s_tir, tirx
 
 # The pipeline of PrimFuncs that TVM takes unless another one is named.
 _DEFAULT = "s_tir"
-# What a worker process runs.
-_WORKER = "tvm.exec.popen_worker"
 # Reshapes become views instead of copies.
 VIEWS = relax.transform.RewriteDataflowReshape()
 # What the pipeline of PrimFuncs does about threads of GPUs, their shared memory and matrix units:
@@ -136,11 +133,6 @@ def register_around(name: str, first: tvm.transform.Pass, last: tvm.transform.Pa
         return tvm.transform.Sequential([last, host()], name=f"{name}.Host")
 
     tirx.register_tir_pipeline(name, lambda: (whole, finalize, *others))
-
-
-def is_worker() -> bool:
-    """Whether this process is one that TVM started to call functions in, as its builders do."""
-    return _WORKER in sys.orig_argv
 
 
 def replace_default(name: str) -> None:
