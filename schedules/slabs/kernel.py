@@ -14,8 +14,9 @@ the depthwise result never goes to memory, nor to another core's caches.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tvm
@@ -32,7 +33,10 @@ from tvm_blislike.tvm_seams.attributes import NO_ALIAS
 
 @dataclass(frozen=True)
 class Part:
-    """A run of equal slabs: the functions that compute one of them, of both layers."""
+    """A run of equal slabs: the functions that compute one of them, of both layers.
+
+    Runs with the same rows share the function of the second.
+    """
 
     slabs: Slabs
     depthwise: tirx.PrimFunc
@@ -75,22 +79,33 @@ class _Pair:
     buffers: list[Any]
     rows: int
 
-    def slab(self, part: Part, image: Any, number: Any) -> None:
-        """Emit the code of one slab."""
-        split = 2 + len(self.first.others)
-        data, packed, *others = self.buffers[:split]
-        packed_too, *others_too, result = self.buffers[split:]
-        made = T.alloc_buffer(part.depthwise.params[-1].shape, str(self.first.result.dtype))
-        w = self.first.workload
+    def slab(self, parts: Sequence[Part], image: Any, number: Any) -> None:
+        """Emit the code of one slab; that of the 1x1 convolution once for parts that share it."""
+        most = max(parts, key=lambda part: part.slabs.rows)
+        made = T.alloc_buffer(most.depthwise.params[-1].shape, str(self.first.result.dtype))
+        _choose(
+            [(p.slabs.last, partial(self._above, p, made, image, number)) for p in parts], number
+        )
+        below = {part.pointwise: part for part in parts}.values()
+        _choose(
+            [(p.slabs.last, partial(self._below, p, made, image, number)) for p in below], number
+        )
+
+    def _above(self, part: Part, made: Any, image: Any, number: Any) -> None:
+        data, packed, *others = self.buffers[: 2 + len(self.first.others)]
+        w, func = self.first.workload, part.depthwise
         row = number * self.rows * w.stride[0] + (part.slabs.above - w.padding[0])
         layout = Layout(self.first.config.data_layout)
-        own = [_rows(data, part.depthwise.params[0], layout, image, row), packed]
-        own += self._others(self.first, part.depthwise, others, image, number)
-        _emit(part.depthwise, [*own, made])
-        to = Layout(self.second.config.out_layout)
-        written = _rows(result, part.pointwise.params[-1], to, image, number * self.rows)
-        own = self._others(self.second, part.pointwise, others_too, image, number)
-        _emit(part.pointwise, [made, packed_too, *own, written])
+        own = [_rows(data, func.params[0], layout, image, row), packed]
+        own += self._others(self.first, func, others, image, number)
+        _emit(func, [*own, _seen_as(made, func.params[-1])])
+
+    def _below(self, part: Part, made: Any, image: Any, number: Any) -> None:
+        packed, *others, result = self.buffers[2 + len(self.first.others) :]
+        func, layout = part.pointwise, Layout(self.second.config.out_layout)
+        written = _rows(result, func.params[-1], layout, image, number * self.rows)
+        own = self._others(self.second, func, others, image, number)
+        _emit(func, [_seen_as(made, func.params[0]), packed, *own, written])
 
     def _others(
         self, layer: Layer, func: tirx.PrimFunc, buffers: list[Any], image: Any, number: Any
@@ -109,20 +124,27 @@ def _slabs(pair: _Pair, parts: Sequence[Part], threads: int) -> None:
     loop = T.parallel if threads > 1 else T.serial
     with loop(0, images * count) as index:
         number, image = (index % count, index // count) if images > 1 else (index, 0)
-        _choose(pair, parts, image, number)
+        pair.slab(parts, image, number)
 
 
-def _choose(pair: _Pair, parts: Sequence[Part], image: Any, number: Any) -> None:
-    """Emit the first part that a slab belongs to."""
-    part, *rest = parts
+def _choose(parts: Sequence[tuple[int, Callable[[], None]]], number: Any) -> None:
+    """Emit the first part, each with the number of its last slab, that a slab belongs to."""
+    (last, emit), *rest = parts
     if not rest:
-        pair.slab(part, image, number)
+        emit()
         return
-    with T.If(number <= part.slabs.last):
+    with T.If(number <= last):
         with T.Then():
-            pair.slab(part, image, number)
+            emit()
         with T.Else():
-            _choose(pair, rest, image, number)
+            _choose(rest, number)
+
+
+def _seen_as(buffer: Any, like: Any) -> Any:
+    """Return the memory of a buffer as one of the shape of `like`, which has no more elements."""
+    if [int(size) for size in buffer.shape] == [int(size) for size in like.shape]:
+        return buffer
+    return T.decl_buffer(like.shape, str(buffer.dtype), data=buffer.data)
 
 
 def _rows(buffer: Any, like: Any, layout: Layout, image: Any, row: Any) -> Any:

@@ -10,7 +10,7 @@ import tvm
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_blislike.choose.constraints import Constraints, Pin, parse_pin
 from tvm_blislike.choose.strategy import Strategy
@@ -21,7 +21,10 @@ from tvm_blislike.cost_models.slabs.geometry import slabs_of
 from tvm_blislike.errors import ChoiceError, UsageError
 from tvm_blislike.hardware import native_core
 from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.passes import slabs
 from tvm_blislike.pipeline import compile_module
+from tvm_blislike.schedules.lowering.rewrite import collect
+from tvm_blislike.schedules.slabs.kernel import kernel
 
 CORE = native_core()
 ACTIVATIONS = {
@@ -131,6 +134,27 @@ def check(case, activation, residual, rows, threads, seed=0):
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_and_a_residual(activation, threads):
     check(layers(), activation, True, 3, threads)
+
+
+@pytest.mark.parametrize("rows, products", [(7, 1), (2, 1), (3, 2), (14, 1)])
+def test_slabs_of_equal_rows_share_the_product(rows, products, monkeypatch):
+    seen = []
+
+    def counted(first, second, parts, rows, threads):
+        func, below = kernel(first, second, parts, rows, threads), {p.pointwise for p in parts}
+        assert len(below) == products
+        assert stores(func) == sum(map(stores, [*(p.depthwise for p in parts), *below]))
+        seen.append(len(parts))
+        return func
+
+    monkeypatch.setattr(slabs, "kernel", counted)
+    check(layers(), "relu", True, rows, 2)
+    assert seen == [len(slabs_of(layers()["depthwise"], rows))]
+
+
+def stores(func):
+    """How many stores the code of a function has."""
+    return len(collect(func.body, tirx.BufferStore))
 
 
 @pytest.mark.parametrize("ci, co", [(32, 24), (24, 32), (40, 20), (7, 5)])

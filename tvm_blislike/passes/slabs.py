@@ -7,6 +7,7 @@ predicted to be faster than both by themselves.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from dataclasses import dataclass
 
@@ -210,12 +211,14 @@ def _pinned_rows(pin: Pin | None, pair: PairWorkload) -> int:
 
 def joined(first: Layer, second: Layer, choice: Choice, core: Core, threads: int) -> tirx.PrimFunc:
     """Return the function of two layers."""
+    pointwise = functools.cache(lambda workload: _of_slab(second, workload, core))
     parts = []
     for run in slabs_of(first.workload, choice.config.rows):
         above, below = run.depthwise(first.workload), run.pointwise(second.workload)
-        config = _alone(first).of_slab(above, core)
-        config_too = _alone(second).of_slab(below, core)
-        parts.append(
-            Part(run, first.of_slab(above, config, core), second.of_slab(below, config_too, core))
-        )
+        parts.append(Part(run, _of_slab(first, above, core), pointwise(below)))
     return kernel(first, second, parts, choice.config.rows, threads)
+
+
+def _of_slab(layer: Layer, workload: Conv2dWorkload, core: Core) -> tirx.PrimFunc:
+    """Return the lowered function of a layer for an image of the size of a slab."""
+    return layer.of_slab(workload, _alone(layer).of_slab(workload, core), core)
