@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import tvm
 import tvm_ffi
 from small_kernels import executable
+from tvm import s_tir, te, tirx
 
 from tvm_blislike.export.link import find_compiler, link
 from tvm_blislike.runtime.arrays import ALIGNMENT, array_of
@@ -61,6 +63,30 @@ def test_a_machine_of_compiled_code_has_no_loop_of_a_library() -> None:
     machine = loaded.VirtualMachine(executable()[1])
     assert machine.loop is None
     assert (array_of(machine["main"](tvm.runtime.tensor(ONES))) == 3).all()
+
+
+def test_code_is_made_at_the_first_look_into_what_uses_threads() -> None:
+    def scaled(factor: int) -> tirx.PrimFunc:
+        data = te.placeholder((64,), name="data")
+        result = te.compute((64,), lambda i: tirx.exp(data[i] * float(factor)), name="y")
+        sch = s_tir.Schedule(te.create_prim_func([data, result]))
+        sch.parallel(sch.get_loops(sch.get_sblock("y"))[0])
+        return sch.mod["main"].with_attr("global_symbol", f"scaled{factor}")
+
+    funcs = {f"scaled{factor}": scaled(factor) for factor in range(40)}
+    module = tvm.compile(tvm.IRModule(funcs), tvm.target.Target("llvm")).mod
+    started = time.thread_time()
+    loaded.make_code(module)
+    making = time.thread_time() - started
+    assert module.get_function("scaled3") is not None
+    loaded.make_code(module)
+    assert time.thread_time() - started < 1.5 * making, "LLVM makes code at another time"
+
+
+def test_only_compiled_models_have_generated_code() -> None:
+    whole = executable()[1]
+    assert len(loaded.generated(whole)) == len(loaded.generated(whole.mod)) == 1
+    assert loaded.generated(tapes.loop_module()) == []
 
 
 def test_an_error_of_the_machine_is_not_hidden() -> None:

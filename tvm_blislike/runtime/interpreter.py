@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tvm_blislike.errors import InputError
+from tvm_blislike.passes.side_by_side import code_threads, side_by_side
 from tvm_blislike.runtime import huge_pages, instruments
 from tvm_blislike.runtime.arrays import array_of
 from tvm_blislike.runtime.replay import Replay
@@ -45,6 +46,8 @@ class Interpreter:
 
         require_runnable(target)
         loaded.raised_as(InputError)
+        # Which TVM would do one after the other.
+        side_by_side(loaded.make_code, loaded.generated(executable), code_threads())
         self._machine = loaded.VirtualMachine(executable)
         self._may_record = may_record
         self._begun: set[Key] = set()

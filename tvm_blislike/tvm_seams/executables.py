@@ -11,15 +11,13 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tvm_blislike.tvm_seams.loaded import MACHINE
+from tvm_blislike.tvm_seams.loaded import LLVM, MACHINE
 from tvm_blislike.tvm_seams.relax_ir import functions
 from tvm_blislike.tvm_seams.tapes import loop_module
 
-# Of generated code.
-_LLVM = "llvm"
 # Of code that was loaded.
 _LOADED = "library"
-_ANY = {"kind": _LLVM}
+_ANY = {"kind": LLVM}
 
 
 def module_of(executable: tvm.runtime.Executable | tvm.runtime.Module) -> tvm.runtime.Module:
@@ -85,7 +83,7 @@ def code_parts(
         When it calls anything else.
     """
     parts = list(module_of(executable).imports)
-    others = [part.kind for part in parts if part.kind != _LLVM]
+    others = [part.kind for part in parts if part.kind != LLVM]
     if others:
         raise ValueError(f"a model that calls modules of {', '.join(others)}")
     return [*parts, loop_module()]
@@ -111,7 +109,7 @@ def code_of(
         "ll" for LLVM's text, "asm" for machine code.
     """
     module = module_of(executable)
-    parts = [part for part in (module, *module.imports) if part.kind == _LLVM]
+    parts = [part for part in (module, *module.imports) if part.kind == LLVM]
     return "".join(part.inspect_source(form) for part in parts) if parts else None
 
 

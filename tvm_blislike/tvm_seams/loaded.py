@@ -7,6 +7,7 @@ that were loaded here, and its classes of tensors and modules stand for new ones
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import sys
@@ -20,6 +21,8 @@ import tvm_ffi
 
 # Of the part that a virtual machine runs.
 MACHINE = "relax.VMExecutable"
+# Of generated code.
+LLVM = "llvm"
 # What a kernel that raises an error calls it.
 REFUSAL = "InputError"
 # The loop that makes recorded calls again.
@@ -99,6 +102,22 @@ def text_in(module: tvm_ffi.Module, name: str) -> bytes | None:
             text = VirtualMachine(part)[name]()
             return np.from_dlpack(text).tobytes()
     return None
+
+
+def generated(executable: Any) -> list[tvm_ffi.Module]:
+    """Return the modules of generated code that an executable calls; none of a library."""
+    module = executable if isinstance(executable, tvm_ffi.Module) else executable.mod
+    return [part for part in module.imports if part.kind == LLVM]
+
+
+def make_code(part: tvm_ffi.Module) -> None:
+    """Have LLVM make the machine code of a module of generated code, unless it has.
+
+    It does when TVM first looks into it, for any function, to tell it where TVM's own are: those of
+    threads and workspaces. Code that calls none of these is made when it is first called.
+    """
+    with contextlib.suppress(AttributeError):
+        part.get_function("no function")
 
 
 class VirtualMachine:
