@@ -1,13 +1,17 @@
-"""How many random examples the property tests that compile something try."""
+"""How much the tests that compile something try: random examples, and of long tables all of it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import TypeVar
 
 from hypothesis import HealthCheck, settings
 
 # A run by hand before a release: TVM_BLISLIKE_TEST_EFFORT=20 pytest tests/schedules
 EFFORT = int(os.environ.get("TVM_BLISLIKE_TEST_EFFORT", "1"))
+
+_Case = TypeVar("_Case")
 
 
 def examples(count: int) -> settings:
@@ -15,3 +19,14 @@ def examples(count: int) -> settings:
     return settings(
         max_examples=count * EFFORT, deadline=None, suppress_health_check=list(HealthCheck)
     )
+
+
+def every_second(cases: Sequence[_Case], first: int) -> Sequence[_Case]:
+    """Return half of the cases, beginning with one of the first two; with more effort all of them.
+
+    Parameters
+    ----------
+    first : int
+        Even or odd: such as the place of what the cases are of, so that both halves are tried.
+    """
+    return cases if EFFORT > 1 else cases[first % 2 :: 2]

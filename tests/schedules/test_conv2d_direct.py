@@ -17,7 +17,7 @@ from conv_checks import (
 )
 from conv_harness import build, error
 from conv_workloads import NATIVE, RUNNABLE, convolutions, one_config
-from effort import examples
+from effort import every_second, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,8 +125,14 @@ def spread(configs: Iterable[Config]) -> list[Config]:
     return list(dict.fromkeys(config for _, config in found.values()))
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("name", CORNERS)
+@pytest.mark.parametrize(
+    ("name", "threads"),
+    [
+        (name, threads)
+        for number, name in enumerate(CORNERS)
+        for threads in every_second((1, 2), number)
+    ],
+)
 def test_corners(name: str, threads: int) -> None:
     workload = CORNERS[name]
     assert IMPLEMENTATION.applies(workload, NATIVE) == ""

@@ -19,7 +19,7 @@ from conv_checks import (
 )
 from conv_harness import arrays, build, error, expected, lowered, primfunc
 from conv_workloads import NATIVE, RUNNABLE, convolutions, one_config
-from effort import examples
+from effort import every_second, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,8 +93,14 @@ def spread(configs: Iterable[Config], most: int) -> list[Config]:
     return [c for some in by_columns for c in some[:: max(1, len(some) // most)][:most]]
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("name", CORNERS)
+@pytest.mark.parametrize(
+    ("name", "threads"),
+    [
+        (name, threads)
+        for number, name in enumerate(CORNERS)
+        for threads in every_second((1, 2), number)
+    ],
+)
 def test_corners(name: str, threads: int) -> None:
     workload = CORNERS[name]
     assert IMPLEMENTATION.applies(workload, NATIVE) == ""
