@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
-from tvm_blislike.model.types import WORDS, Types
+from tvm_blislike.model.types import MASKED, WORDS, Types
 from tvm_blislike.model.workload import Workload
 
 # Products added in fp16. Largest error over the largest of 533 sums of 4,608 products of normal
@@ -48,10 +48,11 @@ def quantized_types(core: Core) -> Types:
     """Return the types of a product of quantized operands: one type of activations for a core.
 
     Activations are of the type that the instruction set's dot products take as their first factor.
-    Cores without any, but with products of 16 bits, have values of 8 bits in such, weights too.
+    Cores without any may have exact products of bytes by weights in 16 bits. Those with products of
+    16 bits only have values of 8 bits in such, weights too.
     """
     bytes_ = Types("int8" if core.isa.signed_dot else "uint8", "int8", "int32", "int32")
-    offered = (types for types in (bytes_, WORDS) if kernels_for(core, types))
+    offered = (types for types in (bytes_, MASKED, WORDS) if kernels_for(core, types))
     return next(offered, bytes_)
 
 

@@ -270,7 +270,7 @@ def step_cycles(
     are only just enough.
     """
     latency = core.fma_latency / in_flight
-    b_loads = vectors
+    b_loads = vectors * (product.b_vectors + rows * product.folded_b)
     if product.rows > 1:
         # Whole tiles; a vector of B has two columns; rows in place are joined by vector units.
         pairs = math.ceil(rows / product.rows)

@@ -10,6 +10,7 @@ from tvm_blislike.microkernels import (
     amx_u8s8,
     avx2_bits,
     avx2_f32,
+    avx2_masked,
     avx2_s16,
     avx2_stored,
     avx2_u8s8,
@@ -43,7 +44,7 @@ HALF_KERNELS: tuple[Microkernel, ...] = avx512_f16.KERNELS + neon_f16.KERNELS
 GROUPED_KERNELS: tuple[Microkernel, ...] = (
     *(*avx512_bf16.KERNELS, *avx512_u8s8.KERNELS, *avx512_s16.KERNELS),
     *(*amx_u8s8.KERNELS, *amx_bf16.KERNELS),
-    *(*avx2_u8s8.KERNELS, *avx2_s16.KERNELS),
+    *(*avx2_u8s8.KERNELS, *avx2_masked.KERNELS, *avx2_s16.KERNELS),
     *(*neon_s8.KERNELS, *neon_s8_pairs.KERNELS),
     *neon_mmla.KERNELS,
 )

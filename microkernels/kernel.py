@@ -9,6 +9,7 @@ from functools import cached_property
 
 from tvm_blislike.hardware import Isa
 from tvm_blislike.microkernels.k_loops import KLoop
+from tvm_blislike.microkernels.masks import closing_rows
 from tvm_blislike.microkernels.products import FMA, Product
 from tvm_blislike.microkernels.tile_loops import TileLoop, fits
 from tvm_blislike.model.types import FLOAT32, Types, kernel_name
@@ -82,6 +83,11 @@ class Microkernel:
         return self.isa.vector_bytes // self.types.a_bytes
 
     @property
+    def closing_rows(self) -> int:
+        """Rows of a panel of B behind the groups of a call (`masks`)."""
+        return closing_rows(self.types)
+
+    @property
     def takes_groups(self) -> bool:
         """Whether a step of k is several: elements side by side, or the signs of a word."""
         return self.ks > 1 or self.types.is_bits
@@ -125,7 +131,7 @@ class Microkernel:
             # Of a row of one vector the multiply-add may do the broadcast: no register for A.
             folds = self.isa.folds_broadcast and self.product.folds_a
             a = 0 if folds and self.vectors == 1 else 1
-        return self.mr * self.vectors + self.vectors + a
+        return self.mr * self.vectors + self.vectors * self.product.b_vectors + a
 
     @property
     def loads_a_vectors(self) -> bool:
@@ -157,8 +163,8 @@ class Microkernel:
 
     def loads_per_fma(self, view: str = "rows") -> float:
         """Return the elements and vectors loaded in one k step over its FMAs."""
-        loads = self.a_loads(self.mr, view) + self.vectors
-        return loads / (self.mr * self.vectors)
+        loads = self.a_loads(self.mr, view) + self.vectors * self.product.b_vectors
+        return loads / (self.mr * self.vectors) + self.product.folded_b
 
 
 def within_budget(kernels: Sequence[Microkernel]) -> tuple[Microkernel, ...]:

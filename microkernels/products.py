@@ -58,6 +58,10 @@ class Product:
     is_bfloat16 : bool
         Vectors of pairs of bfloat16, of which cores may start fewer than FMAs
         (`Core.bf16_per_cycle`).
+    b_vectors : int
+        Vectors of B for a vector of sums that are loaded to registers for all rows.
+    folded_b : int
+        Those that each multiply-add reads from memory itself, without a register.
     """
 
     ks: int
@@ -71,6 +75,8 @@ class Product:
     rows: int = 1
     conversion: float = 0
     is_bfloat16: bool = False
+    b_vectors: int = 1
+    folded_b: int = 0
 
 
 def _fma(sums: Any, a: Any, b: Any, lanes: int) -> Any:

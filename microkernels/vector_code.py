@@ -108,6 +108,8 @@ def _is_function(update: Update) -> bool:
 
 def _plain_k_loop(update: Update) -> None:
     """A k loop of `unroll` steps, everything inside unrolled, then its tail."""
+    if update.kernel.closing_rows:
+        _add_closing_row(update)
     unroll, count = _unroll(update), update.shape.steps
     # A number that is known at run time only is one of whole iterations.
     steps, tail = divmod(count, unroll) if isinstance(count, int) else (count // unroll, 0)
@@ -116,6 +118,22 @@ def _plain_k_loop(update: Update) -> None:
             _k_steps(update, ko * unroll, unroll)
     if tail:
         _k_steps(update, steps * unroll, tail)
+
+
+def _add_closing_row(update: Update) -> None:
+    """Add what sums of products of the panel's groups lack, from the row behind them, to C.
+
+    First of all: sums that begin with zero begin with it, and it costs nothing.
+    """
+    kernel, b, c = update.kernel, update.b, update.c
+    behind = update.shape.steps * kernel.nr * kernel.ks
+    halves = kernel.types.acc_bytes // kernel.types.b_bytes
+    for ih, iw, columns in _block(update):
+        elements = T.ramp(behind + columns.base * halves, 1, columns.lanes * halves)
+        row = b.buffer[b.at(0, elements)]
+        at = c.at(ih, iw, columns)
+        offsets = T.reinterpret(f"{kernel.types.acc}x{kernel.lanes}", row)
+        T.buffer_store(c.buffer, c.buffer[at] + offsets, at)
 
 
 def _unroll(update: Update) -> int:

@@ -40,6 +40,8 @@ def applies(workload: Conv2dWorkload, core: Core) -> str:
         return lacking
     if w.types.product != ("float32",) * 3 and not w.types.is_integer_dot:
         return f"a slab of sums in memory is made of float32 or int32, not of {w.types.acc}"
+    if w.types.is_masked:
+        return "its panels of weights have no closing rows"
     if w.groups > 1:
         return f"{w.groups} groups of channels: a pass reads those of one"
     if w.kh * w.kw > MOST_STEPS // 2:

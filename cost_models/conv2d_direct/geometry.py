@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tvm_blislike.cost_models.conv_geometry import ConvGeometry
 from tvm_blislike.cost_models.data_types import most_steps
+from tvm_blislike.microkernels.masks import closing_rows
 from tvm_blislike.microkernels.products import groups
 from tvm_blislike.model.derived import derived
 from tvm_blislike.model.layouts import Layout
@@ -135,5 +136,5 @@ class DirectGeometry(ConvGeometry):
         """Shape of the packed weights."""
         w, ks = self.workload, self.config.ks
         taps = (w.kh,) if self.by_row else (w.kh, w.kw)
-        run = () if self.window else (self.run_groups,)
+        run = () if self.window else (self.run_groups + closing_rows(w.types),)
         return (w.groups, self.tiles, self.ci_blocks, *taps, *run, self.config.nr * ks)

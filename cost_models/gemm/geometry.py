@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.parallel import Divisible
+from tvm_blislike.microkernels.masks import closing_rows
 from tvm_blislike.microkernels.products import groups
 from tvm_blislike.model.derived import derived
 from tvm_blislike.model.workload import GemmWorkload
@@ -84,9 +86,16 @@ class GemmGeometry(Divisible):
 
     @derived
     def packed_shape(self) -> tuple[int, int, int, int]:
-        """Shape of packed B: (1, tiles, groups of k, nr * ks), the batch in front if B has one."""
-        ks = self.config.ks
-        return (1, self.tiles_n, groups(self.workload.k, ks), self.config.nr * ks)
+        """Shape of packed B: (1, tiles, groups of k, nr * ks), the batch in front if B has one.
+
+        Behind the groups of each block of k lie its closing rows.
+        """
+        ks, closing = self.config.ks, self.blocks_k * closing_rows(self.workload.types)
+        return (1, self.tiles_n, groups(self.workload.k, ks) + closing, self.config.nr * ks)
+
+    def row_of_b(self, block: Any, group: Any) -> Any:
+        """Return the row of a panel of packed B where a group of a block of k lies."""
+        return block * (self.kc // self.config.ks + closing_rows(self.workload.types)) + group
 
     def packs(self, steps: int) -> bool:
         """Whether A is copied into panels; otherwise micro-kernels read it in place.

@@ -32,7 +32,8 @@ from tvm_blislike.cost_models.gemm.geometry import GemmGeometry
 from tvm_blislike.cost_models.gemm.nests import nests
 from tvm_blislike.cost_models.gemm.open_rows import of_open_rows
 from tvm_blislike.cost_models.gemm.space import space
-from tvm_blislike.microkernels.products import multiplied, panels_of_b, place_in_b
+from tvm_blislike.microkernels.masks import masked_panels, masked_panels_te
+from tvm_blislike.microkernels.products import groups, multiplied, panels_of_b, place_in_b
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.schedules.common import stage
@@ -47,7 +48,10 @@ def pack_b(workload: GemmWorkload, config: GemmConfig, b: np.ndarray) -> np.ndar
     b : numpy.ndarray
         (k, n), or (batch, k, n).
     """
-    return panels_of_b(b.reshape(-1, workload.k, workload.n), config.nr, config.ks)
+    panels = panels_of_b(b.reshape(-1, workload.k, workload.n), config.nr, config.ks)
+    if not workload.types.is_masked:
+        return panels
+    return masked_panels(panels, GemmGeometry(workload, config).kc // config.ks)
 
 
 def pack_b_te(workload: GemmWorkload, config: GemmConfig, b: te.Tensor) -> te.Tensor:
@@ -62,8 +66,13 @@ def pack_b_te(workload: GemmWorkload, config: GemmConfig, b: te.Tensor) -> te.Te
         inside = tirx.all(step < workload.k, column < workload.n)
         return tirx.if_then_else(inside, loaded, tirx.const(0, workload.types.b))
 
-    shape = (1 if shared else workload.batch, *geo.packed_shape[1:])
-    return te.compute(shape, value, name="pack_b", attrs=stage("pack_b"))
+    _, tiles, _, width = geo.packed_shape
+    shape = (1 if shared else workload.batch, tiles, groups(workload.k, config.ks), width)
+    marks = {"name": "pack_b", "attrs": stage("pack_b")}
+    if not workload.types.is_masked:
+        return te.compute(shape, value, **marks)
+    panels = te.compute(shape, value, name="panels")
+    return masked_panels_te(panels, geo.kc // config.ks, **marks)
 
 
 def compute(
@@ -122,8 +131,8 @@ def compute(
         group = [te.reduce_axis((0, ks), "s")] if ks > 1 else []
 
         def value(pc: Any, b: Any, jt: Any, it: Any, i: Any, j: Any) -> Any:
-            place = (first + pc * steps) // ks + p, sum(group, j * ks)
-            panel = packed[(0 if shared else b, jt, *place)]
+            row = geo.row_of_b(first // geo.kc + pc, p)
+            panel = packed[(0 if shared else b, jt, row, sum(group, j * ks))]
             element = a_at(b, pc, it, i, sum(group, p * ks))
             return te.sum(multiplied(workload.types, element, panel), axis=[p, *group])
 

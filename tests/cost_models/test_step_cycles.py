@@ -20,6 +20,7 @@ from tvm_blislike.cost_models.roofline import (
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import (
     Microkernel,
+    avx2_masked,
     avx2_s16,
     avx512_bf16,
     avx512_u8s8,
@@ -150,6 +151,9 @@ def test_products_of_several_instructions_cost_as_many():
     core = Core.named("haswell")
     assert products_per_cycle(core, FMA) == core.fma_per_cycle
     assert products_per_cycle(Core.named("cortex-a72"), neon_s8_pairs.PRODUCT) == 1.0
+    # vpxor, vpmaddubsw, vpmaddwd and vpaddd, for twice as many steps of k.
+    masked = {n: products_per_cycle(Core.named(n), avx2_masked.PRODUCT) for n in rates}
+    assert masked == {name: rate / 2 for name, rate in rates.items()}
     busy = 2 * 10 / 2 / FMA_EFFICIENCY
     assert step_cycles(core, 5, 2, 5, product=pairs) == late(busy, core.fma_latency)
 

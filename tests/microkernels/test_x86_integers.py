@@ -8,23 +8,24 @@ from tvm_blislike.cost_models.data_types import quantized_types
 from tvm_blislike.hardware import Core
 from tvm_blislike.inspect.kernel_code import k_loops
 from tvm_blislike.microkernels import get_kernel, kernels_for
-from tvm_blislike.microkernels.avx2_s16 import WITH_BYTES
 from tvm_blislike.microkernels.spills import keeps_registers
-from tvm_blislike.model.types import Types
+from tvm_blislike.model.types import WORDS, WORDS_BY_BYTES, Types
 from tvm_blislike.tvm_seams.machine_code import Instruction, count, instructions
 
 # The product of a core, and what else belongs to one.
+MASKED_PRODUCT = ("vpmaddwd", "vpaddd", "vpmaddubsw", "vpxor")
 PRODUCTS = {
-    "haswell": ("vpmaddwd", "vpaddd"),
-    "zen3": ("vpmaddwd", "vpaddd"),
-    "x86-64-v3": ("vpmaddwd", "vpaddd"),
+    "haswell": MASKED_PRODUCT,
+    "zen1": MASKED_PRODUCT,
+    "zen3": MASKED_PRODUCT,
+    "x86-64-v3": MASKED_PRODUCT,
     "skylake-avx512": ("vpmaddwd", "vpaddd"),
     "golden-cove": ("vpdpbusd",),
     "gracemont": ("vpdpbusd",),
     "zen4": ("vpdpbusd",),
 }
 SCALAR = {"addq", "subq", "cmpq", "leaq", "jne", "incq", "decq"}
-LOADS = {"vpbroadcastd", "vmovdqu", "vmovdqu64", "vmovups", "vmovdqa", "vmovdqa64"}
+LOADS = {"vpbroadcastd", "vbroadcastss", "vmovdqu", "vmovdqu64", "vmovups", "vmovdqa", "vmovdqa64"}
 
 
 # Rows of weights are widened as they are loaded, instead of loaded as they are.
@@ -40,8 +41,14 @@ def test_k_loops_are_products_and_their_loads(name: str, view: str):
 
 @pytest.mark.parametrize("view", ["rows", "panel"])
 @pytest.mark.parametrize("name", ["haswell", "skylake", "zen2", "zen3"])
+def test_words_are_multiplied_beside_products_of_bytes(name: str, view: str):
+    check_k_loops(Core.named(name), WORDS, ("vpmaddwd", "vpaddd"), LOADS, view)
+
+
+@pytest.mark.parametrize("view", ["rows", "panel"])
+@pytest.mark.parametrize("name", ["haswell", "skylake", "zen2", "zen3"])
 def test_weights_in_bytes_take_one_instruction_to_load(name: str, view: str):
-    check_k_loops(Core.named(name), WITH_BYTES, ("vpmaddwd", "vpaddd"), WIDENED, view)
+    check_k_loops(Core.named(name), WORDS_BY_BYTES, ("vpmaddwd", "vpaddd"), WIDENED, view)
 
 
 def check_k_loops(

@@ -23,7 +23,7 @@ from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.errors import UsageError
 from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.report import Report
-from tvm_blislike.model.types import STORED, WORDS, Types
+from tvm_blislike.model.types import MASKED, STORED, WORDS, WORDS_BY_BYTES, Types
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 from tvm_blislike.passes import storage
 from tvm_blislike.schedules import implementations
@@ -175,10 +175,11 @@ def test_weights_of_sixteen_bits_are_stored_unasked() -> None:
 def test_only_layers_that_memory_bounds_are_stored_so(core: str) -> None:
     strategy = Strategy(Core.named(core), 1)
     for dtype in STORED.values():
-        assert why_whole(strategy, GemmWorkload(1, 4096, 9216), dtype) == ""
-        assert "memory does not bound it" in why_whole(strategy, GemmWorkload(512, 512, 512), dtype)
+        assert why_whole(strategy, GemmWorkload(1, 4096, 9216), Types.stored(dtype)) == ""
+        many = why_whole(strategy, GemmWorkload(512, 512, 512), Types.stored(dtype))
+        assert "memory does not bound it" in many
     many = Conv2dWorkload(1, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1))
-    assert "memory does not bound it" in why_whole(strategy, many, "bfloat16")
+    assert "memory does not bound it" in why_whole(strategy, many, Types.stored("bfloat16"))
 
 
 def test_other_algorithms_refuse_them_with_the_reason() -> None:
@@ -237,19 +238,20 @@ def test_weights_of_integers_are_bytes_where_memory_bounds_layers() -> None:
     compiled = tvm_blislike.compile(made, Core.named("x86-64-v3"), threads=1, records="none")
     layers = [layer for layer in compiled.explain().layers if layer.types]
     assert [layer.types[:3] for layer in layers] == [
-        ("int16", "int8", "int32"),
-        ("int16", "int16", "int32"),
+        WORDS_BY_BYTES.product,
+        MASKED.product,
     ]
     (ours,) = compiled.run({"x": x}).values()
     assert len(np.unique(ours)) > 6 and np.abs(ours - wanted).max() <= 1
 
 
-def test_products_of_bytes_and_many_rows_keep_their_weights() -> None:
+@pytest.mark.parametrize("types", [WORDS, MASKED], ids=["words", "masked"])
+def test_products_of_bytes_and_many_rows_keep_their_weights(types: Types) -> None:
     strategy = Strategy(Core.named("zen3"), 1)
-    assert why_whole(strategy, GemmWorkload(1, 4096, 9216, types=WORDS), "int8") == ""
-    many = why_whole(strategy, GemmWorkload(512, 512, 512, types=WORDS), "int8")
+    assert why_whole(strategy, GemmWorkload(1, 4096, 9216, types=types), WORDS_BY_BYTES) == ""
+    many = why_whole(strategy, GemmWorkload(512, 512, 512, types=types), WORDS_BY_BYTES)
     assert "memory does not bound it" in many and "ms in int16" in many
     lacking = why_whole(
-        Strategy(Core.named("zen4"), 1), GemmWorkload(1, 64, 64, types=WORDS), "int8"
+        Strategy(Core.named("zen4"), 1), GemmWorkload(1, 64, 64, types=types), WORDS_BY_BYTES
     )
     assert lacking

@@ -47,6 +47,10 @@ CASES = {
     "im2col 1x1 in place": "Conv2dWorkload(1, 19, 9, 7, 21, 1, 1)",
     "im2col groups": "Conv2dWorkload(1, 15, 9, 11, 21, 3, 3, padding=(1, 1, 1, 1), groups=3)",
     "im2col stride 2": "Conv2dWorkload(1, 8, 14, 15, 24, 3, 3, (2, 2), (1, 1, 1, 1))",
+    # Magnitudes and masks of bytes, of such a core too.
+    "masks 3x3": "Conv2dWorkload(1, 57, 8, 8, 40, 3, 3, padding=(1, 1, 1, 1), types=MASKED)",
+    "masks in place": "Conv2dWorkload(1, 32, 7, 6, 48, 3, 3, types=MASKED)",
+    "masks 1x1": "Conv2dWorkload(1, 36, 8, 16, 80, 1, 1, types=MASKED)",
     # As many bytes as fill lines, so that an array ends right at the forbidden page.
     "bytes 3x3": "Conv2dWorkload(1, 57, 8, 8, 40, 3, 3, padding=(1, 1, 1, 1), types=BYTES)",
     "bytes in place": "Conv2dWorkload(1, 32, 7, 6, 48, 3, 3, types=BYTES)",
@@ -64,6 +68,8 @@ CASES = {
     "bytes gemm": "GemmWorkload(37, 53, 192, types=BYTES)",
     "bytes gemm, odd": "GemmWorkload(64, 80, 77, types=BYTES)",
     "bytes one row": "GemmWorkload(1, 1001, 64, types=BYTES)",
+    "masks gemm, odd": "GemmWorkload(64, 80, 77, types=MASKED)",
+    "masks one row": "GemmWorkload(1, 1001, 64, types=MASKED)",
     "gemm": "GemmWorkload(37, 53, 29)",
     "gemm deep": "GemmWorkload(20, 70, 1031)",
     "gemm of halves": "GemmWorkload(193, 192, 194)",
@@ -95,6 +101,7 @@ def _run(workload_text: str, only: str) -> None:
 
     from tvm_blislike.cost_models.data_types import quantized_types
     from tvm_blislike.hardware import Core, native_core
+    from tvm_blislike.model.types import MASKED, WORDS
     from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
     from tvm_blislike.runtime.runnable import why_not_runnable
     from tvm_blislike.schedules import implementations
@@ -102,9 +109,9 @@ def _run(workload_text: str, only: str) -> None:
     core = native_core()
     words = Core.named("x86-64-v3")
     names = {"Conv2dWorkload": Conv2dWorkload, "GemmWorkload": GemmWorkload}
-    types = {"BYTES": quantized_types(core), "WORDS": quantized_types(words)}
+    types = {"BYTES": quantized_types(core), "WORDS": WORDS, "MASKED": MASKED}
     workload = eval(workload_text, {**names, **types})
-    if "WORDS" in workload_text:
+    if workload.types in (WORDS, MASKED):
         if why_not_runnable(words.target_config(1)):
             return
         core = words

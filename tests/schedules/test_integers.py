@@ -20,10 +20,16 @@ from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.cost_models.data_types import quantized_types
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernels_for
-from tvm_blislike.microkernels.avx2_s16 import WITH_BYTES
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import Layout
-from tvm_blislike.model.types import Types
+from tvm_blislike.model.types import (
+    MASKED,
+    WORDS,
+    WORDS_BY_BYTES,
+    Types,
+    data_range,
+    weights_range,
+)
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.operators import operator_of
 from tvm_blislike.runtime.runnable import why_not_runnable
@@ -39,9 +45,13 @@ OTHERS = [
     for core in map(Core.named, ("x86-64-v3", "skylake-avx512", "golden-cove"))
     if why_not_runnable(core.target_config(1)) is None
 ]
-# What quantized layers are there, and those whose weights are widened as they are loaded.
-KINDS = [(core, quantized_types(core)) for core in OTHERS]
-KINDS += [(core, WITH_BYTES) for core in OTHERS if kernels_for(core, WITH_BYTES)]
+# What quantized layers are there, and those of words, whose weights may be widened as they are
+# loaded.
+OF_WORDS = (WORDS, WORDS_BY_BYTES)
+KINDS = {(core, quantized_types(core)): None for core in OTHERS}
+KINDS |= {(core, t): None for core in OTHERS for t in OF_WORDS if kernels_for(core, t)}
+OF_MASKS = Core.named("x86-64-v3")
+of_masks = pytest.mark.skipif(OF_MASKS not in OTHERS, reason="this machine runs no AVX2")
 on_other_cores = pytest.mark.parametrize(
     "core, types", KINDS, ids=[f"{core.name} {types.short}" for core, types in KINDS]
 )
@@ -78,17 +88,31 @@ def requantized(value: te.Tensor, scale: te.Tensor) -> te.Tensor:
     return te.compute(value.shape, at, name="requantized")
 
 
+def some(workload: Workload, extreme: bool) -> tuple[np.ndarray, ...]:
+    """Return random operands: of the whole range, or the least and the largest values only."""
+    if not extreme:
+        return operator_of(workload).random(workload)
+    rng, types = np.random.default_rng(2), workload.types
+    pairs = zip(workload.operands.values(), workload.operand_types, strict=True)
+    ranges = data_range(types), weights_range(types)
+    return tuple(
+        rng.choice(limits, shape).astype(dtype)
+        for limits, (shape, dtype) in zip(ranges, pairs, strict=True)
+    )
+
+
 def run(
     workload: Conv2dWorkload,
     config: Config,
     threads: int = 1,
     requantize: bool = False,
     core: Core = NATIVE,
+    extreme: bool = False,
 ):
     """Return what the compiled kernel makes of random bytes, and what is right, NCHW."""
     w, operator = workload, operator_of(workload)
     implementation = get_implementation(config.implementation)
-    data, weights = operator.random(w)
+    data, weights = some(w, extreme)
     reader = ((w.co,), requantized) if requantize else None
     library = compiled(primfunc(w, config, (), reader), core, threads)
     expected = operator.reference(w, data, weights)
@@ -110,17 +134,26 @@ def run(
 
 
 @st.composite
-def cases(draw: st.DrawFn, name: str) -> tuple[Conv2dWorkload, Config, int, bool]:
+def cases(
+    draw: st.DrawFn, name: str, core: Core, types: Types
+) -> tuple[Conv2dWorkload, Config, int, bool, Core, bool]:
     threads = draw(st.sampled_from([1, 2]))
-    workload = replace(draw(convolutions(groups=(1, 1, 1, 2, 3))), types=BYTES)
+    workload = replace(draw(convolutions(groups=(1, 1, 1, 2, 3))), types=types)
     implementation = get_implementation(name)
-    config = one_config(draw, implementation, workload, NATIVE, threads, FIELDS)
-    return workload, config, threads, draw(st.booleans())
+    config = one_config(draw, implementation, workload, core, threads, FIELDS)
+    return workload, config, threads, draw(st.booleans()), core, draw(st.booleans())
 
 
 @examples(80)
-@given(cases("conv2d_direct"))
+@given(cases("conv2d_direct", NATIVE, BYTES))
 def test_direct_convolutions_at_random(case) -> None:
+    np.testing.assert_array_equal(*run(*case))
+
+
+@of_masks
+@examples(60)
+@given(cases("conv2d_direct", OF_MASKS, MASKED))
+def test_direct_convolutions_of_masks_at_random(case) -> None:
     np.testing.assert_array_equal(*run(*case))
 
 
@@ -189,27 +222,42 @@ def test_products_of_matrices_on_other_cores(
 
 
 @st.composite
-def products(draw: st.DrawFn) -> tuple[GemmWorkload, Config, int]:
+def products(
+    draw: st.DrawFn, core: Core, types: Types
+) -> tuple[GemmWorkload, Config, int, Core, bool]:
     sizes, threads = st.integers(1, 70), draw(st.sampled_from([1, 2]))
     depth = st.one_of(st.integers(1, 20), st.integers(1, 600))
-    workload = GemmWorkload(draw(sizes), draw(sizes), draw(depth), types=BYTES)
+    workload = GemmWorkload(draw(sizes), draw(sizes), draw(depth), types=types)
     gemm = get_implementation("gemm")
     fields = ("loop_order", "mr", "nr", "kc", "packing")
-    config = one_config(draw, gemm, workload, NATIVE, threads, fields)
+    config = one_config(draw, gemm, workload, core, threads, fields)
     kc = draw(st.sampled_from([0, config.kc, 16, 31]))
-    return workload, config.with_fields(kc=kc), threads
+    return workload, config.with_fields(kc=kc), threads, core, draw(st.booleans())
 
 
 @examples(80)
-@given(products())
-def test_products_of_matrices_at_random(case: tuple[GemmWorkload, Config, int]) -> None:
+@given(products(NATIVE, BYTES))
+def test_products_of_matrices_at_random(case) -> None:
     np.testing.assert_array_equal(*multiplied(*case))
 
 
-def multiplied(workload: GemmWorkload, config: Config, threads: int, core: Core = NATIVE):
+@of_masks
+@examples(60)
+@given(products(OF_MASKS, MASKED))
+def test_products_of_masks_at_random(case) -> None:
+    np.testing.assert_array_equal(*multiplied(*case))
+
+
+def multiplied(
+    workload: GemmWorkload,
+    config: Config,
+    threads: int,
+    core: Core = NATIVE,
+    extreme: bool = False,
+):
     """Return what the compiled kernel makes of random bytes, and what is right."""
     operator, gemm = operator_of(workload), get_implementation("gemm")
-    a, b = operator.random(workload)
+    a, b = some(workload, extreme)
     group = CandidateGroup(workload, (config,), core, threads)
     target = tvm.target.Target(core.target_config(threads))
     library = build(core, threads, as_module(group), target, None)
@@ -230,20 +278,26 @@ def packed_at_run_time(workload: Workload, config: Config, constant: np.ndarray)
     return out.numpy()
 
 
+PACKED = pytest.mark.parametrize("core, types", [(NATIVE, BYTES), (OF_MASKS, MASKED)])
+
+
+@PACKED
 @pytest.mark.parametrize("name", CORNERS)
-def test_weights_are_packed_alike_at_run_time(name: str) -> None:
-    workload = replace(CORNERS[name], types=BYTES)
+def test_weights_are_packed_alike_at_run_time(name: str, core: Core, types: Types) -> None:
+    workload = replace(CORNERS[name], types=types)
     direct = get_implementation("conv2d_direct")
-    config = next(iter(direct.configs(workload, NATIVE, 1)))
+    config = next(iter(direct.configs(workload, core, 1)))
     _, weights = operator_of(workload).random(workload)
     packed = direct.pack(workload, config, weights)
     assert packed.shape == DirectGeometry(workload, config).packed_shape
     np.testing.assert_array_equal(packed_at_run_time(workload, config, weights), packed)
 
 
-def test_b_of_a_product_is_packed_alike_at_run_time() -> None:
-    workload, gemm = GemmWorkload(9, 37, 21, types=BYTES), get_implementation("gemm")
-    config = next(iter(gemm.configs(workload, NATIVE, 1)))
+@PACKED
+@pytest.mark.parametrize("kc", [0, 8])
+def test_b_of_a_product_is_packed_alike_at_run_time(core: Core, types: Types, kc: int) -> None:
+    workload, gemm = GemmWorkload(9, 37, 21, types=types), get_implementation("gemm")
+    config = next(iter(gemm.configs(workload, core, 1))).with_fields(kc=kc)
     _, b = operator_of(workload).random(workload)
     packed = gemm.pack(workload, config, b)
     np.testing.assert_array_equal(packed_at_run_time(workload, config, b), packed)

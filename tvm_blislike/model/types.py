@@ -66,7 +66,12 @@ class Types:
         """Whether factors are integers of 8 bits, signed or not, or such in 16, and sums of 32."""
         eight = {self.a, self.b} <= {"int8", "uint8"}
         words = self.a == "int16" and self.b in ("int16", "int8")
-        return (eight or words) and {self.acc, self.out} == {"int32"}
+        return (eight or words or self.is_masked) and {self.acc, self.out} == {"int32"}
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether B lies in panels as magnitudes and masks (`microkernels.masks`)."""
+        return self.product == MASKED.product
 
     @property
     def is_bfloat_dot(self) -> bool:
@@ -118,8 +123,12 @@ class Types:
 
 FLOAT32 = Types()
 BFLOAT_DOT = Types("bfloat16", "bfloat16", "float32", "float32")
-# Integers of 8 bits in 16, of cores without products of bytes.
+# Integers of 8 bits in 16.
 WORDS = Types("int16", "int16", "int32", "int32")
+# Unsigned bytes by signed ones that panels hold in 16 bits: a magnitude and a mask for each.
+MASKED = Types("uint8", "int16", "int32", "int32")
+# Words by bytes that are widened as they are loaded.
+WORDS_BY_BYTES = Types("int16", "int8", "int32", "int32")
 # Types of products that a user may allow in place of fp32, by the names of precisions.
 PRECISIONS = {
     "fp32": (),

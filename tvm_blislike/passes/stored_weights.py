@@ -18,7 +18,7 @@ from tvm_blislike.choose.storage_choice import why_whole
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.data_types import missing_types
 from tvm_blislike.model.marks import STORED_ERRORS, WHOLE_WEIGHTS
-from tvm_blislike.model.types import FLOAT32, STORED, WORDS, Types
+from tvm_blislike.model.types import FLOAT32, MASKED, STORED, WORDS, WORDS_BY_BYTES, Types
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.operators import workload_of
 from tvm_blislike.passes import spills
@@ -98,7 +98,7 @@ class _StoreWeights(PyExprMutator):
             if not asked and not is_exact(weights, dtype):
                 continue
             spills.ensure(self.strategy.core, Types.stored(dtype))
-            reason = why_whole(self.strategy, layer, dtype)
+            reason = why_whole(self.strategy, layer, Types.stored(dtype))
             if not reason:
                 return dtype
             if asked:
@@ -106,15 +106,22 @@ class _StoreWeights(PyExprMutator):
         return ""
 
     def _in_bytes(self, call: relax.Call, layer: Workload, weights: np.ndarray) -> relax.Call:
-        """Return a layer of integers of 16 bits with weights of 8, or as it is."""
-        narrow = replace(layer.types, b="int8")
-        if missing_types(narrow, self.strategy.core):
+        """Return a layer of words, or of magnitudes and masks, with weights of 8 bits, or as it is.
+
+        Data of the latter become words, which pays for the few of a matrix product only.
+        """
+        if layer.types.is_masked and layer.images:
             return call
-        spills.ensure(self.strategy.core, narrow)
-        if why_whole(self.strategy, layer, narrow.b):
+        if missing_types(WORDS_BY_BYTES, self.strategy.core):
+            return call
+        spills.ensure(self.strategy.core, WORDS_BY_BYTES)
+        if why_whole(self.strategy, layer, WORDS_BY_BYTES):
             return call
         self.narrowed = True
-        return on_operands(call, call.args[0], constant(weights.astype("int8"), "int8"), "int32")
+        data = call.args[0]
+        if layer.types.is_masked:
+            data = self.builder_.emit(relax.op.astype(data, "int16"))
+        return on_operands(call, data, constant(weights.astype("int8"), "int8"), "int32")
 
     def _by_stored(self, call: relax.Call, found: StoredWeights, axis: int) -> relax.Expr:
         values = constant(found.values, str(found.values.dtype))
@@ -130,7 +137,11 @@ class _StoreWeights(PyExprMutator):
 def _layer(call: relax.Call) -> Workload | None:
     """Return the workload of a layer with many constant weights to narrow, None for other calls."""
     layer = workload_of(call)
-    if layer is None or layer.types not in (FLOAT32, WORDS) or not is_constant(call.args[1]):
+    if (
+        layer is None
+        or layer.types not in (FLOAT32, WORDS, MASKED)
+        or not is_constant(call.args[1])
+    ):
         return None
     if layer.bytes_moved[1] < _FEWEST_BYTES:
         return None

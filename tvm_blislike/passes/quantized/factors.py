@@ -4,6 +4,7 @@
 
 The sums of columns and of rows are computed at run time, where their zero point is not 0. Products
 take b in the type of weights: bytes without sign are stored shifted by 128 there, and so is zb.
+Where weights have 16 bits, both factors get them.
 """
 
 from __future__ import annotations
@@ -54,6 +55,9 @@ def product(emit: Emit, call: relax.Call, one: Term, other: Term, weights_dtype:
         # The highest bit turned around is 128 less.
         turned = emit(op.bitwise_xor(b, relax.const(_HALF, "uint8")))
         b, zb = emit(op.astype(turned, "int8")), zb - _HALF
+    if weights_dtype == "int16":
+        # Masks of weights are made of constants: tensors are multiplied as words.
+        a, b = (x if dtype_name(x) == "int16" else emit(op.astype(x, "int16")) for x in (a, b))
     total = emit(op.matmul(a, b, out_dtype="int32"))
     steps = static_shape(a)[-1]
     if za:

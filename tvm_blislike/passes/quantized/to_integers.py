@@ -1,6 +1,6 @@
 """Quantized models are computed with integers: layers and tensors in 8 bits, sums in 32.
 
-Cores without products of 8 bits have them in 16 (`quantized_types`).
+Cores without products of 8 bits have them in 16, or weights (`quantized_types`).
 
 Results of operators are carried as what they are in terms of integers (`real`), and become floats
 only for a reader that does not know of them. What a layer makes of its sums joins its kernel.
