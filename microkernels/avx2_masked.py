@@ -101,7 +101,7 @@ OF_MEMORY = _product(_IN_MEMORY, _address, folded_b=1)
 _MORE = 2
 
 # Not offered: 5x8 to 11x8. A broadcast of theirs serves one product, of wider blocks two or three:
-# 7x8 to 10x8 take 1.04 to 1.07 times as long as 5x16 (Zen 4). Nor 2x32, which LLVM 22 spills.
+# 7x8 to 10x8 take 1.02 to 1.04 times as long as 5x16 (Zen 4). Nor 2x32, which LLVM 22 spills.
 SHAPES = (
     *((mr, 8) for mr in range(1, 5)),
     *((mr, 16) for mr in range(1, 6)),
