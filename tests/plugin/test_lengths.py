@@ -17,8 +17,18 @@ from typer.testing import CliRunner
 
 import tvm_blislike
 from tvm_blislike.cli.app import app
-from tvm_blislike.errors import InputError, UnsupportedOperatorError, UsageError
+from tvm_blislike.cost_models.gemm.config import GemmConfig
+from tvm_blislike.errors import (
+    InputError,
+    SizesMeetError,
+    UnsupportedOperatorError,
+    UsageError,
+)
+from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.variant import MAIN
+from tvm_blislike.model.workload import GemmWorkload
+from tvm_blislike.passes.lengths import products as products_module
+from tvm_blislike.passes.lengths.samples import Affine
 
 _MOST, _HIDDEN, _HEADS, _TOKENS = 150, 48, 3, 40
 
@@ -231,3 +241,31 @@ def test_few_sizes_have_functions_each_where_one_cannot_serve() -> None:
     x = np.random.default_rng(1).standard_normal((13, 8)).astype("float32")
     wanted = ReferenceEvaluator(proto).run(None, {"x": x})[0]
     np.testing.assert_allclose(model.run({"x": x})["y"], wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "most", "chosen", "size"),
+    [
+        # The first choices meet.
+        ([(6, 4), (8, 4)], 150, [6, 8], 144),
+        # No size up to 20 is a multiple of both: one takes its next choice, of the largest size.
+        ([(14, 7), (6, 2)], 20, [14, 2], 14),
+        ([(29,), (14,), (8,)], 150, [29, 14, 8], 0),
+    ],
+)
+def test_products_take_blocks_that_have_a_common_size(
+    blocks: list[tuple[int, ...]], most: int, chosen: list[int], size: int
+) -> None:
+    workload = GemmWorkload(most, 64, 64)
+
+    def choice(mr: int) -> Choice:
+        return Choice(workload, None, GemmConfig(mr=mr, nr=16), None, "")
+
+    found = [(Affine(1, 0), [choice(mr) for mr in each]) for each in blocks]
+    products = products_module._of_a_common_size(found, most)
+    assert [p.choice.config.mr for p in products] == chosen
+    if size:
+        assert products_module.scheduled_size(products, most) == size
+    else:
+        with pytest.raises(SizesMeetError, match="no size up to 150 has whole tiles"):
+            products_module.scheduled_size(products, most)

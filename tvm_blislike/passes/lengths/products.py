@@ -9,7 +9,8 @@ come from memory, behind which that hides for few rows. For a hidden size of 384
 1.2 times as long.
 
 A product is scheduled for whole blocks of rows, of a size among those that may come: the largest of
-which every product has whole tiles.
+which every product has whole tiles. Where there is none (29, 14 and 8 rows, and no size up to 150),
+products take their next best choices until there is one.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def products_of(plans: Sequence[Plan], sizes: Sequence[int], strategy: Strategy)
     layers = [list(plan.choices.values()) for plan in plans]
     if len({len(each) for each in layers}) > 1:
         raise SizesMeetError("other layers are computed at another size")
-    found: dict[tuple[Workload, ...], Product] = {}
+    found: dict[tuple[Workload, ...], tuple[Affine, list[Choice]]] = {}
     for choices in zip(*layers, strict=True):
         workloads = tuple(choice.workload for choice in choices)
         if len(set(workloads)) == 1 or workloads in found:
@@ -82,12 +83,33 @@ def products_of(plans: Sequence[Plan], sizes: Sequence[int], strategy: Strategy)
         if not all(_opens(choice.implementation) for choice in choices):
             raise SizesMeetError(f"{workloads[-1]} cannot have an open size")
         rows = _rows(workloads, sizes)
-        found[workloads] = Product(rows, _for_all(choices, rows, sizes[-1], strategy))
-    return list(found.values())
+        found[workloads] = rows, _for_all(choices, rows, sizes[-1], strategy)
+    return _of_a_common_size(list(found.values()), sizes[-1])
 
 
-def _for_all(choices: Sequence[Choice], rows: Affine, most: int, strategy: Strategy) -> Choice:
-    """Return the choice of a size, or a rival of it, that is never far from the best."""
+def _of_a_common_size(found: Sequence[tuple[Affine, Sequence[Choice]]], most: int) -> list[Product]:
+    """Return products that have whole tiles at some size up to `most`, where there is one.
+
+    Each is of the first of its choices, or of one as little further back as possible.
+    """
+    longest = max((len(choices) for _, choices in found), default=0)
+    for depth in range(1, longest + 1):
+        for size in range(most, 0, -1):
+            fitting = [_whole_at(rows, choices[:depth], size) for rows, choices in found]
+            if all(fitting):
+                return [Product(rows, c) for (rows, _), c in zip(found, fitting, strict=True)]
+    return [Product(rows, choices[0]) for rows, choices in found]
+
+
+def _whole_at(rows: Affine, choices: Iterable[Choice], size: int) -> Choice | None:
+    """Return the first choice that has whole tiles at a size."""
+    return next((c for c in choices if rows.at(size) % c.config.mr == 0), None)
+
+
+def _for_all(
+    choices: Sequence[Choice], rows: Affine, most: int, strategy: Strategy
+) -> list[Choice]:
+    """Return choices of sizes and their rivals, first what is never far from the best."""
     largest = choices[-1].workload
     steps = (rows.at(1 << power) for power in range(most.bit_length()))
     workloads = [*(replace(largest, m=m) for m in steps if 0 < m < largest.m), largest]
@@ -106,8 +128,12 @@ def _for_all(choices: Sequence[Choice], rows: Affine, most: int, strategy: Strat
 
     losses = [(worst(choice), choice) for choice in candidates.values()]
     near = _NEAR * min(loss for loss, _ in losses)
-    fitting = [entry for entry in losses if entry[0] <= near]
-    return max(fitting, key=lambda e: (e[1].config.mr, e[1].config.kc, -e[0]))[1]
+
+    def order(entry: tuple[float, Choice]) -> tuple[float, int, int, float]:
+        loss, choice = entry
+        return max(loss, near), -choice.config.mr, -choice.config.kc, loss
+
+    return [choice for _, choice in sorted(losses, key=order)]
 
 
 def _rivals(chosen: Iterable[Config], offers: Iterable[tuple[Config, float]]) -> list[Config]:
