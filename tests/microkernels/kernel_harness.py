@@ -10,6 +10,7 @@ A lies in memory as the view of the micro-kernel wants it: (kb, y, x, k) with st
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +20,12 @@ import tvm
 from tvm import s_tir, te, tirx
 
 from tvm_blislike.microkernels import Microkernel, UpdateShape, update_intrin
+from tvm_blislike.microkernels.masks import masked_panels
 from tvm_blislike.microkernels.products import multiplied
 from tvm_blislike.model.directives import Edge, Vector
 from tvm_blislike.model.loop_names import Named
 from tvm_blislike.model.marks import REGISTER_BYTES
-from tvm_blislike.model.types import value_range
+from tvm_blislike.model.types import value_range, weights_range
 from tvm_blislike.schedules.lowering import lower as lowering
 
 
@@ -63,7 +65,13 @@ class Product:
 
     @property
     def b_shape(self) -> tuple[int, ...]:
-        """Shape of B: packed panels."""
+        """Shape of B: packed panels, with what a kernel expects behind them."""
+        rows = self.shape.steps + self.kernel.closing_rows
+        return (self.calls, self.tiles[2], rows, self.kernel.nr * self.shape.ks)
+
+    @property
+    def plain_b_shape(self) -> tuple[int, ...]:
+        """Shape of the elements of B, in panels."""
         return (self.calls, self.tiles[2], self.shape.steps, self.kernel.nr * self.shape.ks)
 
     def a_at(
@@ -96,27 +104,38 @@ def compile_all(
 
 def run(function: Any, product: Product) -> float:
     """Run on random data; return the error over what rounding may cause (1 is the limit)."""
-    *operands, out = map(tvm.runtime.tensor, arrays(product))
-    function(*operands, out)
+    a, b, out = arrays(product)
+    if product.kernel.types.is_masked:
+        b = masked_panels(b, product.shape.steps)
+    a, b, out = map(tvm.runtime.tensor, (a, b, out))
+    function(a, b, out)
     return error(product, out.numpy())
 
 
 def arrays(product: Product) -> list[np.ndarray]:
-    """Return random A and B, integers of the whole range, and C full of what is no result."""
+    """Return random A and B, integers of the whole range, and C full of what is no result.
+
+    B is in panels of the elements themselves.
+    """
     rng = np.random.default_rng(3)
     types = product.kernel.types
-    a, b = (
-        _random(rng, shape, np.dtype(dtype))
-        for shape, dtype in ((product.a_shape, types.a), (product.b_shape, types.b))
-    )
+    a = _random(rng, product.a_shape, types.a, value_range)
+    # Where magnitudes and masks are made of them they have 8 bits.
+    of_b = (lambda _: weights_range(types)) if types.is_masked else value_range
+    b = _random(rng, product.plain_b_shape, types.b, of_b)
     c_shape, c_dtype = (product.h, product.w, product.n), np.dtype(types.acc)
     nothing = np.iinfo(c_dtype).min if c_dtype.kind == "i" else np.nan
     return [a, b, np.full(c_shape, nothing, c_dtype)]
 
 
-def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    if dtype.kind in "iu":
-        return rng.integers(*value_range(dtype.name), shape, dtype, endpoint=True)
+def _random(
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    dtype: str,
+    range_of: Callable[[str], tuple[int, int]],
+) -> np.ndarray:
+    if np.dtype(dtype).kind in "iu":
+        return rng.integers(*range_of(dtype), shape, np.dtype(dtype), endpoint=True)
     return rng.standard_normal(shape).astype(dtype)
 
 
