@@ -90,8 +90,3 @@ def _compiled(key: str, model: Path | None, compile: Callable[[], CompiledModel]
         except (BlislikeError, OSError, ValueError) as error:
             _log.warning("the compiled model cannot be kept: %s", error)
     return compiled
-
-
-def _file(model: Path | None) -> tuple[str, dict[str, str]]:
-    """Return what an entry notes of a model's file."""
-    return ("", {}) if model is None else (str(model.absolute()), entry.data_beside(model))
