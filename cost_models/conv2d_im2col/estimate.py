@@ -116,10 +116,9 @@ def _of_any_set(geo: Im2colGeometry, core: Core, threads: int) -> tuple[dict[str
 
     Two thirds of what is estimated of a layer differs in that alone.
     """
-    known, c = _known(geo.workload, core, threads), geo.config
-    key = (c.mr, c.nr, c.kc, c.oh_block, c.columns, c.loop_order, c.packing)
+    known, key = _known(geo.workload, core, threads), geo.config.with_fields(mc=0)
     if key not in known:
-        kernel = kernel_of(core, c.mr, c.nr, geo.workload.types)
+        kernel = kernel_of(core, key.mr, key.nr, geo.workload.types)
         calls = _calls(geo, kernel, core, threads)
         calls["sums"] = _sums_cycles(geo, core, threads)
         known[key] = calls, _packing_cycles(geo, core, threads)
@@ -129,7 +128,7 @@ def _of_any_set(geo: Im2colGeometry, core: Core, threads: int) -> tuple[dict[str
 @functools.lru_cache(maxsize=1)
 def _known(
     _workload: Conv2dWorkload, _core: Core, _threads: int
-) -> dict[tuple[int | str, ...], tuple[dict[str, float], float]]:
+) -> dict[Im2colConfig, tuple[dict[str, float], float]]:
     """Return what `_of_any_set` found for a layer: configurations of one follow each other."""
     return {}
 

@@ -63,9 +63,8 @@ def run(
     arrays = options.load_inputs(input)
     if output is not None:
         require_folder(output)
-    if (
-        target != "native"
-    ):  # which is corrected by what the system says, so nothing speaks against it
+    # The native core is corrected by what the system says: nothing speaks against it.
+    if target != "native":
         require_runnable(resolve_core(target).target_config())
     limits = options.constraints(
         max_error, max_workspace, only, without, pin, weights, precision, images
