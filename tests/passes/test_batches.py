@@ -51,6 +51,11 @@ def several_results(b: Builder, x: relax.Var) -> tuple[relax.Expr, ...]:
     return op.nn.relu(first), op.nn.max_pool2d(conv(b, first, 8), [2, 2], [2, 2])
 
 
+def with_a_scalar(b: Builder, x: relax.Var) -> tuple[relax.Expr, ...]:
+    number = b.emit(op.broadcast_to(relax.const(np.float32(2)), []))
+    return op.multiply(conv(b, x, 8), number), number
+
+
 def same_constant(b: Builder, x: relax.Var) -> relax.Expr:
     bias = np.repeat(random(1, 8, 1, 1), 4, axis=0)
     return op.add(conv(b, x, 8), relax.const(bias))
@@ -70,7 +75,16 @@ def run(mod: tvm.IRModule, images: int | None, *arrays: np.ndarray) -> list[np.n
 
 @pytest.mark.parametrize(
     "function",
-    [residual, joined, classifier, reshaped, several_results, same_constant, meeting_late],
+    [
+        residual,
+        joined,
+        classifier,
+        reshaped,
+        several_results,
+        same_constant,
+        meeting_late,
+        with_a_scalar,
+    ],
 )
 @pytest.mark.parametrize("images", [1, 2])
 def test_numbers_are_those_of_all_at_once(function: Callable, images: int) -> None:

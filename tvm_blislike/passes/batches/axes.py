@@ -321,10 +321,14 @@ def _quantization(call: relax.Call, operands: Sequence[Operand], _images: int) -
 def _broadcast(call: relax.Call, operands: Sequence[Operand], images: int) -> int | None:
     """Take copies for each image as images, where the first axis is what they are along."""
     (data,), shape = operands, static_shape(call)
+    if shape is None:
+        raise ImagesMeet("sizes are known at run time only")
     if data.axis is not None:
         return data.axis + len(shape) - len(data.shape)
+    if shape[:1] != (images,):
+        return None
     at = aligned(data.shape, len(shape), 0)
-    return 0 if shape[0] == images and (at < 0 or data.shape[at] == 1) else None
+    return 0 if at < 0 or data.shape[at] == 1 else None
 
 
 _Rule = Callable[[relax.Call, Sequence[Operand], int], int]
