@@ -165,14 +165,11 @@ def _split_store(
 ) -> tirx.Stmt:
     calls = collect(store.value, ir.Call)
     known = [call for call in calls if _is_replaced(call)]
-    # What a condition guards must stay behind it; a function of the choice need not.
-    guarded = _guarded(calls) if len(known) > 1 else set()
-    if sum(call not in guarded for call in known) < 2:
-        return store
+    several = len(known) > 1 and len(set(known) - _guarded(calls)) > 1
     taken: list[tuple[ir.Call, tirx.Buffer]] = []
 
     def take(call: ir.Call) -> Expr:
-        if not _is_replaced(call) or call in guarded:
+        if call not in apart:
             return call
         # The sigmoid of x sigmoid(x) has x twice.
         known = [buffer for old, buffer in taken if tvm_ffi.structural_equal(old, call)]
@@ -182,10 +179,45 @@ def _split_store(
         return tirx.BufferLoad(buffer, [lane])
 
     # Operands before the calls that use them.
-    value = tvm_ffi.structural_map(store.value, [(ir.Call, take)], order="post")
+    value = store.value
+    while apart := _innermost(_to_be_apart(calls, several)):
+        value = tvm_ffi.structural_map(value, [(ir.Call, take)])
+        calls = collect(value, ir.Call)
+    if not taken:
+        return store
     buffers += [buffer for _, buffer in taken]
     parts = [tirx.BufferStore(buffer, call, [lane]) for call, buffer in taken]
     return tirx.SeqStmt([*parts, tirx.BufferStore(store.buffer, value, store.indices)])
+
+
+def _to_be_apart(calls: list[ir.Call], several: bool) -> set[ir.Call]:
+    """Return the calls of an expression that get statements of their own.
+
+    Functions that are replaced, where there are several, and calls inside of others that name
+    something, such as the first of two roundings: TVM's pass that makes vectors comes to such names
+    twice, and refuses them then.
+    """
+    if len(calls) < 2:
+        return set()
+    inner = {call for outer in calls for arg in outer.args for call in collect(arg, ir.Call)}
+    named = {call for call in inner if str(call.ty) == "float32" and _names_something(call)}
+    found = named | {call for call in calls if several and _is_replaced(call)}
+    # What a condition guards must stay behind it; a function of the choice need not.
+    return found - _guarded(calls) if found else found
+
+
+def _names_something(call: ir.Call) -> bool:
+    operands = [node for arg in call.args for node in collect(arg, (ir.Call, tirx.Div))]
+    return any(isinstance(node, tirx.Div) or _is_replaced(node) for node in operands)
+
+
+def _innermost(calls: set[ir.Call]) -> set[ir.Call]:
+    """Return those of some calls that have none of them in their operands."""
+    return {
+        call
+        for call in calls
+        if calls.isdisjoint(inner for arg in call.args for inner in collect(arg, ir.Call))
+    }
 
 
 def _guarded(calls: list[ir.Call]) -> set[ir.Call]:

@@ -52,6 +52,36 @@ def test_division_is_division() -> None:
     np.testing.assert_array_equal(computed(model, x), expected)
 
 
+@pytest.mark.parametrize("first", ["Relu", "Tanh", "Sqrt"])
+@pytest.mark.parametrize("scale", [0.11, 0.07])
+def test_one_rounding_inside_of_another(first: str, scale: float) -> None:
+    x = np.abs(RNG.standard_normal((3, 5, 17))).astype("float32")
+    steps = [["s", "z"], ["t", "w"]]
+    nodes = [helper.make_node(first, ["x"], ["d0"])]
+    for i, own in enumerate(steps):
+        nodes += [
+            helper.make_node("QuantizeLinear", [f"d{i}", *own], [f"q{i}"]),
+            helper.make_node("DequantizeLinear", [f"q{i}", *own], [f"d{i + 1}"]),
+        ]
+    constants = {"s": np.float32(0.11), "z": np.int8(9), "t": np.float32(scale), "w": np.int8(6)}
+    model = several_nodes(nodes, {"x": x}, constants)
+    del model.graph.output[:-1]
+    np.testing.assert_allclose(computed(model, x), runtime(model, x), atol=1e-6)
+
+
+def test_sums_of_quantized_constants() -> None:
+    x = RNG.standard_normal((2, 3)).astype("float32")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["k", "s"], ["d"]),
+        helper.make_node("ReduceSum", ["d", "axes"], ["r"], keepdims=0),
+        helper.make_node("Add", ["x", "r"], ["y"]),
+    ]
+    constants = {"k": np.int8([[1, 2, 3], [4, 5, -6]]), "s": np.float32(0.02)}
+    model = several_nodes(nodes, {"x": x}, {**constants, "axes": np.array([0])})
+    del model.graph.output[:-1]
+    np.testing.assert_allclose(computed(model, x), runtime(model, x), rtol=1e-6)
+
+
 @pytest.mark.parametrize("axis", [None, 0, 1, 2, -1, -2])
 @pytest.mark.parametrize("operator", ["QuantizeLinear", "DequantizeLinear"])
 def test_scales_along_an_axis(operator: str, axis: int | None) -> None:

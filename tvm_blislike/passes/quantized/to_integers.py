@@ -142,7 +142,8 @@ class _ToIntegers(PyExprMutator):
             return self._moved(var, call)
         if operator_in(call) is not None:
             return self._layer(call)
-        if not _is_of(call, "float32") or not any(arg in self.found for arg in call.args):
+        known = [self.found.get(arg) for arg in call.args]
+        if not _is_of(call, "float32") or not any(isinstance(each, Real) for each in known):
             return None
         operands = [self._operand(arg) for arg in call.args]
         real = arithmetic.computed(self._emit, call, operands)
