@@ -14,7 +14,8 @@ from tvm_blislike.onnx.rewrites.site import Site
 _SMOOTH = frozenset(["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"])
 _STEPPED = frozenset(["half_pixel", "pytorch_half_pixel", "asymmetric"])
 # Where coordinates depend on the length of the result.
-_BY_LENGTH = frozenset(["align_corners", "tf_crop_and_resize"])
+_CROPPING = "tf_crop_and_resize"
+_BY_LENGTH = frozenset(["align_corners", _CROPPING])
 # More taps than cubic interpolation has are a matrix product. It reads all of an axis for each
 # element of the result, so that an infinite element spreads along it.
 _MOST_TAPS = 4
@@ -58,8 +59,9 @@ def _request(site: Site) -> _Request:
     named = [axis % len(shape) for axis in site.attribute("axes", range(len(shape)))]
     scales, sizes = _scales_and_sizes(site, [shape[axis] for axis in named])
     starts, ends = _region(site, sampling, len(named))
+    is_single = _has_scales(site) or sampling.coordinate_transformation_mode == _CROPPING
     axes = {
-        axis: ResizedAxis(shape[axis], *rest)
+        axis: ResizedAxis(shape[axis], *rest, is_single=is_single)
         for axis, *rest in zip(named, sizes, scales, starts, ends, strict=True)
     }
     new_shape = tuple(axes[i].new_size if i in axes else size for i, size in enumerate(shape))
@@ -82,7 +84,7 @@ def _old(site: Site, scales: Sequence[float], nearest_mode: str) -> _Request:
     if sampling.mode == "bilinear":  # Upsample's name before opset 9
         sampling = Sampling("linear", "asymmetric")
     axes = {
-        axis: ResizedAxis(size, _scaled(site, size, scale), float(scale))
+        axis: ResizedAxis(size, _scaled(site, size, scale), float(scale), is_single=True)
         for axis, (size, scale) in enumerate(zip(shape, scales, strict=True))
     }
     return _Request(axes, tuple(axis.new_size for axis in axes.values()), sampling)
@@ -100,9 +102,14 @@ def _scaled(site: Site, size: int, scale: float) -> int:
     return exact
 
 
+def _has_scales(site: Site) -> bool:
+    scales = site.value(2)
+    return scales is not None and scales.size > 0
+
+
 def _scales_and_sizes(site: Site, olds: Sequence[int]) -> tuple[Sequence[float], Sequence[int]]:
     scales, sizes = site.value(2), site.value(3)
-    given = sizes if scales is None or not scales.size else scales
+    given = scales if _has_scales(site) else sizes
     if given is None or given.size != len(olds):
         site.refuse("it has neither scales nor sizes for each of its axes")
     if given is scales:
@@ -140,7 +147,7 @@ def _is_whole(axis: ResizedAxis) -> bool:
 
 def _region(site: Site, sampling: Sampling, count: int) -> tuple[Sequence[float], Sequence[float]]:
     """Return where the region begins and ends along each axis, all of it unless it is cropped."""
-    if sampling.coordinate_transformation_mode != "tf_crop_and_resize":
+    if sampling.coordinate_transformation_mode != _CROPPING:
         return [0.0] * count, [1.0] * count
     region = site.value(1)
     if region is None or region.size != 2 * count:

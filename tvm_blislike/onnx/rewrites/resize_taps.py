@@ -5,10 +5,15 @@ Resize treats one axis after the other, so this is all there is to it.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
 import numpy as np
+
+# What ONNX Runtime takes for a half where halves are rounded up: distances up to 9.5e-7 are, of
+# 1.9e-6 are not.
+_ALMOST_HALF = 1e-6
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,8 @@ class ResizedAxis:
         Their ratio as the model gives it; `new_size` may be rounded down.
     start, end : float
         The part of the axis that is looked at, relative to its length.
+    is_single : bool
+        Whether the model gives scale or part in single precision and not sizes, which are exact.
     """
 
     size: int
@@ -42,6 +49,7 @@ class ResizedAxis:
     scale: float
     start: float = 0.0
     end: float = 1.0
+    is_single: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,13 +80,14 @@ class Taps:
 
 def taps_of(axis: ResizedAxis, sampling: Sampling) -> Taps:
     """Return what the new elements of an axis are made of."""
-    at = _snapped(_coordinates(axis, sampling.coordinate_transformation_mode))
-    crops = sampling.coordinate_transformation_mode == "tf_crop_and_resize"
-    outside = ((at < 0) | (at > axis.size - 1)) & crops
+    where = sampling.coordinate_transformation_mode
+    steps = _where_steps_are(axis, where)
+    outside = ((steps < 0) | (steps > axis.size - 1)) & (where == "tf_crop_and_resize")
     if sampling.mode == "nearest":
-        indices = _nearest(at, sampling.nearest_mode)[:, None]
+        indices = _nearest(steps, sampling.nearest_mode)[:, None]
         weights = np.ones(indices.shape)
     else:
+        at = _snapped(_coordinates(axis, where, np.float64))
         indices, weights = _weighted(at, axis.scale, sampling)
     if sampling.exclude_outside:
         weights = np.where((indices < 0) | (indices >= axis.size), 0, weights)
@@ -87,9 +96,24 @@ def taps_of(axis: ResizedAxis, sampling: Sampling) -> Taps:
     return Taps(np.clip(indices, 0, axis.size - 1), weights, outside)
 
 
-def _coordinates(axis: ResizedAxis, mode: str) -> np.ndarray:
+def _where_steps_are(axis: ResizedAxis, mode: str) -> np.ndarray:
+    """Return the coordinates by which elements are taken or left out.
+
+    A scale such as 0.6 is none that single precision has, so that what should be a whole number is
+    one or not by rounding alone. ONNX Runtime rounds in single precision, and models are made to
+    agree with it.
+    """
+    if axis.is_single:
+        return _coordinates(axis, mode, np.float32).astype(np.float64)
+    return _snapped(_coordinates(axis, mode, np.float64))
+
+
+def _coordinates(given: ResizedAxis, mode: str, dtype: type[np.floating]) -> np.ndarray:
     """Return where the new elements lie among the old ones, of shape (new_size,)."""
-    new = np.arange(axis.new_size, dtype=np.float64)
+    axis = dataclasses.replace(
+        given, scale=dtype(given.scale), start=dtype(given.start), end=dtype(given.end)
+    )
+    new = np.arange(axis.new_size, dtype=dtype)
     last, new_last = axis.size - 1, axis.new_size - 1
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and axis.new_size > 1):
         return (new + 0.5) / axis.scale - 0.5
@@ -123,7 +147,7 @@ def _snapped(at: np.ndarray) -> np.ndarray:
 def _nearest(at: np.ndarray, mode: str) -> np.ndarray:
     rounded = {
         "round_prefer_floor": lambda: np.ceil(at - 0.5),
-        "round_prefer_ceil": lambda: np.floor(at + 0.5),
+        "round_prefer_ceil": lambda: np.floor(at + 0.5 + _ALMOST_HALF),
         "floor": lambda: np.floor(at),
         "ceil": lambda: np.ceil(at),
     }
