@@ -190,6 +190,11 @@ FORMS = [
         attributes={"axis": 2},
     ),
     Form(
+        "GatherElements by negative indices",
+        [normal(3, 8, 4), between(-8, 8, 3, 7, 4)],
+        attributes={"axis": -2},
+    ),
+    Form(
         "Slice before opset 10",
         [normal(5, 6)],
         opset=9,

@@ -91,15 +91,16 @@ def gather(site: Site) -> Sequence[str] | None:
 def gather_elements(site: Site) -> Sequence[str] | None:
     """Write `GatherElements` of a part of the other axes with that part of the tensor.
 
-    TVM counts on indices for all of them and reads elsewhere.
+    TVM counts on indices for all of them and reads elsewhere; so do negative indices along an axis
+    that is counted from behind.
     """
     shape, given = site.shape(), site.shape(1)
     axis = site.attribute("axis", 0) % len(shape)
     cut = [i for i in range(len(shape)) if i != axis and given[i] != shape[i]]
-    if not cut:
+    if not cut and axis == site.attribute("axis", 0):
         return None
     data, indices = site.node.input
-    part = site.sliced(data, cut, [0] * len(cut), [given[i] for i in cut])
+    part = site.sliced(data, cut, [0] * len(cut), [given[i] for i in cut]) if cut else data
     return [site.add("GatherElements", part, indices, axis=axis)]
 
 
