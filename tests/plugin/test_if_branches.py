@@ -125,3 +125,48 @@ def test_faults_inside_branches_are_named(capfd: pytest.CaptureFixture[str]) -> 
     ):
         load(model)
     assert not capfd.readouterr().err
+
+
+def test_layers_around_a_branch_read_what_they_did() -> None:
+    """The maximum, of several tensors, is read behind a branch that ends the block before it."""
+    node = helper.make_node
+    branches = {
+        "then_branch": graph("a", [node("Sigmoid", ["x"], ["t"])], {}, [2]),
+        "else_branch": graph("b", [node("Identity", ["x"], ["e"])], {}, [2]),
+    }
+    nodes = [
+        node("Max", ["k", "x", "j"], ["m"]),
+        node("If", ["c"], ["i"], **branches),
+        node("Add", ["i", "m"], ["y"]),
+    ]
+    x = RANDOM.standard_normal(2).astype(np.float32)
+    constants = {n: RANDOM.standard_normal((3, 2)).astype(np.float32) for n in ("k", "j")}
+    inputs = {"x": x, "c": np.array(True), **constants}
+    model = several_nodes(nodes, inputs)
+    del model.graph.output[:]
+    types = [("i", [2]), ("y", [3, 2]), ("m", [3, 2])]
+    model.graph.output.extend(
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in types
+    )
+    assert_like_reference(model, inputs)
+
+
+@pytest.mark.parametrize("condition", [True, False])
+@pytest.mark.parametrize("operand", ["x", "k"])
+def test_branches_of_halves(condition: bool, operand: str) -> None:
+    """What is converted in each branch has memory of its own; a constant keeps its type."""
+    node = helper.make_node
+    branches = {}
+    for which, operator in (("then", "Neg"), ("else", "Abs")):
+        branches[f"{which}_branch"] = graph(which, [node(operator, [operand], [which])], {}, [7])
+        branches[f"{which}_branch"].output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+    x, k = RANDOM.standard_normal((2, 7)).astype(np.float16)
+    model = model_of(
+        [node("If", ["c"], ["y"], **branches)], {"x": x, "c": np.array(True)}, {"k": k}
+    )
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+    # A core without arithmetic of float16.
+    compiled = tvm_blislike.compile(model, "x86-64-v3")
+    inputs = {"x": x, "c": np.array(condition)}
+    data = {"x": x, "k": k}[operand]
+    np.testing.assert_array_equal(compiled.run(inputs)["y"], -data if condition else np.abs(data))

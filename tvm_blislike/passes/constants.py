@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator
 
+from tvm_blislike.passes.block_outputs import block_outputs
 from tvm_blislike.tvm_seams import (
     constant,
     constant_array,
@@ -22,7 +23,11 @@ from tvm_blislike.tvm_seams import (
 # Constants and other names into their readers, and out with what nobody reads: it would count as
 # a reader of its operands.
 TIDY = tvm.transform.Sequential(
-    [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
+    [
+        block_outputs,
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.DeadCodeElimination(),
+    ]
 )
 
 

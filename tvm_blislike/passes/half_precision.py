@@ -82,6 +82,16 @@ def _is_of(type_: tvm.ir.Type, dtypes: frozenset[str]) -> bool:
     return isinstance(type_, relax.TensorType) and str(type_.dtype) in dtypes
 
 
+def _with_constants_of(old: relax.Expr, new: relax.Expr) -> relax.Expr:
+    """Return a new result, or the parts of a tuple, with the constants of the old one."""
+    if is_constant(old):
+        return old
+    if isinstance(old, relax.Tuple) and any(map(is_constant, old.fields)):
+        pairs = zip(old.fields, new.fields, strict=True)
+        return relax.Tuple([_with_constants_of(*pair) for pair in pairs])
+    return new
+
+
 @mutator
 class _HalvesAsFloats(PyExprMutator):
     """Binds fp32 to what was a variable of 16 bits; those that others see keep theirs beside it."""
@@ -130,6 +140,12 @@ class _HalvesAsFloats(PyExprMutator):
 
     def visit_dataflow_var_(self, var: relax.Var) -> relax.Expr:
         return self.wide[var] if var in self.wide else super().visit_dataflow_var_(var)
+
+    def visit_seq_expr_(self, seq: relax.SeqExpr) -> relax.Expr:
+        """Return a sequence whose result has its own type, also where it is a constant."""
+        result = super().visit_seq_expr_(seq)
+        body = _with_constants_of(seq.body, result.body)
+        return result if body.same_as(result.body) else relax.SeqExpr(result.blocks, body)
 
     def visit_generic_const_(self, expr: relax.Expr) -> relax.Expr:
         if is_constant(expr) and _is_of(expr.ty, self.halves):

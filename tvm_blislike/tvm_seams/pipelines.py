@@ -8,6 +8,8 @@ from typing import Any
 import tvm
 from tvm import relax, s_tir, tirx
 
+from tvm_blislike.tvm_seams.branch_memory import branch_memory
+
 # The pipeline of PrimFuncs that TVM takes unless another one is named.
 _DEFAULT = "s_tir"
 # Reshapes become views instead of copies.
@@ -116,7 +118,7 @@ def lowering_passes(target: tvm.target.Target) -> list[tvm.transform.Pass]:
 
 def machine_passes(target: tvm.target.Target) -> list[tvm.transform.Pass]:
     """Return what TVM's CPU pipeline ends with: what its virtual machine needs."""
-    return relax.backend.cpu_generic.pipeline.finalize_passes(target)
+    return [branch_memory, *relax.backend.cpu_generic.pipeline.finalize_passes(target)]
 
 
 def register_around(name: str, first: tvm.transform.Pass, last: tvm.transform.Pass) -> None:
