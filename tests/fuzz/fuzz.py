@@ -15,6 +15,9 @@ import sys
 import time
 from pathlib import Path
 
+# As pytest is told to do; spawned processes take the path over.
+sys.path.insert(1, str(Path(__file__).parents[1]))
+
 import onnx
 from cases import case
 from engines import model_of  # noqa: F401  imported by spawned processes, too

@@ -79,7 +79,10 @@ def resize(g: Graph) -> None:
                 attributes["axes"] = axes  # ONNX Runtime takes no others with a policy
     if attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize":
         # ONNX Runtime crops no axes that stay.
-        stays = np.isin(axes, keep)
+        if operands[2] is not None:
+            stays = operands[2].value == 1
+        else:
+            stays = operands[3].value == np.array(x.shape)[axes]
         starts = np.where(stays, 0, g.rng.uniform(0, 0.3, len(axes)))
         ends = np.where(stays, 1, g.rng.uniform(0.6, 1.1, len(axes)))
         operands[1] = g.constant(np.round([*starts, *ends], 2), "float32")

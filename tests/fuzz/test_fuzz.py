@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from cases import Case, case
@@ -126,6 +130,13 @@ def fail_at_one(seed: int) -> Verdict:
 def test_a_fault_of_the_fuzzer_is_no_agreement() -> None:
     found = dict(verdicts_of(range(2), fail_at_one, jobs=1))
     assert found[1].kind in FAULTS and "IndexError" in found[1].text
+
+
+def test_the_command_line() -> None:
+    script = Path(__file__).with_name("fuzz.py")
+    command = [sys.executable, str(script), "0:2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "2 agrees"), done.stderr
 
 
 @pytest.mark.parametrize("seed", range(3))
