@@ -7,12 +7,8 @@ whole batch go to L3 or memory, and that is what depth first over images saves.
 
 from __future__ import annotations
 
-from tvm_blislike.cost_models.roofline import (
-    beyond_l2_cycles,
-    clock_hz,
-    fork_cycles,
-    level_holding,
-)
+from tvm_blislike.cost_models.moving import beyond_l2_cycles, level_holding
+from tvm_blislike.cost_models.roofline import clock_hz, fork_cycles
 from tvm_blislike.cost_models.transforms import CALL_SECONDS, transform_seconds
 from tvm_blislike.hardware import Core
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from tvm_blislike.cost_models.roofline import sharers
+from tvm_blislike.cost_models.moving import sharers
 from tvm_blislike.hardware import LINE_BYTES, Cache, Core
 
 # A block that no cache holds streams from memory. The larger it is the less often the other

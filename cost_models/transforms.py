@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import math
 
-from tvm_blislike.cost_models.moving import transposing_cycles
-from tvm_blislike.cost_models.roofline import (
-    bytes_per_cycle,
-    clock_hz,
-    fork_cycles,
-    level_holding,
-)
+from tvm_blislike.cost_models.moving import bytes_per_cycle, level_holding, transposing_cycles
+from tvm_blislike.cost_models.roofline import clock_hz, fork_cycles
 from tvm_blislike.hardware import Core, dtype_bits
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import Workload

@@ -12,7 +12,8 @@ from tvm import s_tir, te
 
 from tvm_blislike import Config, Core, GemmWorkload, native_core, register_implementation
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.cost_models.roofline import bytes_per_cycle, finish, level_holding
+from tvm_blislike.cost_models.moving import bytes_per_cycle, level_holding
+from tvm_blislike.cost_models.roofline import finish
 from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.registry import Template
 from tvm_blislike.schedules.common import fuse_epilogue

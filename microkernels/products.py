@@ -40,7 +40,7 @@ class Product:
     functions : tuple of (str, str)
         Functions of LLVM that it calls, by name.
     instructions : float
-        How many of vectors it is (`roofline.products_per_cycle`); a part of one where a unit of its
+        How many of vectors it is (`issue.products_per_cycle`); a part of one where a unit of its
         own does more.
     folds_a : bool
         Where the instruction set folds broadcasts from memory (`Isa.folds_broadcast`), this one

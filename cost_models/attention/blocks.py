@@ -18,7 +18,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tvm_blislike.cost_models.roofline import CALL_CYCLES, call_cycles, clock_hz, fork_cycles
+from tvm_blislike.cost_models.issue import CALL_CYCLES, call_cycles
+from tvm_blislike.cost_models.roofline import clock_hz, fork_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
 from tvm_blislike.model.attention import Attention

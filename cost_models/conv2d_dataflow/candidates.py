@@ -20,7 +20,7 @@ from tvm_blislike.cost_models.conv2d_dataflow.room import (
     registers_left,
 )
 from tvm_blislike.cost_models.data_types import missing_types
-from tvm_blislike.cost_models.roofline import share_bytes
+from tvm_blislike.cost_models.moving import share_bytes
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
 from tvm_blislike.model.layouts import Layout

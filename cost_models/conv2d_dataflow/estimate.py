@@ -18,22 +18,24 @@ from tvm_blislike.cost_models.conv2d_dataflow.config import INPUT, OUTPUT, Dataf
 from tvm_blislike.cost_models.conv2d_dataflow.geometry import DataflowGeometry
 from tvm_blislike.cost_models.conv2d_dataflow.program import Rows, Use
 from tvm_blislike.cost_models.conv2d_dataflow.room import vectors_of
-from tvm_blislike.cost_models.moving import line_cycles, vector_cycles
-from tvm_blislike.cost_models.roofline import (
+from tvm_blislike.cost_models.issue import (
     CALL_CYCLES,
     FMA_EFFICIENCY,
     LOAD_EFFICIENCY,
     WIDE_LOAD_CYCLES,
+    calls_in_flight,
+)
+from tvm_blislike.cost_models.moving import (
     beyond_l2,
     beyond_l2_cycles,
     bytes_per_cycle,
-    calls_in_flight,
-    finish,
-    fork_cycles,
     l2_cycles,
     level_holding,
+    line_cycles,
     placed,
+    vector_cycles,
 )
+from tvm_blislike.cost_models.roofline import finish, fork_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.workload import Conv2dWorkload
@@ -167,7 +169,7 @@ def _pass_cycles(geo: DataflowGeometry, core: Core, threads: int, vectors: int) 
 
 
 def _beside(m: Moves, core: Core, vectors: int) -> float:
-    """Cycles that loads take from the FMAs, as in `roofline.step_cycles`."""
+    """Cycles that loads take from the FMAs, as in `issue.step_cycles`."""
     of_vectors = vectors * (m.weights + m.outputs)
     if core.in_order:
         return m.inputs + WIDE_LOAD_CYCLES * (of_vectors + vectors * m.stored)

@@ -19,18 +19,15 @@ import math
 
 from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import DepthwiseGeometry
-from tvm_blislike.cost_models.moving import BY_TURNS
-from tvm_blislike.cost_models.roofline import (
-    CALL_CYCLES,
-    FMA_EFFICIENCY,
-    LOAD_EFFICIENCY,
+from tvm_blislike.cost_models.issue import CALL_CYCLES, FMA_EFFICIENCY, LOAD_EFFICIENCY
+from tvm_blislike.cost_models.moving import (
+    BY_TURNS,
     bytes_per_cycle,
-    finish,
-    fork_cycles,
     level_holding,
     placed,
     share_bytes,
 )
+from tvm_blislike.cost_models.roofline import finish, fork_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels.products import groups
 from tvm_blislike.model.estimate import Estimate, Placed

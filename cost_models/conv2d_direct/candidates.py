@@ -16,7 +16,7 @@ from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.cost_models.conv2d_direct.nests import fits_window, nest_of, unroll
 from tvm_blislike.cost_models.conv2d_direct.operands import slab_bytes
 from tvm_blislike.cost_models.data_types import missing
-from tvm_blislike.cost_models.roofline import share_bytes
+from tvm_blislike.cost_models.moving import share_bytes
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
 from tvm_blislike.microkernels.spills import keeps_registers

@@ -24,29 +24,31 @@ from tvm_blislike.cost_models.conv2d_direct.operands import (
     levels,
     slab_bytes,
 )
-from tvm_blislike.cost_models.moving import line_cycles, vector_cycles
-from tvm_blislike.cost_models.roofline import (
+from tvm_blislike.cost_models.issue import (
     CALL_CYCLES,
+    call_cycles,
+    calls_in_flight,
+    tile_store_cycles,
+    useful_cycles,
+)
+from tvm_blislike.cost_models.moving import (
     L2_BUSY_LOSS,
     apart_cycles,
     beyond_l2,
     beyond_l2_cycles,
     bytes_per_cycle,
-    call_cycles,
-    calls_in_flight,
-    finish,
-    fork_cycles,
     l2_bytes,
     l2_cycles,
     late_share,
     level_holding,
+    line_cycles,
     missing_share,
     placed,
     share_bytes,
-    useful_cycles,
+    vector_cycles,
     weights_cycles,
 )
-from tvm_blislike.cost_models.tiles import tile_store_cycles
+from tvm_blislike.cost_models.roofline import finish, fork_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.model.estimate import Estimate

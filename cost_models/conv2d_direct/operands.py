@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
-from tvm_blislike.cost_models.roofline import beyond_l2, sharers
+from tvm_blislike.cost_models.moving import beyond_l2, sharers
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.workload import Conv2dWorkload
 

@@ -28,26 +28,21 @@ from tvm_blislike.cost_models.conv2d_im2col.geometry import (
     Im2colGeometry,
 )
 from tvm_blislike.cost_models.conv2d_im2col.slicing import INPUT_STATIONARY
+from tvm_blislike.cost_models.issue import CALL_CYCLES, FMA_EFFICIENCY, step_cycles
 from tvm_blislike.cost_models.moving import (
     LOSS,
-    line_cycles,
-    shuffles_per_cycle,
-    vector_cycles,
-)
-from tvm_blislike.cost_models.roofline import (
-    CALL_CYCLES,
-    FMA_EFFICIENCY,
     beyond_l2,
     bytes_per_cycle,
-    finish,
-    fork_cycles,
     l2_bytes,
     l2_cycles,
     level_holding,
+    line_cycles,
     placed,
     share_bytes,
-    step_cycles,
+    shuffles_per_cycle,
+    vector_cycles,
 )
+from tvm_blislike.cost_models.roofline import finish, fork_cycles
 from tvm_blislike.cost_models.transforms import transform_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of

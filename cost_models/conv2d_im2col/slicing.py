@@ -25,7 +25,7 @@ Beyond the paper:
   of one tile still passes over all tiles of the other operand.
 - Absent levels: tiles that would come from there come from the next level, or from memory, which
   bounds nothing.
-- Costs per line follow from the bandwidths of `roofline`; the paper does not print its own.
+- Costs per line follow from the bandwidths of `moving`; the paper does not print its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tvm_blislike.cost_models.roofline import bytes_per_cycle, share_bytes
+from tvm_blislike.cost_models.moving import bytes_per_cycle, share_bytes
 from tvm_blislike.hardware import Cache, Core
 from tvm_blislike.model.workload import Conv2dWorkload
 

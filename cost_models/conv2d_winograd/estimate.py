@@ -20,16 +20,11 @@ from tvm_blislike.cost_models.conflicts import conflict_bytes
 from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, BlockedConfig
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
 from tvm_blislike.cost_models.conv2d_winograd.integers import transformed
-from tvm_blislike.cost_models.parallel import share as part_of_busiest
-from tvm_blislike.cost_models.parallel import spanned
-from tvm_blislike.cost_models.roofline import (
-    CALL_CYCLES,
+from tvm_blislike.cost_models.issue import CALL_CYCLES, call_cycles
+from tvm_blislike.cost_models.moving import (
     L2_BUSY_LOSS,
     apart_cycles,
     bytes_per_cycle,
-    call_cycles,
-    finish,
-    fork_cycles,
     l2_bytes,
     l2_cycles,
     late_share,
@@ -38,6 +33,9 @@ from tvm_blislike.cost_models.roofline import (
     placed,
     weights_cycles,
 )
+from tvm_blislike.cost_models.parallel import share as part_of_busiest
+from tvm_blislike.cost_models.parallel import spanned
+from tvm_blislike.cost_models.roofline import finish, fork_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.model.estimate import Estimate

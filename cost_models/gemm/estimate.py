@@ -18,23 +18,25 @@ from tvm_blislike.cost_models.conflicts import conflict_bytes, taken_bytes
 from tvm_blislike.cost_models.data_types import sum_dtype
 from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.geometry import A_OUTSIDE, B_OUTSIDE, GemmGeometry
-from tvm_blislike.cost_models.moving import line_cycles, vector_cycles
-from tvm_blislike.cost_models.roofline import (
+from tvm_blislike.cost_models.issue import (
     CALL_CYCLES,
+    call_cycles,
+    tile_store_cycles,
+    useful_cycles,
+)
+from tvm_blislike.cost_models.moving import (
     EXPOSED_L2,
     apart_cycles,
     beyond_l2_cycles,
     bytes_per_cycle,
-    call_cycles,
-    finish,
-    fork_cycles,
     l2_cycles,
     level_holding,
+    line_cycles,
     placed,
     share_bytes,
-    useful_cycles,
+    vector_cycles,
 )
-from tvm_blislike.cost_models.tiles import tile_store_cycles
+from tvm_blislike.cost_models.roofline import finish, fork_cycles
 from tvm_blislike.hardware import Core, dtype_bits
 from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.model.estimate import Estimate, Placed

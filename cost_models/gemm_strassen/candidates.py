@@ -13,8 +13,9 @@ from tvm_blislike.cost_models.gemm_strassen.config import (
     StrassenConfig,
 )
 from tvm_blislike.cost_models.gemm_strassen.geometry import PRODUCTS_OF_QUARTERS, StrassenGeometry
+from tvm_blislike.cost_models.moving import l2_bytes
 from tvm_blislike.cost_models.parallel import equal_blocks
-from tvm_blislike.cost_models.roofline import l2_bytes, peak_seconds
+from tvm_blislike.cost_models.roofline import peak_seconds
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
 from tvm_blislike.microkernels.spills import keeps_registers

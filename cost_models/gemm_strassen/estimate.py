@@ -12,22 +12,21 @@ import math
 
 from tvm_blislike.cost_models.gemm_strassen.config import StrassenConfig
 from tvm_blislike.cost_models.gemm_strassen.geometry import PRODUCTS_OF_QUARTERS, StrassenGeometry
-from tvm_blislike.cost_models.moving import line_cycles, vector_cycles
-from tvm_blislike.cost_models.roofline import (
-    CALL_CYCLES,
+from tvm_blislike.cost_models.issue import CALL_CYCLES, call_cycles
+from tvm_blislike.cost_models.moving import (
     apart_cycles,
     beyond_l2,
     beyond_l2_cycles,
     bytes_per_cycle,
-    call_cycles,
-    finish,
-    fork_cycles,
     l2_cycles,
     level_holding,
+    line_cycles,
     placed,
     share_bytes,
+    vector_cycles,
     weights_cycles,
 )
+from tvm_blislike.cost_models.roofline import finish, fork_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.model.estimate import Estimate

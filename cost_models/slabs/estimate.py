@@ -12,14 +12,8 @@ import functools
 import math
 from dataclasses import dataclass
 
-from tvm_blislike.cost_models.roofline import (
-    bytes_per_cycle,
-    finish,
-    fork_cycles,
-    level_holding,
-    placed,
-    share_bytes,
-)
+from tvm_blislike.cost_models.moving import bytes_per_cycle, level_holding, placed, share_bytes
+from tvm_blislike.cost_models.roofline import finish, fork_cycles
 from tvm_blislike.cost_models.slabs.config import SlabConfig
 from tvm_blislike.cost_models.slabs.geometry import Slabs, slabs_of
 from tvm_blislike.hardware import Core

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 from hypothesis import strategies as st
 
-from tvm_blislike.cost_models.roofline import LATENCY_SHARPNESS, clock_hz, fork_cycles
+from tvm_blislike.cost_models.issue import LATENCY_SHARPNESS
+from tvm_blislike.cost_models.roofline import clock_hz, fork_cycles
 from tvm_blislike.hardware import Core, names
 from tvm_blislike.microkernels import kernel_of
 from tvm_blislike.model.config import Config

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tvm_blislike.cost_models.conv2d_depthwise import estimate as depthwise
 from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
-from tvm_blislike.cost_models.roofline import FMA_EFFICIENCY, LOAD_EFFICIENCY
+from tvm_blislike.cost_models.issue import FMA_EFFICIENCY, LOAD_EFFICIENCY
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.conv2d_depthwise.definition import IMPLEMENTATION

@@ -28,12 +28,8 @@ from hypothesis import strategies as st
 from tvm_blislike.cost_models.conv2d_direct.candidates import layouts
 from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.conv2d_direct.estimate import L2_PLANNED
-from tvm_blislike.cost_models.roofline import (
-    FMA_EFFICIENCY,
-    bytes_per_cycle,
-    calls_in_flight,
-    missing_share,
-)
+from tvm_blislike.cost_models.issue import FMA_EFFICIENCY, calls_in_flight
+from tvm_blislike.cost_models.moving import bytes_per_cycle, missing_share
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.types import Types

@@ -28,8 +28,8 @@ from tvm_blislike.cost_models.conflicts import taken_bytes
 from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.estimate import FAR_ROW_CYCLES
 from tvm_blislike.cost_models.gemm.geometry import A_OUTSIDE, B_OUTSIDE, IN_PLACE, PACKED
-from tvm_blislike.cost_models.moving import LOSS
-from tvm_blislike.cost_models.roofline import FMA_EFFICIENCY, beyond_l2_cycles
+from tvm_blislike.cost_models.issue import FMA_EFFICIENCY
+from tvm_blislike.cost_models.moving import LOSS, beyond_l2_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.types import BITS, Types
 from tvm_blislike.model.workload import GemmWorkload

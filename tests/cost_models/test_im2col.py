@@ -33,8 +33,8 @@ from tvm_blislike.cost_models.conv2d_im2col.config import Im2colConfig
 from tvm_blislike.cost_models.conv2d_im2col.geometry import Im2colGeometry
 from tvm_blislike.cost_models.conv2d_im2col.nests import nest_of
 from tvm_blislike.cost_models.conv2d_im2col.slicing import slicings
+from tvm_blislike.cost_models.issue import CALL_CYCLES, FMA_EFFICIENCY
 from tvm_blislike.cost_models.moving import LOSS, vector_cycles
-from tvm_blislike.cost_models.roofline import CALL_CYCLES, FMA_EFFICIENCY
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernel_of, kernels_for
 from tvm_blislike.microkernels.spills import keeps_registers

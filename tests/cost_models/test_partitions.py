@@ -11,13 +11,9 @@ from tvm_blislike.cost_models.conv2d_winograd import candidates
 from tvm_blislike.cost_models.conv2d_winograd import estimate as winograd
 from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
+from tvm_blislike.cost_models.moving import bytes_per_cycle, share_bytes, sharers
 from tvm_blislike.cost_models.parallel import share, spanned
-from tvm_blislike.cost_models.roofline import (
-    SHARED_CORES,
-    bytes_per_cycle,
-    share_bytes,
-    sharers,
-)
+from tvm_blislike.cost_models.roofline import SHARED_CORES
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.workload import Conv2dWorkload
 

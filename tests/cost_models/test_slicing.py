@@ -16,7 +16,7 @@ from tvm_blislike.cost_models.conv2d_im2col.slicing import (
     slicing,
     slicings,
 )
-from tvm_blislike.cost_models.roofline import bytes_per_cycle
+from tvm_blislike.cost_models.moving import bytes_per_cycle
 from tvm_blislike.hardware import Cache, Core, names
 from tvm_blislike.model.workload import Conv2dWorkload
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from estimates import late
 
-from tvm_blislike.cost_models.roofline import (
+from tvm_blislike.cost_models.issue import (
     FMA_EFFICIENCY,
     calls_in_flight,
     macs_per_lane,

@@ -9,7 +9,7 @@ import pytest
 
 from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, WinogradConfig
-from tvm_blislike.cost_models.roofline import bytes_per_cycle, late_share, missing_share
+from tvm_blislike.cost_models.moving import bytes_per_cycle, late_share, missing_share
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.estimate import Estimate

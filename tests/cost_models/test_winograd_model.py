@@ -18,7 +18,8 @@ from tvm_blislike.cost_models.conv2d_winograd.nests import NEST
 from tvm_blislike.cost_models.conv2d_winograd_1d import candidates as candidates_1d
 from tvm_blislike.cost_models.conv2d_winograd_1d.config import Winograd1dConfig
 from tvm_blislike.cost_models.conv2d_winograd_1d.geometry import Winograd1dGeometry
-from tvm_blislike.cost_models.roofline import clock_hz, share_bytes
+from tvm_blislike.cost_models.moving import share_bytes
+from tvm_blislike.cost_models.roofline import clock_hz
 from tvm_blislike.hardware import Core, names
 from tvm_blislike.microkernels import kernel_of
 from tvm_blislike.microkernels.spills import keeps_registers

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import tvm_blislike
 from tvm_blislike.cli.app import app
 from tvm_blislike.cost_models.data_types import quantized_types
-from tvm_blislike.cost_models.roofline import macs_per_lane
+from tvm_blislike.cost_models.issue import macs_per_lane
 from tvm_blislike.errors import TargetError
 from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.types import Types

@@ -20,7 +20,7 @@ from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.gemm_strassen.candidates import SMALLEST, kernels
 from tvm_blislike.cost_models.gemm_strassen.config import LOOP_ORDERS, PRODUCTS, StrassenConfig
 from tvm_blislike.cost_models.gemm_strassen.geometry import StrassenGeometry
-from tvm_blislike.cost_models.roofline import l2_bytes
+from tvm_blislike.cost_models.moving import l2_bytes
 from tvm_blislike.hardware import Core, names
 from tvm_blislike.model.marks import REGISTER_BYTES
 from tvm_blislike.model.types import Types

@@ -12,7 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.cost_models.roofline import bytes_per_cycle, clock_hz, macs_per_lane
+from tvm_blislike.cost_models.issue import macs_per_lane
+from tvm_blislike.cost_models.moving import bytes_per_cycle
+from tvm_blislike.cost_models.roofline import clock_hz
 from tvm_blislike.errors import InputError
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.types import FLOAT32, Types

@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tvm_blislike.cost_models.roofline import CALL_CYCLES, bytes_per_cycle
+from tvm_blislike.cost_models.issue import CALL_CYCLES
+from tvm_blislike.cost_models.moving import bytes_per_cycle
 from tvm_blislike.hardware import Core
 
 # Accumulators of one sum, added at its end: they hide the latency of few multiply-adds.
