@@ -143,6 +143,8 @@ class Core:
         Full-width products of pairs of bfloat16 and broadcasts of a pair by instructions of their
         own, together, started per cycle, where those take units of the products; None: they take
         none.
+    follows_rows : bool
+        Whether rows of memory that loads read side by side come from L2 as early as one panel does.
     """
 
     name: str
@@ -179,6 +181,7 @@ class Core:
     vectors_per_cycle: float | None = None
     bf16_per_cycle: float | None = None
     broadcasts_per_cycle: float | None = None
+    follows_rows: bool = True
 
     def __hash__(self) -> int:
         return self._hash

@@ -114,6 +114,11 @@ class Microkernel:
         return self.isa.vector_registers if self.panels_only else self._block_and_operands
 
     @property
+    def folds_a(self) -> bool:
+        """Whether multiply-adds may read elements of A from memory themselves."""
+        return self.isa.folds_broadcast and self.product.folds_a
+
+    @property
     def panels_only(self) -> bool:
         """Whether a row of B does not fit: only panels will do, with a loop of their own."""
         return self.loop is not None and self._block_and_operands > self.isa.vector_registers
@@ -129,8 +134,7 @@ class Microkernel:
             a = -(-self.mr // self.operand_lanes)
         else:
             # Of a row of one vector the multiply-add may do the broadcast: no register for A.
-            folds = self.isa.folds_broadcast and self.product.folds_a
-            a = 0 if folds and self.vectors == 1 else 1
+            a = 0 if self.folds_a and self.vectors == 1 else 1
         return self.mr * self.vectors + self.vectors * self.product.b_vectors + a
 
     @property

@@ -46,6 +46,7 @@ from tvm_blislike.cost_models.moving import (
     placed,
     share_bytes,
     vector_cycles,
+    waits_for_rows,
     weights_cycles,
 )
 from tvm_blislike.cost_models.roofline import finish, fork_cycles
@@ -90,7 +91,8 @@ def estimate(workload: Conv2dWorkload, config: DirectConfig, core: Core, threads
     streamed = block_input_bytes(geo) + (0 if in_l1 else panel)
     arrival = streamed / bytes_per_cycle(core, panel_level)
     exposed = 0.0 if panel_level == 2 else EXPOSED
-    calls = _call_cycles(geo, kernel, core, k_steps, arrival, exposed, _apart_cycles(geo, core))
+    apart = _apart_cycles(geo, kernel, core, panel)
+    calls = _call_cycles(geo, kernel, core, k_steps, arrival, exposed, apart)
     tiles = geo.tiles * workload.groups
     slabs = workload.n * math.ceil(geo.tiles_h / config.oh_block)
     share = parts / (slabs if config.loop_order == "rows" else slabs * tiles)
@@ -204,9 +206,15 @@ def _call_cycles(
     return total
 
 
-def _apart_cycles(geo: DirectGeometry, core: Core) -> float:
-    """Cycles that a call waits for lines from L2 between whose pixels others lie."""
-    if geo.workload.stride[1] == 1 or geo.window:
+def _apart_cycles(geo: DirectGeometry, kernel: Microkernel, core: Core, panel: int) -> float:
+    """Cycles that a call waits for lines from L2 of its pixels.
+
+    Those between which others lie; neighbours where no prefetcher follows their rows, unless L1
+    holds them beside the panel of weights, of `panel` bytes.
+    """
+    is_near = slab_bytes(geo) + panel <= share_bytes(core, 1, threads=1)
+    comes = geo.workload.stride[1] == 1 and (is_near or not waits_for_rows(core, kernel))
+    if comes or geo.window:
         return 0.0
     rows = geo.config.tile_h * geo.config.tile_w
     return apart_cycles(core, rows, block_input_bytes(geo) / rows)

@@ -35,6 +35,7 @@ from tvm_blislike.cost_models.moving import (
     placed,
     share_bytes,
     vector_cycles,
+    waits_for_rows,
 )
 from tvm_blislike.cost_models.roofline import finish, fork_cycles
 from tvm_blislike.hardware import Core, dtype_bits
@@ -118,7 +119,7 @@ def _calls(geo: GemmGeometry, kernel: Microkernel, core: Core) -> dict[str, floa
             )
             useful = w.k / c.ks * useful_cycles(core, kernel, height, width)
             arrival = w.k * _l2_bytes(geo, core, height, vectors * kernel.lanes)
-            apart = w.k * _apart_cycles(geo, core, height, vectors * kernel.lanes)
+            apart = w.k * _apart_cycles(geo, core, kernel, height, vectors * kernel.lanes)
             total["fma"] += number * useful
             total["loads and edges"] += number * max(0.0, issue - useful)
             arrival /= bytes_per_cycle(core, 2)
@@ -168,13 +169,16 @@ def _lost_share(geo: GemmGeometry, core: Core, height: int, width: int) -> float
     return max(0.0, panels / room - L1_PLANNED) / (1.0 - L1_PLANNED)
 
 
-def _apart_cycles(geo: GemmGeometry, core: Core, height: int, width: int) -> float:
-    """Cycles per step of k that a call waits for parts of rows of A in place, from L2 or beyond.
+def _apart_cycles(
+    geo: GemmGeometry, core: Core, kernel: Microkernel, height: int, width: int
+) -> float:
+    """Cycles per step of k that a call waits for rows of A in place, from L2 or beyond.
 
     Whole rows, one behind the other, are prefetched as packed panels are: 2000x2000x2000 with
-    kc = 2000 takes 93 ms in place and 95 packed, with kc = 1000 101 and 98 (Emerald Rapids).
+    kc = 2000 takes 93 ms in place and 95 packed, with kc = 1000 101 and 98 (Emerald Rapids). Not
+    on every core (`waits_for_rows`).
     """
-    if geo.packs(geo.kc) or geo.blocks_k == 1:
+    if geo.packs(geo.kc) or (geo.blocks_k == 1 and not waits_for_rows(core, kernel)):
         return 0.0
     passes = geo.config.loop_order == B_OUTSIDE
     share = 1.0 if passes else _lost_share(geo, core, height, width)
