@@ -221,8 +221,12 @@ def tanh(x: Expr) -> Expr:
     def small(v: Expr) -> Expr:
         return v * (v * v) * _polynomial(v * v, _TANH) + v
 
+    exact = functools.partial(_normal_exp, ln2=(_LN2_HIGH, _LN2_LOW))
+
     def large(v: Expr, magnitude: Expr) -> Expr:
-        twice = exp(magnitude + magnitude)
+        # At 10 the result is 1 to the last bit.
+        limited = tirx.Select(magnitude > f32(10.0), f32(10.0), magnitude)
+        twice = let(limited + limited, exact)
         return _with_sign_of(v, f32(1.0) - f32(2.0) / (twice + f32(1.0)))
 
     def choose(v: Expr) -> Expr:
