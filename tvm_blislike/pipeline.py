@@ -21,6 +21,7 @@ from tvm_blislike.passes import spills, tir_pipeline
 from tvm_blislike.passes.batches.depth_first import depth_first, of_batches
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.concat import concat_in_place
+from tvm_blislike.passes.constant_kernels import fold_constants
 from tvm_blislike.passes.kernel_code import compiled_kernels
 from tvm_blislike.passes.legalize import NarrowIndices, legalize
 from tvm_blislike.passes.lengths.module import Lengths, of_lengths
@@ -190,7 +191,7 @@ def fused_kernels(
         legalize(strategy.core),
         NarrowIndices(),
         relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FoldConstant(),
+        fold_constants,
         relax.transform.FuseOps(),
     ]
     mod = tvm.transform.Sequential(before)(lower(mod, plan))

@@ -193,15 +193,17 @@ def _split_store(
 def _to_be_apart(calls: list[ir.Call], several: bool) -> set[ir.Call]:
     """Return the calls of an expression that get statements of their own.
 
-    Functions that are replaced, where there are several, and calls inside of others that name
-    something, such as the first of two roundings: TVM's pass that makes vectors comes to such names
-    twice, and refuses them then.
+    Functions that are replaced, where there are several, and of other calls those inside of another
+    one that holds something to be named, such as the first of two roundings: TVM's pass that makes
+    vectors comes to such names twice, and refuses them then.
     """
     if len(calls) < 2:
         return set()
-    inner = {call for outer in calls for arg in outer.args for call in collect(arg, ir.Call)}
-    named = {call for call in inner if str(call.ty) == "float32" and _names_something(call)}
-    found = named | {call for call in calls if several and _is_replaced(call)}
+    found = {call for call in calls if several and _is_replaced(call)}
+    for outer in calls:
+        inner = {call for arg in outer.args for call in collect(arg, ir.Call)}
+        if not _is_replaced(outer) and _names_something(outer):
+            found |= {c for c in inner if str(c.ty) == "float32" and not _is_replaced(c)}
     # What a condition guards must stay behind it; a function of the choice need not.
     return found - _guarded(calls) if found else found
 

@@ -52,7 +52,7 @@ def test_division_is_division() -> None:
     np.testing.assert_array_equal(computed(model, x), expected)
 
 
-@pytest.mark.parametrize("first", ["Relu", "Tanh", "Sqrt"])
+@pytest.mark.parametrize("first", ["Relu", "Tanh", "Sqrt", "Asinh"])
 @pytest.mark.parametrize("scale", [0.11, 0.07])
 def test_one_rounding_inside_of_another(first: str, scale: float) -> None:
     x = np.abs(RNG.standard_normal((3, 5, 17))).astype("float32")
@@ -67,6 +67,34 @@ def test_one_rounding_inside_of_another(first: str, scale: float) -> None:
     model = several_nodes(nodes, {"x": x}, constants)
     del model.graph.output[:-1]
     np.testing.assert_allclose(computed(model, x), runtime(model, x), atol=1e-6)
+
+
+@pytest.mark.parametrize("core", ["native", "x86-64-v3"])
+def test_kernels_of_constants(core: str) -> None:
+    """A table of steps and a product of bytes, both of constants: left to the machine's kernels."""
+    x = RNG.standard_normal((3, 9)).astype("float32")
+    given = RNG.standard_normal((3, 9)).astype("float32")
+    weights = RNG.integers(-100, 100, (9, 5)).astype("int8")
+    steps = {"s": np.float32(0.0217), "z": np.uint8(120), "t": np.float32(0.05), "w": np.int8(4)}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["k", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("Mul", ["d", "d"], ["m"]),
+        helper.make_node("QuantizeLinear", ["m", "t", "w"], ["mq"]),
+        helper.make_node("DequantizeLinear", ["mq", "t", "w"], ["md"]),
+        helper.make_node("DequantizeLinear", ["b", "s"], ["bd"]),
+        helper.make_node("MatMul", ["d", "bd"], ["p"]),
+        helper.make_node("QuantizeLinear", ["p", "t", "w"], ["pq"]),
+        helper.make_node("DequantizeLinear", ["pq", "t", "w"], ["pd"]),
+        helper.make_node("Add", ["x", "md"], ["y"]),
+    ]
+    model = several_nodes(nodes, {"x": x}, {"k": given, "b": weights, **steps})
+    shown = [value for value in model.graph.output if value.name in ("pd", "y")]
+    del model.graph.output[:]
+    model.graph.output.extend(shown)
+    found = tvm_blislike.compile(model, core).run({"x": x})
+    for one, expected in zip(found.values(), runtime_results(model, x), strict=True):
+        np.testing.assert_allclose(one, expected, atol=1e-6)
 
 
 def test_sums_of_quantized_constants() -> None:
