@@ -18,9 +18,11 @@ stops looking for equal loads, and keeps it where it has a name.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import mul
 from typing import Any
 
 import tvm
@@ -114,7 +116,7 @@ class _Affine:
 
     def value(self, at: Sequence[int]) -> int:
         """Return what the variables and the number add up to."""
-        return sum(f * x for f, x in zip(self.factors, at, strict=True)) + self.constant
+        return sum(map(mul, self.factors, at)) + self.constant
 
 
 def _affine(expr: Any, variables: list[tirx.Var]) -> _Affine | None:
@@ -145,7 +147,12 @@ class _Term:
 
     def place(self, at: Sequence[int]) -> tuple[int, ...]:
         """Return where it is loaded at values of the variables."""
-        return (id(self), *(place.value(at) for place in self.places))
+        return (id(self), *[place.value(at) for place in self.moving])
+
+    @functools.cached_property
+    def moving(self) -> list[_Affine]:
+        """Those of `places` that the variables change."""
+        return [place for place in self.places if any(place.factors)]
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,17 @@ def shuffle_gathers(body: tirx.Stmt) -> tirx.Stmt:
 
 
 def _shuffled(load: ir.TensorLoad, analyzer: sym.Analyzer) -> tirx.Expr:
-    if not load.indices:
+    # Asked of every load of a function: each index is a call of TVM's, so one is read, not all.
+    indices = load.indices
+    if not indices:
         return load
-    *outer, index = load.indices
+    index = indices[-1]
     if isinstance(index, tirx.Ramp):
         strided = _is_two(index.stride) and int(index.lanes) > 2
-        return _every_other(load, outer, index.base, int(index.lanes)) if strided else load
+        return _every_other(load, indices[:-1], index.base, int(index.lanes)) if strided else load
     if not _is_sum_of_lanes(index):
         return load
+    outer = indices[:-1]
     lanes = index.ty.dtype.lanes
     places = [analyzer.simplify(_lane(index, i)) for i in range(lanes)]
     if _in_block(load, places, lanes):

@@ -35,18 +35,32 @@ def keep_nan(mod: tvm.IRModule, core: Core) -> tvm.IRModule:
     """
     result = mod.clone()
     for gvar, func in mod.functions_items():
-        if not isinstance(func, tirx.PrimFunc) or not collect(func.body, tuple(_INTRINSICS)):
+        if not isinstance(func, tirx.PrimFunc):
             continue
-        body = tvm_ffi.structural_map(
-            func.body, [(tirx.BufferStore, lambda store: _stored(store, core))]
-        )
-        result.update_func(gvar, func.with_body(body))
+        changed = {store: _stored(store, core) for store in _stores_of_extrema(func.body)}
+        if changed:
+            stores = (tirx.BufferStore, lambda store, new=changed: new.get(store, store))
+            result.update_func(gvar, func.with_body(tvm_ffi.structural_map(func.body, [stores])))
     return result
 
 
+def _stores_of_extrema(body: tirx.Stmt) -> list[tirx.BufferStore]:
+    """Return the stores that may be of a maximum or a minimum, found in one walk.
+
+    They come before what is in them; one whose successor's loop has an extremum in its bounds is
+    returned, too.
+    """
+    found: dict[tirx.BufferStore, None] = {}
+    last = None
+    for node in collect(body, (tirx.BufferStore, *_INTRINSICS)):
+        if isinstance(node, tirx.BufferStore):
+            last = node
+        elif last is not None:
+            found[last] = None
+    return list(found)
+
+
 def _stored(store: tirx.BufferStore, core: Core) -> tirx.BufferStore:
-    if not collect(store.value, tuple(_INTRINSICS)):
-        return store
     loads = collect(store.value, ir.TensorLoad)
     reduces = any(load.source.same_as(store.buffer) for load in loads)
 

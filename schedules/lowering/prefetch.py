@@ -50,6 +50,8 @@ _PARTS = 4
 _AT_ONCE = 10
 # Keep in the second-level cache: a panel is larger than the first, or not needed so soon.
 _TO_L2 = 2
+# By its name TVM would look for it among those of GPUs first, each time.
+_PREFETCH = ir.Op.get("tirx.prefetch")
 
 
 # --- by a call that is a whole sum: in front of its k loop or inside -------------------------
@@ -195,7 +197,7 @@ def _elements_per_line(load: Any) -> int:
 def _line_of(load: Any, indices: list[Any]) -> tirx.Stmt:
     """Return the prefetch of the line that a load would read at these indices."""
     address = tirx.address_of(tirx.BufferLoad(load.source, indices))
-    return tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, 0, _TO_L2, 1))
+    return tirx.Evaluate(tirx.call_intrin("void", _PREFETCH, address, 0, _TO_L2, 1))
 
 
 def _operand_of(body: tirx.Stmt, operand: int) -> Any:
