@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tvm_blislike import progress
+from tvm_blislike.collector import resting_collector
 from tvm_blislike.errors import (
     BlislikeError,
     SizesMeetError,
@@ -345,6 +346,7 @@ def _module_of(
     return frontend.load(model, sizes.at(size)).module
 
 
+@resting_collector()
 def built(
     strategy: Strategy,
     model: str | os.PathLike[str] | onnx.ModelProto,

@@ -10,6 +10,7 @@ from imports import ROOMS_BESIDE, Import, imports, modules, name_of
 ORDER = (
     "errors",
     "files",
+    "collector",
     "compiler_lock",
     "progress",
     "later",
