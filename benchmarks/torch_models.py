@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import importlib
 import json
 import os
 import signal
@@ -34,6 +35,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from statistics import geometric_mean, median, quantiles
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -78,11 +80,9 @@ def job_of(name: str, threads: int) -> Job:
 
     Normalizations take the statistics of an image, and parameters that are zero get values.
     """
-    import torchvision
-
     torch.manual_seed(0)
     torch.set_num_threads(threads)
-    module = torchvision.models.get_model(name, weights=None)
+    module = torchvision().models.get_model(name, weights=None)
     for part in module.modules():
         if isinstance(part, torch.nn.BatchNorm2d):
             part.momentum = None
@@ -92,6 +92,22 @@ def job_of(name: str, threads: int) -> Job:
                 parameter.normal_(std=0.02)
         module.train()(torch.randn(2, *_SIZE[1:]))
     return Job(module.eval(), torch.randn(_SIZE), threads)
+
+
+def torchvision() -> ModuleType:
+    """Return torchvision, also where its library of operators was built for another torch.
+
+    That is so beside torch's wheels for CPUs alone. The models need none of these operators, but
+    the import registers shape functions of two that the library would have declared.
+    """
+    with contextlib.suppress(RuntimeError):
+        return importlib.import_module("torchvision")
+    for name in ("nms", "qnms"):
+        signature = "(Tensor boxes, Tensor scores, float limit) -> Tensor"
+        torch.library.define(f"torchvision::{name}", signature)
+    for name in [name for name in sys.modules if name.startswith("torchvision")]:
+        del sys.modules[name]
+    return importlib.import_module("torchvision")
 
 
 def contestant(name: str, job: Job) -> Run:
