@@ -8,10 +8,11 @@ import tvm
 from tvm import relax
 
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.cost_models.batches import joining_seconds, kernel_seconds, traffic_seconds
+from tvm_blislike.cost_models.batches import joining_seconds, kernel_seconds, read_seconds
 from tvm_blislike.passes.batches.axes import RESHAPES
 from tvm_blislike.passes.batches.functions import Cut, first_bindings
 from tvm_blislike.passes.batches.images import Apart, tensor_bytes
+from tvm_blislike.passes.batches.reuse import reads_of
 from tvm_blislike.passes.image_operators import BINARY, UNARY
 from tvm_blislike.passes.plan import Plan, plan_of
 from tvm_blislike.tvm_seams import dtype_name, op_name, static_shape
@@ -63,16 +64,13 @@ class Times:
         self.batch, self.strategy = batch, strategy
         fewer, vars_ = first_bindings(batch, some)
         of_some = plan_of(fewer, strategy)
-        names = [binding.var for binding in batch.bindings]
+        self._reads = reads_of(batch.bindings, _FUSED)
         self._some = [
-            self._seconds(vars_[b.var], b.value, of_some, some / batch.images)
+            self._seconds(b, vars_[b.var], of_some, some / batch.images)
             for b in batch.bindings[: batch.reach]
         ]
         self.of_all = plan_of(mod, strategy)
-        self._all = [
-            self._seconds(var, b.value, self.of_all, 1.0)
-            for var, b in zip(names, batch.bindings, strict=True)
-        ]
+        self._all = [self._seconds(b, b.var, self.of_all, 1.0) for b in batch.bindings]
 
     def whole(self) -> float:
         """Return the time of all images at once."""
@@ -95,19 +93,22 @@ class Times:
         )
         return calls * sum(self._some[: cut.place]) + joined + sum(self._all[cut.place :])
 
-    def _seconds(self, var: relax.Var, value: relax.Expr, plan: Plan, share: float) -> float:
-        """Return the time of a binding; `share` of the images that `value` has are computed."""
-        core, threads, name = self.strategy.core, self.strategy.threads, op_name(value)
+    def _seconds(
+        self, binding: relax.VarBinding, var: relax.Var, plan: Plan, share: float
+    ) -> float:
+        """Return the time of a binding, which is `var` in a plan for this share of its images."""
+        core, threads = self.strategy.core, self.strategy.threads
+        value, name = binding.value, op_name(binding.value)
         if not name or name in RESHAPES or static_shape(value) is None:
             return 0.0
-        if var in plan.choices:
-            left = int(share * tensor_bytes(value))
-            return plan.choices[var].seconds + kernel_seconds(left, core, threads)
-        read = [int(share * tensor_bytes(arg)) for arg in value.args if isinstance(arg, relax.Var)]
+        moved = sum(
+            read_seconds(share * read.size, share * read.images + read.weights, core, threads)
+            for read in self._reads.get(binding.var, ())
+        )
         if name in _FUSED:
-            return sum(traffic_seconds(size, core, threads) for size in read[1:])
-        moved = sum(traffic_seconds(size, core, threads) for size in read)
-        return moved + kernel_seconds(int(share * tensor_bytes(value)), core, threads)
+            return moved
+        kernel = kernel_seconds(int(share * tensor_bytes(value)), core, threads)
+        return moved + kernel + (plan.choices[var].seconds if var in plan.choices else 0.0)
 
 
 def _is_laid_out(var: relax.Var) -> bool:
