@@ -17,9 +17,6 @@ from tvm_blislike.hardware import Core
 KEPT = 0.7
 # A call of a function of the virtual machine with views of its inputs.
 _GROUP_SECONDS = 3e-6
-# Share of the predicted time that has to be saved: estimates of the same layers for one image and
-# for several err alike, but not to the last percent.
-LEAST_GAIN = 0.01
 # Of a batch whose size is open: a cut this much slower than the fastest is as good, and the whole
 # batch at once may be this much faster before each size gets kernels of its own.
 NEARLY, MOST_LOSS = 1.03, 1.04
