@@ -44,7 +44,7 @@ from tvm_blislike.cost_models.conv2d_direct.nests import nests
 from tvm_blislike.cost_models.conv2d_direct.space import space
 from tvm_blislike.cost_models.data_types import sum_dtype
 from tvm_blislike.cost_models.roofline import peak_seconds
-from tvm_blislike.microkernels.masks import masked_panels, masked_panels_te
+from tvm_blislike.microkernels.masks import with_closing_rows, with_closing_rows_te
 from tvm_blislike.microkernels.products import multiplied, panels_of_b, place_in_b
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.marks import LEFT, RIGHT
@@ -78,9 +78,7 @@ def pack_weights(workload: Conv2dWorkload, config: DirectConfig, weights: np.nda
     packed = np.ascontiguousarray(panels.transpose(0, 1, 3, 5, 6, 4, 2))
     if config.ks > 1:
         packed = panels_of_b(packed.reshape(-1, geo.run, config.nr), config.nr, config.ks)
-    if workload.types.is_masked:
-        packed = masked_panels(packed, geo.run_groups)
-    return packed.reshape(geo.packed_shape)
+    return with_closing_rows(packed, geo.run_groups, workload.types).reshape(geo.packed_shape)
 
 
 def pack_weights_te(
@@ -98,11 +96,8 @@ def pack_weights_te(
         inside = tirx.all(channel < geo.co_group, step < geo.run)
         return tirx.if_then_else(inside, loaded, tirx.const(0, workload.types.b))
 
-    if not workload.types.is_masked:
-        return te.compute(geo.packed_shape, value, name="packed_weights")
-    *outer, _, width = geo.packed_shape
-    panels = te.compute((*outer, geo.run_groups, width), value, name="panels")
-    return masked_panels_te(panels, geo.run_groups, name="packed_weights")
+    shape, types = geo.packed_shape, workload.types
+    return with_closing_rows_te(shape, value, geo.run_groups, types, name="packed_weights")
 
 
 def compute(

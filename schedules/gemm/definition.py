@@ -32,8 +32,8 @@ from tvm_blislike.cost_models.gemm.geometry import GemmGeometry
 from tvm_blislike.cost_models.gemm.nests import nests
 from tvm_blislike.cost_models.gemm.open_rows import of_open_rows
 from tvm_blislike.cost_models.gemm.space import space
-from tvm_blislike.microkernels.masks import masked_panels, masked_panels_te
-from tvm_blislike.microkernels.products import groups, multiplied, panels_of_b, place_in_b
+from tvm_blislike.microkernels.masks import with_closing_rows, with_closing_rows_te
+from tvm_blislike.microkernels.products import multiplied, panels_of_b, place_in_b
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.schedules.common import stage
@@ -49,9 +49,8 @@ def pack_b(workload: GemmWorkload, config: GemmConfig, b: np.ndarray) -> np.ndar
         (k, n), or (batch, k, n).
     """
     panels = panels_of_b(b.reshape(-1, workload.k, workload.n), config.nr, config.ks)
-    if not workload.types.is_masked:
-        return panels
-    return masked_panels(panels, GemmGeometry(workload, config).kc // config.ks)
+    call = GemmGeometry(workload, config).kc // config.ks
+    return with_closing_rows(panels, call, workload.types)
 
 
 def pack_b_te(workload: GemmWorkload, config: GemmConfig, b: te.Tensor) -> te.Tensor:
@@ -66,13 +65,9 @@ def pack_b_te(workload: GemmWorkload, config: GemmConfig, b: te.Tensor) -> te.Te
         inside = tirx.all(step < workload.k, column < workload.n)
         return tirx.if_then_else(inside, loaded, tirx.const(0, workload.types.b))
 
-    _, tiles, _, width = geo.packed_shape
-    shape = (1 if shared else workload.batch, tiles, groups(workload.k, config.ks), width)
-    marks = {"name": "pack_b", "attrs": stage("pack_b")}
-    if not workload.types.is_masked:
-        return te.compute(shape, value, **marks)
-    panels = te.compute(shape, value, name="panels")
-    return masked_panels_te(panels, geo.kc // config.ks, **marks)
+    shape = (1 if shared else workload.batch, *geo.packed_shape[1:])
+    call, marks = geo.kc // config.ks, {"name": "pack_b", "attrs": stage("pack_b")}
+    return with_closing_rows_te(shape, value, call, workload.types, **marks)
 
 
 def compute(

@@ -17,7 +17,7 @@ import tvm_blislike
 from tvm_blislike.cli.overview import print_overview
 from tvm_blislike.errors import InputError, ModelError, UnsupportedOperatorError
 from tvm_blislike.onnx.alternatives import folded
-from tvm_blislike.onnx.unsupported import all_nodes
+from tvm_blislike.onnx.graphs import all_nodes
 
 RANDOM = np.random.default_rng(7)
 FLOAT, BOOL = TensorProto.FLOAT, TensorProto.BOOL

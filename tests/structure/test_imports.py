@@ -15,6 +15,7 @@ ORDER = (
     "progress",
     "later",
     "hardware",
+    "side_by_side",
     "tvm_seams",
     "model",
     "operators",

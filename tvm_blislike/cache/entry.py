@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from tvm_blislike.errors import ModelError
 from tvm_blislike.export import checksum
 from tvm_blislike.export.link import find_compiler, link
-from tvm_blislike.passes.side_by_side import code_threads, side_by_side
 from tvm_blislike.runtime.library import About
 from tvm_blislike.runtime.runnable import remember
+from tvm_blislike.side_by_side import code_threads, side_by_side
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable, Module

@@ -19,18 +19,13 @@ from typing import TYPE_CHECKING
 from tvm_blislike.errors import ModelError
 from tvm_blislike.onnx.contradictions import contradiction
 from tvm_blislike.onnx.folding import replace_by_constants, settled
+from tvm_blislike.onnx.graphs import all_graphs, attribute, replace_nodes, unused_names
 from tvm_blislike.onnx.impossible import impossible
 from tvm_blislike.onnx.loop_shapes import LOOP
 from tvm_blislike.onnx.loops import plain_loops
 from tvm_blislike.onnx.parts import Part, made_in, read_inside, rename
 from tvm_blislike.onnx.shapes import complete, constants_in, constants_of, shapes_in, types_of
-from tvm_blislike.onnx.unsupported import (
-    all_graphs,
-    attribute,
-    describe,
-    replace_nodes,
-    unused_names,
-)
+from tvm_blislike.onnx.unsupported import describe
 
 if TYPE_CHECKING:
     import onnx

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tvm_blislike.onnx.graphs import attribute
 from tvm_blislike.onnx.recurrent import DIRECTIONS, text
 from tvm_blislike.onnx.rewrites.recurrent import shapes_of_operands
 from tvm_blislike.onnx.shapes import constants_of, distinct, shapes_in
 from tvm_blislike.onnx.single_nodes import single_nodes
 from tvm_blislike.onnx.sizes import rendered
-from tvm_blislike.onnx.unsupported import attribute, describe
+from tvm_blislike.onnx.unsupported import describe
 
 if TYPE_CHECKING:
     import onnx

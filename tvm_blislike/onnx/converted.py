@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tvm_blislike.errors import UnsupportedOperatorError
+from tvm_blislike.onnx.graphs import all_nodes
 from tvm_blislike.onnx.operator_sets import IMPOSSIBLE, MICROSOFT, OWN, STANDARD
-from tvm_blislike.onnx.unsupported import all_nodes, describe
+from tvm_blislike.onnx.unsupported import describe
 
 if TYPE_CHECKING:
     import onnx

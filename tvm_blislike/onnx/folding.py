@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tvm_blislike.onnx.graphs import branches, read_in
 from tvm_blislike.onnx.operator_sets import STANDARD
 from tvm_blislike.onnx.shapes import constants_of, distinct, inferred, shapes_in, untyped
-from tvm_blislike.onnx.unsupported import branches, read_in
 
 if TYPE_CHECKING:
     import onnx

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tvm_blislike.onnx.unsupported import all_graphs, all_nodes
+from tvm_blislike.onnx.graphs import all_graphs, all_nodes
 
 if TYPE_CHECKING:
     import onnx

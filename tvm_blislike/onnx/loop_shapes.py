@@ -10,12 +10,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tvm_blislike.onnx.graphs import all_nodes
+
 if TYPE_CHECKING:
     import onnx
 
 LOOP = "Loop"
 # The number of a step, or of the most, and the condition stand before the state.
 STATE = 2
+
+
+def begins_of(
+    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]
+) -> tuple[int | None, bool] | None:
+    """Return the most steps of a `Loop`, None without a limit, and whether the first one begins.
+
+    None where one of the two is known only when it runs. `constants` are tensors whose values are
+    known.
+    """
+    from onnx import numpy_helper
+
+    most, begins = node.input[:STATE]
+    if any(name and name not in constants for name in (most, begins)):
+        return None
+    limit = max(int(numpy_helper.to_array(constants[most]).item()), 0) if most else None
+    return limit, not begins or bool(numpy_helper.to_array(constants[begins]).item())
 
 
 def steps_of(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> int | None:
@@ -28,17 +47,13 @@ def steps_of(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) ->
     constants : mapping of str to onnx.TensorProto
         Tensors whose values are known.
     """
-    from onnx import numpy_helper
-
     from tvm_blislike.tvm_seams.control_loops import goes_on
 
-    most, begins = node.input[:STATE]
-    if most not in constants or not goes_on(body_of(node)):
+    known = begins_of(node, constants)
+    if known is None or known[0] is None or not goes_on(body_of(node)):
         return None
-    if begins and begins not in constants:
-        return None
-    begun = not begins or bool(numpy_helper.to_array(constants[begins]).item())
-    return max(int(numpy_helper.to_array(constants[most]).item()), 0) if begun else 0
+    limit, begins = known
+    return limit if begins else 0
 
 
 def body_of(node: onnx.NodeProto) -> onnx.GraphProto:
@@ -153,13 +168,8 @@ class LoopShapes:
 
 def read_instead(graph: onnx.GraphProto, old: str, new: str) -> None:
     """Have the nodes of a graph, and of those inside it, read another tensor, in place."""
-    import onnx
-
-    for node in graph.node:
+    for node in all_nodes(graph):
         node.input[:] = [new if name == old else name for name in node.input]
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                read_instead(attribute.g, old, new)
 
 
 def _sizes(type_: onnx.TypeProto | None) -> list[int | None] | None:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tvm_blislike.onnx.folding import ARITHMETIC, MOST_ELEMENTS
-from tvm_blislike.onnx.loop_shapes import LOOP, STATE, body_of, read_instead, steps_of
+from tvm_blislike.onnx.graphs import all_graphs, branches
+from tvm_blislike.onnx.loop_shapes import LOOP, STATE, begins_of, body_of, read_instead, steps_of
 from tvm_blislike.onnx.operator_sets import STANDARD
 from tvm_blislike.onnx.shapes import constants_in, constants_of, distinct, light, untyped
-from tvm_blislike.onnx.unsupported import all_graphs, branches
 
 if TYPE_CHECKING:
     import onnx
@@ -93,16 +93,11 @@ def _without_state(node: onnx.NodeProto, places: list[int]) -> list[onnx.NodePro
 
 def _steps(proto: onnx.ModelProto, node: onnx.NodeProto, constants: Tensors) -> int | None:
     """Return how many steps a loop takes, None where that is no news, or known when it runs."""
-    from onnx import numpy_helper
-
-    most, begins = node.input[:STATE]
-    if steps_of(node, constants) is not None:
+    known = begins_of(node, constants)
+    if known is None or steps_of(node, constants) is not None:
         return None
-    if any(name and name not in constants for name in (most, begins)):
-        return None
-    limit = int(numpy_helper.to_array(constants[most]).item()) if most else None
-    goes = not begins or bool(numpy_helper.to_array(constants[begins]).item())
-    if not goes or (limit is not None and limit <= 0):
+    limit, begins = known
+    if not begins or limit == 0:
         return 0
     if not (condition := _Condition.of(proto, node, constants)):
         return None

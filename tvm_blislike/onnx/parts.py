@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tvm_blislike.onnx.folding import MOST_ELEMENTS
+from tvm_blislike.onnx.graphs import branches, read_in
 from tvm_blislike.onnx.shapes import constants_of, distinct, light, untyped, values_of
-from tvm_blislike.onnx.unsupported import branches, read_in
 from tvm_blislike.tvm_seams.branches import free_names
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tvm_blislike.onnx.converted import known_operators
+from tvm_blislike.onnx.graphs import all_nodes, branches, replace_nodes, unused_names
 from tvm_blislike.onnx.operator_sets import STANDARD, opset
 from tvm_blislike.onnx.rewrites.standard_attention import is_usual
 from tvm_blislike.onnx.shapes import constants_in, types_of, values_of
-from tvm_blislike.onnx.unsupported import all_nodes, branches, replace_nodes, unused_names
 
 if TYPE_CHECKING:
     import onnx

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from tvm_blislike.onnx.graphs import branches
 from tvm_blislike.onnx.shapes import complete, distinct, values_of
-from tvm_blislike.onnx.unsupported import branches
 
 if TYPE_CHECKING:
     import onnx

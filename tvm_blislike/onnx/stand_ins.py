@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tvm_blislike.onnx.graphs import branches, replace_nodes
 from tvm_blislike.onnx.operator_sets import IMPOSSIBLE, MICROSOFT, OWN
 
 if TYPE_CHECKING:
@@ -30,17 +31,14 @@ def stand_ins(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
     make = {MICROSOFT: _STAND_INS, OWN: _OF_OURS}.get(domain, _OF_ONNX).get(node.op_type)
     if make:
         return make(node)
-    has_graphs = any(item.HasField("g") for item in node.attribute)
-    return [_with_known_inside(node)] if has_graphs else [node]
+    return [_with_known_inside(node)] if any(branches(node)) else [node]
 
 
 def _with_known_inside(node: onnx.NodeProto) -> onnx.NodeProto:
     """For one of control flow: a copy."""
     made = copy.deepcopy(node)
-    for graph in (item.g for item in made.attribute if item.HasField("g")):
-        nodes = [copy.deepcopy(known) for inner in graph.node for known in stand_ins(inner)]
-        del graph.node[:]
-        graph.node.extend(nodes)
+    for graph in branches(made):
+        replace_nodes(graph, [known for inner in graph.node for known in stand_ins(inner)])
     return made
 
 

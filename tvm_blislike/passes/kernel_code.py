@@ -19,7 +19,7 @@ from tvm import tirx
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes import tir_pipeline
 from tvm_blislike.passes.schedule import lowered
-from tvm_blislike.passes.side_by_side import code_threads, side_by_side
+from tvm_blislike.side_by_side import code_threads, side_by_side
 
 _MODULES_PER_THREAD = 8
 

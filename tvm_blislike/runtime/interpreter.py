@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tvm_blislike.errors import InputError
-from tvm_blislike.passes.side_by_side import code_threads, side_by_side
 from tvm_blislike.runtime import huge_pages, instruments
 from tvm_blislike.runtime.arrays import array_of
 from tvm_blislike.runtime.replay import Replay
 from tvm_blislike.runtime.runnable import require_runnable
+from tvm_blislike.side_by_side import code_threads, side_by_side
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tvm_blislike.model.recurrent import GATES
+from tvm_blislike.onnx.graphs import attribute
 from tvm_blislike.onnx.recurrent import DIRECTIONS, NUMBERS, USUAL, activations, text
 from tvm_blislike.onnx.rewrites.site import Site
-from tvm_blislike.onnx.unsupported import attribute
 
 if TYPE_CHECKING:
     import onnx

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tvm_blislike.onnx.graphs import all_nodes, branches, read_in, replace_nodes, unused_names
 from tvm_blislike.onnx.operator_sets import opset
 from tvm_blislike.onnx.rewrites import REWRITES
 from tvm_blislike.onnx.rewrites.site import Site, Tensor
 from tvm_blislike.onnx.shapes import constants_in, constants_of, inferred
-from tvm_blislike.onnx.unsupported import all_nodes, branches, read_in, replace_nodes, unused_names
 
 if TYPE_CHECKING:
     import onnx

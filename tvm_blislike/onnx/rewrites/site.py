@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from tvm_blislike.errors import UnsupportedOperatorError
+from tvm_blislike.onnx.graphs import attribute
 from tvm_blislike.onnx.settings import setting_of_run_time
-from tvm_blislike.onnx.unsupported import attribute, describe
+from tvm_blislike.onnx.unsupported import describe
 
 if TYPE_CHECKING:
     import onnx
