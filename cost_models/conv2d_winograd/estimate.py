@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 
-from tvm_blislike.cost_models.conflicts import conflict_bytes
+from tvm_blislike.cost_models.cache_room import conflict_bytes
 from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, BlockedConfig
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
 from tvm_blislike.cost_models.conv2d_winograd.integers import transformed

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 
-from tvm_blislike.cost_models.conflicts import conflict_bytes, taken_bytes
+from tvm_blislike.cost_models.cache_room import conflict_bytes, taken_bytes
 from tvm_blislike.cost_models.data_types import sum_dtype
 from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.geometry import A_OUTSIDE, B_OUTSIDE, GemmGeometry

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.cost_models.conflicts import taken_bytes
+from tvm_blislike.cost_models.cache_room import taken_bytes
 from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.estimate import FAR_ROW_CYCLES
 from tvm_blislike.cost_models.gemm.geometry import A_OUTSIDE, B_OUTSIDE, IN_PLACE, PACKED
