@@ -14,7 +14,12 @@ from functools import partial
 from tvm_blislike.cost_models.cache_blocking import CacheBlocking, cache_blocking
 from tvm_blislike.cost_models.data_types import missing, most_steps
 from tvm_blislike.cost_models.gemm.config import GemmConfig
-from tvm_blislike.cost_models.gemm.geometry import B_OUTSIDE, LOOP_ORDERS, packings
+from tvm_blislike.cost_models.gemm.geometry import (
+    B_OUTSIDE,
+    LOOP_ORDERS,
+    asks_ahead,
+    packings,
+)
 from tvm_blislike.cost_models.gemm.nests import NEST
 from tvm_blislike.cost_models.parallel import equal_blocks
 from tvm_blislike.hardware import Core
@@ -109,7 +114,7 @@ def _asks_ahead(kernel: Microkernel, order: str, calls: int) -> bool:
     """Whether operands should be asked for in advance where so many calls share a panel of B."""
     if kernel.tiles is not None:
         return order == B_OUTSIDE and calls <= FEW_TILES
-    return not kernel.takes_groups
+    return asks_ahead(kernel)
 
 
 def blocking(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tvm_blislike.cost_models.gemm.config import GemmConfig
-from tvm_blislike.cost_models.gemm.geometry import B_OUTSIDE, packings
+from tvm_blislike.cost_models.gemm.geometry import B_OUTSIDE, asks_ahead, packings
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernels_for
 from tvm_blislike.microkernels.spills import block_name, in_doubt
@@ -29,7 +29,7 @@ def nests(core: Core, types: Types) -> Iterator[Nest]:
             nc=2 * kernel.nr,
             kc=_DEPTH,
             loop_order=B_OUTSIDE,
-            prefetch=int(not kernel.takes_groups),
+            prefetch=int(asks_ahead(kernel)),
         )
         for packing in packings(workload, kernel.mr, _DEPTH, kernel.ks):
             read = config.with_fields(packing=packing)

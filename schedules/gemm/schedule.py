@@ -22,7 +22,7 @@ from typing import Any
 from tvm import s_tir
 
 from tvm_blislike.cost_models.gemm.config import GemmConfig
-from tvm_blislike.cost_models.gemm.geometry import B_OUTSIDE, GemmGeometry
+from tvm_blislike.cost_models.gemm.geometry import B_OUTSIDE, GemmGeometry, asks_ahead
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
 from tvm_blislike.model.directives import (
@@ -217,13 +217,14 @@ def _prefetch(
     sch: s_tir.Schedule, loops: dict[str, Any], geo: GemmGeometry, kernel: Microkernel, steps: int
 ) -> None:
     """Ask for operands before the micro-kernel needs them (see `prefetch`)."""
-    if not geo.config.prefetch or kernel.isa.lane_operand or kernel.takes_groups:
+    if not geo.config.prefetch or kernel.isa.lane_operand or not asks_ahead(kernel):
         return
     mr, nr, calls = geo.config.mr, geo.config.nr, geo.calls_per_panel()
-    row_bytes = nr * geo.workload.types.b_bytes
+    row = nr * geo.config.ks
+    row_bytes = row * geo.workload.types.b_bytes
     around = loops[_inner(geo.config)[1]]
     distance = geo.config.prefetch_bytes or AHEAD_BYTES
-    Ahead(1, steps=max(1, distance // row_bytes), elements=nr).on(sch, around)
+    Ahead(1, steps=max(1, distance // row_bytes), elements=row).on(sch, around)
     # With a single call per panel the next panel is not next: it would push out what is ahead.
     if calls == 1:
         return

@@ -80,9 +80,9 @@ def lowered(
     """Lower (A, B, operands of the epilogue ..., C); B is packed unless it is not constant."""
     w = workload
     batch = (w.batch,) if rank == 3 else ()
-    a = te.placeholder((*batch, w.m, w.k), name="a")
+    a = te.placeholder((*batch, w.m, w.k), w.types.a, name="a")
     if w.constant_b:
-        b = packed = te.placeholder(GemmGeometry(w, config).packed_shape, name="b")
+        b = packed = te.placeholder(GemmGeometry(w, config).packed_shape, w.types.b, name="b")
     else:
         b = te.placeholder((w.k, w.n) if shared else (w.batch, w.k, w.n), name="b")
         packed = IMPLEMENTATION.pack_te(w, config, b)
@@ -230,8 +230,8 @@ def test_an_epilogue_that_broadcasts_the_result_keeps_its_own_loops() -> None:
 # What the code must look like; compiled for AVX-512 on any machine.
 
 
-def k_loops(assembly: str) -> list[list[str]]:
-    """Return the instructions of every innermost loop with fused multiply-adds."""
+def k_loops(assembly: str, product: str = "fmadd") -> list[list[str]]:
+    """Return the instructions of every innermost loop with products, by default fused."""
     lines = [line.strip() for line in assembly.splitlines()]
     lines = [line for line in lines if line and not line.startswith(("#", ".cfi", ".loc", ".Ltmp"))]
     place = {line[:-1]: i for i, line in enumerate(lines) if re.fullmatch(r"\.LBB\w+:", line)}
@@ -242,7 +242,7 @@ def k_loops(assembly: str) -> list[list[str]]:
             body = lines[place[jump.group(1)] + 1 : end]
             if not any(inner.endswith(":") for inner in body):
                 loops.append(body)
-    return [loop for loop in loops if any("fmadd" in line for line in loop)]
+    return [loop for loop in loops if any(product in line for line in loop)]
 
 
 @pytest.mark.parametrize("layout", [PACKED, IN_PLACE])
@@ -263,6 +263,24 @@ def test_the_k_loop_keeps_c_in_registers(kernel: tuple[int, int], order: str, la
         assert not spills
         stores = [line for line in loop if re.match(r"v?mov\w+\s+%zmm\d+, \S*\(", line)]
         assert not stores
+
+
+@pytest.mark.parametrize("layout", [PACKED, IN_PLACE])
+@pytest.mark.parametrize("order", LOOP_ORDERS)
+@pytest.mark.parametrize("kernel", [(14, 32), (27, 16)], ids=str)
+def test_k_loops_of_bytes_ask_ahead(kernel: tuple[int, int], order: str, layout: str) -> None:
+    """A step of k asks for each line of a row of the panel of B, and keeps C in registers."""
+    (mr, nr), core = kernel, Core.named("zen4")
+    types = Types("uint8", "int8", "int32", "int32")
+    workload = GemmWorkload(4 * mr + 5, 4 * nr + 16, 512, types=types)
+    blocking = config(kernel, (2, 2), order=order, layout=layout).with_fields(ks=4, kc=256)
+    library = compiled(lowered(workload, blocking, core, epilogue=None), core)
+    loops = k_loops(library.mod.inspect_source("asm"), "vpdpbusd")
+    whole = [x for x in loops if sum("vpdpbusd" in line for line in x) == 4 * mr * nr // 16]
+    assert whole
+    for loop in whole:
+        assert sum("prefetch" in line for line in loop) >= 4 * nr // 16
+        assert not [line for line in loop if "zmm" in line and "(%rsp" in line]
 
 
 def test_nothing_is_allocated_where_a_is_read_in_place() -> None:
