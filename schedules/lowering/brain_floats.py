@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_blislike.schedules.lowering.vector_functions import Expr, let
+from tvm_blislike.schedules.lowering.vector_math import apart
 
 _BRAIN, _WIDE, _BITS = "bfloat16", "float32", "uint32"
 _NAN = 0x7FC0
@@ -35,7 +36,30 @@ def through_bits(node: Any) -> Any:
     if isinstance(node, tirx.PrimFunc):
         return node.with_body(through_bits(node.body))
     node = tvm_ffi.structural_map(node, [(tirx.Cast, _widened)], order="post")
+    node = apart(node, _by_a_buffer)
     return tvm_ffi.structural_map(node, [(tirx.BufferStore, _stored)], order="post")
+
+
+def _by_a_buffer(
+    store: tirx.BufferStore, extent: Expr | int, lane: Expr, buffers: list[tirx.Buffer]
+) -> tirx.Stmt:
+    """Put what is computed and then rounded into a buffer in between.
+
+    It is used several times, where names would be bound inside of names; and where loops are
+    divided only a constant may be left of it, a padding: TVM would repeat its rounded value as a
+    whole, and then not recognize the bits that it stores.
+    """
+    if not _is_rounded(store.value) or isinstance(store.value.value, ir.TensorLoad):
+        return store
+    buffer = tirx.decl_buffer((extent,), _WIDE, "wide")
+    buffers.append(buffer)
+    rounded = tirx.Cast(_BRAIN, tirx.BufferLoad(buffer, [lane]))
+    return tirx.SeqStmt(
+        [
+            tirx.BufferStore(buffer, store.value.value, [lane]),
+            tirx.BufferStore(store.buffer, rounded, store.indices),
+        ]
+    )
 
 
 def _is_rounded(node: Any) -> bool:

@@ -15,7 +15,7 @@ import functools
 import math
 from collections.abc import Callable
 
-from tvm import tirx
+from tvm import ir, tirx
 
 Expr = tirx.Expr
 
@@ -212,7 +212,9 @@ def by_constant(a: Expr, divisor: float) -> Expr:
         below = tirx.Select(quotient < f32(_LARGEST), exact, quotient)
         return tirx.Select(quotient > f32(-_LARGEST), below, quotient)
 
-    return let(a, corrected)
+    # TVM's pass that makes vectors refuses some names, above all of scalars that a vector is
+    # multiplied by; LLVM loads an element once.
+    return corrected(a) if isinstance(a, ir.TensorLoad) else let(a, corrected)
 
 
 def tanh(x: Expr) -> Expr:

@@ -76,8 +76,7 @@ def vectorize_math(node: Any, divides: bool = True) -> Any:
         body = vectorize_math(node.body, divides)
         return tirx.PrimFunc(node.params, body, node.ret_type, node.attrs)
     node = tvm_ffi.structural_map(node, [(ir.Call, _widened)])
-    node = tvm_ffi.structural_map(node, [(tirx.For, _apart)])
-    node = tvm_ffi.structural_map(node, [(tirx.BufferStore, _apart_alone)])
+    node = apart(node, _split_store)
     if not divides:
         node = tvm_ffi.structural_map(node, [(tirx.Div, _divide_by_constant)])
     # Before its operands: a division must still see the power below it.
@@ -133,28 +132,41 @@ def _widened(call: ir.Call) -> Expr:
     return tirx.Cast("float16", tirx.call_intrin("float32", call.op.name, *operands))
 
 
-def _apart(loop: tirx.For) -> tirx.Stmt:
-    """Give each of several functions in one expression of a vector loop a statement of its own.
+# Returns a store, or several with what they need in between in buffers of a vector, which are
+# appended to a list; given are also how many elements a vector has, and the number of the present.
+Split = Callable[[tirx.BufferStore, tirx.Expr | int, tirx.Expr, list[tirx.Buffer]], tirx.Stmt]
 
-    The bindings of one, inside those of the next, would cost TVM's simplifier minutes. It looks
-    through names as well, so the value in between goes through a buffer; LLVM removes that.
+
+def apart(node: Any, split: Split) -> Any:
+    """Give parts of an expression statements of their own, in vector loops and outside of them.
+
+    The bindings of one function, inside those of the next, would cost TVM's simplifier minutes. It
+    looks through names as well, so the value in between goes through a buffer; LLVM removes that.
     """
+    node = tvm_ffi.structural_map(node, [(tirx.For, partial(_apart_in_vectors, split=split))])
+    return tvm_ffi.structural_map(node, [(tirx.BufferStore, partial(_apart_alone, split=split))])
+
+
+def _apart_in_vectors(loop: tirx.For, split: Split) -> tirx.Stmt:
     if loop.kind != tirx.ForKind.VECTORIZED:
         return loop
     buffers: list[tirx.Buffer] = []
     lane = loop.loop_var - loop.min
-    split = partial(_split_store, extent=loop.extent, lane=lane, buffers=buffers)
-    body = tvm_ffi.structural_map(loop.body, [(tirx.BufferStore, split)])
+
+    def parted(store: tirx.BufferStore) -> tirx.Stmt:
+        return split(store, loop.extent, lane, buffers)
+
+    body = tvm_ffi.structural_map(loop.body, [(tirx.BufferStore, parted)])
     if not buffers:
         return loop
     return tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), remade(loop, body=body)])
 
 
-def _apart_alone(store: tirx.BufferStore) -> tirx.Stmt:
+def _apart_alone(store: tirx.BufferStore, split: Split) -> tirx.Stmt:
     """Do so in no vector loop: its tail may be one element, and scalars are as slow to simplify."""
     buffers: list[tirx.Buffer] = []
-    split = _split_store(store, 1, tirx.IntImm("int32", 0), buffers)
-    return tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), split]) if buffers else store
+    parted = split(store, 1, tirx.IntImm("int32", 0), buffers)
+    return tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), parted]) if buffers else store
 
 
 def _split_store(
@@ -169,7 +181,7 @@ def _split_store(
     taken: list[tuple[ir.Call, tirx.Buffer]] = []
 
     def take(call: ir.Call) -> Expr:
-        if call not in apart:
+        if call not in found:
             return call
         # The sigmoid of x sigmoid(x) has x twice.
         known = [buffer for old, buffer in taken if tvm_ffi.structural_equal(old, call)]
@@ -180,7 +192,7 @@ def _split_store(
 
     # Operands before the calls that use them.
     value = store.value
-    while apart := _innermost(_to_be_apart(calls, several)):
+    while found := _innermost(_to_be_apart(calls, several)):
         value = tvm_ffi.structural_map(value, [(ir.Call, take)])
         calls = collect(value, ir.Call)
     if not taken:

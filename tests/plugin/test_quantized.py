@@ -69,6 +69,24 @@ def test_one_rounding_inside_of_another(first: str, scale: float) -> None:
     np.testing.assert_allclose(computed(model, x), runtime(model, x), atol=1e-6)
 
 
+def test_steps_that_a_product_of_sixteen_bits_reads() -> None:
+    """One number, named where it is divided, times a vector of weights."""
+    x = RNG.standard_normal(31).astype("float32")
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("MatMul", ["d", "b"], ["y"]),
+    ]
+    weights = RNG.standard_normal((31, 5)).astype("float32")
+    constants = {"s": np.float32(0.02), "z": np.int8(-9), "b": weights}
+    model = several_nodes(nodes, {"x": x}, constants)
+    del model.graph.output[:-1]
+    for precision in ("fast", "fp32"):
+        assert tvm_blislike.compile(model, "zen4", precision=precision).explain().layers
+    (found,) = tvm_blislike.compile(model, precision="fast").run({"x": x}).values()
+    np.testing.assert_allclose(found, runtime(model, x), rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize("core", ["native", "x86-64-v3"])
 def test_kernels_of_constants(core: str) -> None:
     """A table of steps and a product of bytes, both of constants: left to the machine's kernels."""
