@@ -12,8 +12,7 @@ from tvm import s_tir, te
 
 from tvm_blislike import Config, Core, GemmWorkload, native_core, register_implementation
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.cost_models.moving import bytes_per_cycle, level_holding
-from tvm_blislike.cost_models.roofline import finish
+from tvm_blislike.cost_models import moving, roofline
 from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.registry import Template
 from tvm_blislike.schedules.common import fuse_epilogue
@@ -43,8 +42,8 @@ def configs(w: GemmWorkload, core: Core, _threads: int) -> Iterator[OuterConfig]
 def estimate(w: GemmWorkload, config: OuterConfig, core: Core, threads: int) -> Estimate:
     """Predict that C is written at the speed of the level that holds it, B read once per block."""
     size = w.types.out_bytes * w.m * w.n
-    stores = size / bytes_per_cycle(core, level_holding(core, size, threads)) / threads
-    return finish(core, threads, w, {"stores": stores, "loads": stores / config.mr / 2})
+    time = size / moving.bytes_per_cycle(core, moving.level_holding(core, size, threads)) / threads
+    return roofline.finish(core, threads, w, {"stores": time, "loads": time / config.mr / 2})
 
 
 def schedule(
