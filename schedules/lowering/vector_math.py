@@ -213,8 +213,8 @@ def _to_be_apart(calls: list[ir.Call], several: bool) -> set[ir.Call]:
         return set()
     found = {call for call in calls if several and _is_replaced(call)}
     for outer in calls:
-        inner = {call for arg in outer.args for call in collect(arg, ir.Call)}
         if not _is_replaced(outer) and _names_something(outer):
+            inner = {call for arg in outer.args for call in collect(arg, ir.Call)}
             found |= {c for c in inner if str(c.ty) == "float32" and not _is_replaced(c)}
     # What a condition guards must stay behind it; a function of the choice need not.
     return found - _guarded(calls) if found else found
