@@ -30,6 +30,8 @@ def by_instruction(loop: tirx.For, dot: Dot) -> tirx.Stmt:
 
     Iterations that fill no vector multiply element by element.
     """
+    if not _loads_beside_sums(loop.body.body):
+        return loop  # Of nothing but padding.
     first, extent = int(loop.min), int(loop.extent)
     parts = [_dot(loop, first + i, dot) for i in range(0, extent - dot.lanes + 1, dot.lanes)]
     left = extent % dot.lanes
@@ -83,6 +85,11 @@ def _dot(loop: tirx.For, first: int, dot: Dot) -> tirx.Stmt:
 
 def _factors(store: tirx.BufferStore) -> tuple[Any, Any]:
     """Return the loads of the two factors of what is added to a buffer."""
-    loads = collect(store.value, ir.TensorLoad)
-    a, b = (each for each in loads if not each.source.same_as(store.buffer))
+    a, b = _loads_beside_sums(store)
     return a, b
+
+
+def _loads_beside_sums(store: tirx.BufferStore) -> list[Any]:
+    """Return the loads in what is added to a buffer, but those of the buffer itself."""
+    loads = collect(store.value, ir.TensorLoad)
+    return [each for each in loads if not each.source.same_as(store.buffer)]

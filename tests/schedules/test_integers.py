@@ -180,6 +180,12 @@ def test_depthwise_convolutions_at_random(case) -> None:
     np.testing.assert_array_equal(*run(*case))
 
 
+def test_depthwise_convolution_of_padding_alone() -> None:
+    workload = Conv2dWorkload(1, 16, 1, 1, 16, 1, 1, (2, 1), (1, 0, 0, 0), groups=16, types=BYTES)
+    for config in get_implementation("conv2d_depthwise").configs(workload, NATIVE, 1):
+        np.testing.assert_array_equal(*run(workload, config, 1, False))
+
+
 @pytest.mark.parametrize("name", CORNERS)
 def test_corners_of_direct_convolutions(name: str) -> None:
     workload = replace(CORNERS[name], types=BYTES)
