@@ -261,6 +261,16 @@ FORMS = [
     ),
     Form("Unsqueeze of unordered axes", [normal(2, 3)], [array(3, 1)]),
     Form("Unsqueeze of an axis without a list", [normal(2, 3)], [np.array(-1, "int64")]),
+    *(
+        Form(f"Flatten of nothing, {n}", [normal(0, 3)], attributes={"axis": n})
+        for n in range(-2, 3)
+    ),
+    Form(
+        "ReduceLogSumExp of nothing",
+        [normal(5, 0, 1, 0)],
+        opset=9,
+        attributes={"axes": [2], "keepdims": 0},
+    ),
     Form(
         "ConvTranspose to a shape",
         [normal(1, 2, 4, 3)],

@@ -75,6 +75,7 @@ REWRITES: dict[str, Rewrite] = {
     "Elu": elementwise.elu,
     "EyeLike": elementwise.eye_like,
     "IsInf": elementwise.is_inf,
+    "Flatten": shapes.flatten,
     "FusedConv": fused.conv,
     "FusedGemm": fused.gemm,
     "FusedMatMul": fused.matmul,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,6 +22,19 @@ def unsqueeze(site: Site) -> Sequence[str] | None:
     for axis in sorted(int(axis) % (len(shape) + len(axes)) for axis in axes):
         shape.insert(axis, 1)
     return [site.reshaped(site.node.input[0], shape)]
+
+
+def flatten(site: Site) -> Sequence[str] | None:
+    """Write the `Flatten` of a tensor without elements with both sizes.
+
+    The importer has it find the second one, which no number of elements tells.
+    """
+    if not site.is_known() or 0 not in site.shape():
+        return None
+    shape, axis = site.shape(), site.attribute("axis", 1)
+    axis += len(shape) * (axis < 0)
+    sizes = [math.prod(shape[:axis]), math.prod(shape[axis:])]
+    return [site.reshaped(site.node.input[0], sizes)]
 
 
 def hardmax(site: Site) -> Sequence[str] | None:

@@ -184,8 +184,9 @@ class Site:
         return self.add("Cast", tensor, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def reshaped(self, tensor: str, shape: Sequence[int]) -> str:
-        """Put a reshape here."""
-        return self.add("Reshape", tensor, self.constant(np.array(shape, np.int64)))
+        """Put a reshape here; sizes of 0 are none, not those of the operand."""
+        zeros = {"allowzero": 1} if 0 in shape else {}
+        return self.add("Reshape", tensor, self.constant(np.array(shape, np.int64)), **zeros)
 
     def sliced(
         self, tensor: str, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int]
