@@ -3,11 +3,12 @@
     python benchmarks/runner.py                       squeezenet1_1 at 64x64, 1 and 2 threads
     python benchmarks/runner.py -m mobilenet_v2 --image 96 -t 1
 
-Three loops take turns. "run" is `runner.run()`; "calls" goes through the same table of kernels by
-the compiled loop alone, as a program in C would; "idle" goes in that loop through a table of as
-many kernels, which take the same arguments, check them as all of TVM's kernels do, and compute
-nothing. The overhead is what Python adds, "run" less "calls", and what calling adds, "idle".
-Medians of turns of a hundred runs, in microseconds.
+Three ways take turns, run by run. "run" is `runner.run()`; "calls" goes through the same table of
+kernels by the compiled loop alone, as a program in C would; "idle" goes in that loop through a
+table of as many kernels, which take the same arguments, check them as all of TVM's kernels do, and
+compute nothing. The overhead is what Python adds, "run" less "calls", and what calling adds,
+"idle". Medians, in microseconds; behind Python's part half the distance of the quartiles of what
+hundreds of runs each, some seconds apart, say of it.
 
 "malloc" counts what the C library has given out and not got back after ten thousand runs
 (`mallinfo2`), "Python" the blocks of the interpreter's own allocator; "at most" is the most that
@@ -23,7 +24,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Sequence
 from functools import cache
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import tvm
@@ -36,7 +37,7 @@ from tvm_blislike.bench.turns import wait_until_idle
 from tvm_blislike.passes.tir_pipeline import compiled
 from tvm_blislike.tvm_seams.tapes import Recorder, Tape
 
-_RUNS, _MANY = 100, 10_000
+_RUNS, _MANY = 300, 10_000
 
 
 class MallocInfo(ctypes.Structure):
@@ -87,16 +88,14 @@ def idle_tape(tape: Tape) -> Tape:
     return Tape(recorder)
 
 
-def per_run(run: Callable[[], Any]) -> float:
-    """Return the microseconds of a run in a loop of many."""
+def turn(runs: Sequence[Callable[[], Any]]) -> list[float]:
+    """Return the median microseconds of each function; they are called one after the other.
+
+    Turns of a hundred runs each differ by more than what Python adds: that is 2 % of a run.
+    """
     wait_until_idle()
-    run()
-
-    def loop() -> None:
-        for _ in range(_RUNS):
-            run()
-
-    return 1e6 * timed(loop) / _RUNS
+    samples = [[1e6 * timed(run) for run in runs] for _ in range(_RUNS)]
+    return [median(each) for each in zip(*samples, strict=True)]
 
 
 def allocated(run: Callable[[], Any]) -> str:
@@ -126,16 +125,15 @@ def line(name: str, image: int, threads: int, seconds: float) -> str:
     runner = model.runner()
     runner.run()
     runner.run()
-    (runs,) = runner._run.args
-    tape = runs.replays[0].tape
+    tape = runner._recorded.runs.replays[0].tape
     loops = (runner.run, tape.run, idle_tape(tape).run)
-    samples = in_turns([lambda each=each: per_run(each) for each in loops], seconds, 9)
-    run, calls, idle = map(median, samples)
-    python = median(one - other for one, other in zip(*samples[:2], strict=True))
+    (turns,) = in_turns([lambda: turn(loops)], seconds, 9)
+    run, calls, idle = map(median, zip(*turns, strict=True))
+    low, python, high = quantiles([one - other for one, other, _ in turns], n=4)
     return (
         f"{name:14s} {image}x{image} {threads}t  run {run:.1f}  calls {calls:.1f}"
         f"  idle {idle:.1f} ({len(tape.calls)} calls)"
-        f"  overhead {python:.1f} + {idle:.1f} = {python + idle:.1f} us\n"
+        f"  overhead {python:.1f}±{(high - low) / 2:.1f} + {idle:.1f} = {python + idle:.1f} us\n"
         f"    {allocated(runner.run)}"
     )
 

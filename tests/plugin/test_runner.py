@@ -107,6 +107,40 @@ def test_memory_may_lie_anywhere(
     assert (out[untouched] == 7).all()
 
 
+@given(places=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), min_size=2, max_size=6))
+@examples(25)
+def test_addresses_are_taken_where_kernels_can_use_them(
+    network: tvm_blislike.CompiledModel, places: list[tuple[int, int]]
+) -> None:
+    """Results are those for arrays, also where both ways take turns; nothing else is touched."""
+    runner, plain = network.runner(), images(1)[0]
+    memory = aligned((256,), "float32")
+    for number, (lead, behind) in enumerate(places):
+        memory[:] = 7
+        # One of four is not aligned, and outputs may lie in the image.
+        image = memory[16 * behind % 64 + (lead == 3) :][: plain.size].reshape(plain.shape)
+        scores = memory[16 * (behind % 12) :][:5].reshape(1, 5)
+        image[:] = plain
+        overlap = np.may_share_memory(image, scores)
+        done = runner.run_at([address_of(image)], [address_of(scores)])
+        assert done == (number > 0 and lead < 3 and not overlap)
+        if not done and overlap and number > 0 and lead < 3:
+            np.testing.assert_array_equal(image, plain)
+            with pytest.raises(InputError, match="memory of its own"):
+                runner.run_on([image], [scores])
+        if not done:
+            scores = aligned((1, 5), "float32")
+            runner.run_on([image], [scores])
+        require_right(scores, plain)
+        np.testing.assert_array_equal(image, plain)
+        expected = np.full(memory.shape, 7, np.float32)
+        for array in (image, scores):
+            if np.may_share_memory(array, memory):
+                start = (address_of(array) - address_of(memory)) // 4
+                expected[start : start + array.size] = array.ravel()
+        np.testing.assert_array_equal(memory, expected)
+
+
 def test_one_input_at_one_place_with_other_strides(network: tvm_blislike.CompiledModel) -> None:
     whole = aligned((2, 3, 8, 8), "float32")
     whole[:] = np.arange(whole.size).reshape(whole.shape) / 100
@@ -285,6 +319,14 @@ def test_a_way_that_was_gone_before_needs_no_machine(monkeypatch: pytest.MonkeyP
             np.testing.assert_array_equal(found, x * 2**count)
     with pytest.raises(AttributeError):
         model.run({"count": np.array(4), "x": x})
+    counts, y = aligned((), "int64"), aligned((3,), "float32")
+    values = aligned((3,), "float32")
+    values[:] = x
+    for count, goes in ((3, True), (2, False), (3, True)):
+        counts[...] = count
+        assert runner.run_at([address_of(counts), address_of(values)], [address_of(y)]) == goes
+        if goes:
+            np.testing.assert_array_equal(y, x * 2**count)
 
 
 class Foreign:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from torch import nn
 
 import tvm_blislike
 from tvm_blislike.errors import EagerWarning
+from tvm_blislike.runtime.runner import Runner
 from tvm_blislike.torch import backend
 
 IMAGE, TOKENS = (1, 16, 12, 10), (2, 9, 32)
@@ -65,6 +67,29 @@ def test_images_in_channels_last_keep_their_strides(compilations: list) -> None:
         assert not wanted.is_contiguous()
         require_close(compiled(module)(image), wanted)
     assert compilations
+
+
+def test_images_may_lie_anywhere(compilations: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Aligned ones are read by their addresses, others as arrays; results are new ones."""
+    taken: list[bool] = []
+    run_at = Runner.run_at
+
+    def noted(self: Runner, *places: object) -> bool:
+        taken.append(run_at(self, *places))
+        return taken[-1]
+
+    monkeypatch.setattr(Runner, "run_at", noted)
+    module = settled(ResidualBlock())
+    count = math.prod(IMAGE)
+    memory = torch.randn(count + 16)
+    places = [memory[lead : lead + count].reshape(IMAGE) for lead in (0, 16, 1, 0)]
+    with torch.no_grad():
+        fast = compiled(module)
+        results = [fast(image) for image in places]
+        for image, result in zip(places, results, strict=True):
+            require_close(result, module(image))
+    assert len({result.data_ptr() for result in results}) == 4
+    assert taken == [False, True, False, True] and len(compilations) == 1
 
 
 def test_weights_that_change_are_seen(compilations: list) -> None:

@@ -6,7 +6,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
 # Sizes whose calls are kept: each has memory of its own.
 _MOST_SIZES = 64
-# Runs once, from arrays into arrays.
-Run = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 
 
 class ModelMachine:
@@ -80,7 +77,7 @@ class ModelMachine:
         inputs: Sequence[np.ndarray],
         outputs: Sequence[np.ndarray],
         function: str = MAIN,
-    ) -> Run:
+    ) -> Recorded:
         """Run a function into arrays, and return what does so again, with memory of its own.
 
         What it returns may run beside others; where sizes depend on values, or a condition turns
@@ -91,16 +88,15 @@ class ModelMachine:
         TargetError
             When the executable is for another kind of processor.
         """
-        run = partial(self._run_again, Runs(function))
-        run(inputs, outputs)
-        return run
+        recorded = Recorded(Runs(function), self._anew)
+        recorded.run(inputs, outputs)
+        return recorded
 
-    def _run_again(
+    def _anew(
         self, runs: Runs, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
     ) -> None:
-        if not runs.run(inputs, outputs):
-            with self._lock:
-                copy(runs.anew(inputs, self._interpreter()), outputs)
+        with self._lock:
+            copy(runs.anew(inputs, self._interpreter()), outputs)
 
     def run_linked(self, kernels: Module) -> None:
         """Take kernels out of a library, before the first run."""
@@ -137,6 +133,31 @@ class ModelMachine:
         if self._lock.locked():
             self.started = None
             self._lock = threading.Lock()
+
+
+class Recorded:
+    """Runs a function again.
+
+    Parameters
+    ----------
+    runs : Runs
+        Its runs so far.
+    anew : callable
+        Makes one that is unlike all of them, from arrays into arrays.
+    """
+
+    def __init__(
+        self,
+        runs: Runs,
+        anew: Callable[[Runs, Sequence[np.ndarray], Sequence[np.ndarray]], None],
+    ) -> None:
+        self.runs, self._anew = runs, anew
+        self.run_at = runs.run_at
+
+    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Run once, from arrays into arrays."""
+        if not self.runs.run(inputs, outputs):
+            self._anew(self.runs, inputs, outputs)
 
 
 _machines: weakref.WeakSet[ModelMachine] = weakref.WeakSet()

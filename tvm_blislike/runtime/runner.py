@@ -14,7 +14,7 @@ from tvm_blislike.runtime.threads import use_threads
 
 if TYPE_CHECKING:
     from tvm_blislike.model.variant import Variant
-    from tvm_blislike.runtime.machine import ModelMachine, Run
+    from tvm_blislike.runtime.machine import ModelMachine, Recorded
 
 
 class Runner:
@@ -77,7 +77,7 @@ class Runner:
             spec.name: given.get(spec.name, array)
             for spec, array in zip(results, self._written, strict=True)
         }
-        self._run: Run | None = None
+        self._recorded: Recorded | None = None
 
     def run(self, inputs: Inputs | None = None) -> dict[str, Any]:
         """Run the model once and return `outputs`, which the next run overwrites.
@@ -99,7 +99,18 @@ class Runner:
     def run_on(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Run on arrays of the model's sizes and types, in its order, without looking at them."""
         use_threads(self._threads())
-        if self._run is None:
-            self._run = self._machine.recorded(inputs, outputs, self._function)
+        if self._recorded is None:
+            self._recorded = self._machine.recorded(inputs, outputs, self._function)
         else:
-            self._run(inputs, outputs)
+            self._recorded.run(inputs, outputs)
+
+    def run_at(self, inputs: Sequence[int], outputs: Sequence[int]) -> bool:
+        """Run on memory at addresses, contiguous as the model's arrays; see `Replay.run_at`.
+
+        Returns
+        -------
+        bool
+            False where `run_on` has to: in the first run at least.
+        """
+        use_threads(self._threads())
+        return self._recorded is not None and self._recorded.run_at(inputs, outputs)

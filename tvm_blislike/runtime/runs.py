@@ -55,6 +55,10 @@ class Runs:
                 return True
         return False
 
+    def run_at(self, inputs: Sequence[int], outputs: Sequence[int]) -> bool:
+        """Run once the way that the last run went, on memory at addresses; see `Replay.run_at`."""
+        return bool(self.replays) and self.replays[0].run_at(inputs, outputs)
+
     def anew(self, inputs: Sequence[np.ndarray], interpreter: Interpreter) -> list[Any]:
         """Interpret, alone with the interpreter; keep the calls where few ways are known.
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from tvm_blislike.api import compile
@@ -154,9 +155,12 @@ class _ForSizes:
         )
         self._constants = Constants([arguments[i] for i in self._parameters])
         self._results = results_of(graph, arguments)
+        self._computed = [r for r in self._results if isinstance(r, Computed)]
         computed = [i for i, r in enumerate(self._results) if isinstance(r, Computed)]
         bound = Bound(graph, arguments, self._inputs, computed)
         examples = tuple(arguments[i] for i in self._inputs)
+        # Strides are those of all calls; a tensor of another kind is another graph.
+        self._is_plain = all(t.is_contiguous() and not t.is_neg() for t in examples)
         with torch.no_grad():
             program = torch.export.export(bound, examples)
         options = {"threads": torch.get_num_threads(), **options}
@@ -171,8 +175,7 @@ class _ForSizes:
         if len(model.inputs) != len(self._inputs):
             raise UnsupportedOperatorError("its export has other inputs")
         given = [str(spec.dtype) for spec in model.outputs]
-        ours = [r for r in self._results if isinstance(r, Computed)]
-        wanted = [str(r.dtype).removeprefix("torch.") for r in ours]
+        wanted = [str(r.dtype).removeprefix("torch.") for r in self._computed]
         if given != wanted:
             raise UnsupportedOperatorError(
                 f"it returns {', '.join(wanted)}, compiled {', '.join(given)}"
@@ -183,13 +186,21 @@ class _ForSizes:
         return self._constants.hold([arguments[i] for i in self._parameters])
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
-        inputs = [array_of(arguments[i].detach()) for i in self._inputs]
-        computed = [r for r in self._results if isinstance(r, Computed)]
-        found = [torch.empty(r.size, dtype=r.dtype) for r in computed]
+        inputs = [arguments[i] for i in self._inputs]
+        found = [torch.empty(r.size, dtype=r.dtype) for r in self._computed]
         with self._lock:
-            self._runner.run_on(inputs, [array_of(each) for each in found])
-        values = map(_strided, found, computed)
+            if not (self._is_plain and self._runner.run_at(_places(inputs), _places(found))):
+                self._runner.run_on(_arrays(inputs), _arrays(found))
+        values = map(_strided, found, self._computed)
         return [_value(result, arguments, values) for result in self._results]
+
+
+def _places(tensors: Sequence[torch.Tensor]) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+def _arrays(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
+    return [array_of(tensor.detach()) for tensor in tensors]
 
 
 def _strided(value: torch.Tensor, result: Computed) -> torch.Tensor:
