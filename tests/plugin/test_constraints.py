@@ -17,7 +17,7 @@ from tvm_blislike import Constraints, Conv2dWorkload, Core, GemmWorkload
 from tvm_blislike.choose.constraints import Pin, parse_pin
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cli.app import app
-from tvm_blislike.cli.options import parse_bytes
+from tvm_blislike.cli.limits import parse_bytes
 from tvm_blislike.errors import ChoiceError, UsageError
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.types import Types

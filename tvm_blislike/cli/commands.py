@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tvm_blislike.cli import options, tables
+from tvm_blislike.cli.limits import Limits, limited
 from tvm_blislike.cli.terminal import print_json, stdout, working
 from tvm_blislike.export.output_names import output_files
 from tvm_blislike.files import make_folder, require_folder, write_array
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tvm_blislike.runtime.compiled import CompiledModel
 
 
+@limited()
 def run(
     model: options.Runnable,
     input: options.Inputs = None,
@@ -40,14 +42,7 @@ def run(
     repeat: Annotated[
         int, typer.Option(min=1, metavar="N", help="Timed runs, after one that is not counted.")
     ] = 1,
-    max_error: options.MaxError = None,
-    max_workspace: options.MaxWorkspace = None,
-    only: options.Only = None,
-    without: options.Without = None,
-    pin: options.Pins = None,
-    weights: options.Weights = None,
-    precision: options.Precision = "fp32",
-    images: options.Images = None,
+    limits: Limits = None,
     records: options.Records = None,
     learned: options.Learned = None,
     no_verify: options.NoVerify = False,
@@ -66,9 +61,6 @@ def run(
     # The native core is corrected by what the system says: nothing speaks against it.
     if target != "native":
         require_runnable(resolve_core(target).target_config())
-    limits = options.constraints(
-        max_error, max_workspace, only, without, pin, weights, precision, images
-    )
     sizes, cache = {}, not no_cache
     if is_library(model):
         # Its own: one of them is run.
@@ -98,19 +90,13 @@ def run(
         tables.print_run(stdout(), summary)
 
 
+@limited()
 def explain(
     model: options.Runnable,
     target: options.Target = "native",
     shape: options.Shapes = None,
     threads: options.Threads = None,
-    max_error: options.MaxError = None,
-    max_workspace: options.MaxWorkspace = None,
-    only: options.Only = None,
-    without: options.Without = None,
-    pin: options.Pins = None,
-    weights: options.Weights = None,
-    precision: options.Precision = "fp32",
-    images: options.Images = None,
+    limits: Limits = None,
     records: options.Records = None,
     learned: options.Learned = None,
     no_verify: options.NoVerify = False,
@@ -144,9 +130,6 @@ def explain(
     from tvm_blislike.cli.overview import print_overview
     from tvm_blislike.runtime.library import is_library
 
-    limits = options.constraints(
-        max_error, max_workspace, only, without, pin, weights, precision, images
-    )
     cache = not no_cache
     if asm or is_library(model):
         # Nothing that is kept tells the text of its machine code.

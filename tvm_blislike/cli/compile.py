@@ -11,6 +11,7 @@ import typer
 
 from tvm_blislike.cli import options, tables
 from tvm_blislike.cli.commands import compiled_model
+from tvm_blislike.cli.limits import Limits, limited
 from tvm_blislike.cli.terminal import print_json, stdout, working
 from tvm_blislike.errors import UsageError
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tvm_blislike.standalone import StandaloneModel
 
 
+@limited()
 def compile(
     model: options.Model,
     target: options.Target = "native",
@@ -34,14 +36,7 @@ def compile(
     bundle: options.BundleFolder = None,
     standalone: options.Standalone = False,
     cc: options.Compiler = None,
-    max_error: options.MaxError = None,
-    max_workspace: options.MaxWorkspace = None,
-    only: options.Only = None,
-    without: options.Without = None,
-    pin: options.Pins = None,
-    weights: options.Weights = None,
-    precision: options.Precision = "fp32",
-    images: options.Images = None,
+    limits: Limits = None,
     records: options.Records = None,
     learned: options.Learned = None,
     as_json: options.Json = False,
@@ -53,9 +48,6 @@ def compile(
     outputs = _outputs(Path(model).stem, core, output, bundle, standalone)
     _require_possible(core, outputs, cc, threads)
     started = time.perf_counter()
-    limits = options.constraints(
-        max_error, max_workspace, only, without, pin, weights, precision, images
-    )
     book = options.record_book(records, core)
     if standalone:
         kind, path = next(iter(outputs.items()))

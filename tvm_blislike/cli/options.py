@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tvm_blislike.errors import InputError
-from tvm_blislike.files import parse_size
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from tvm_blislike.choose.constraints import Constraints
     from tvm_blislike.hardware import Core
     from tvm_blislike.records.book import RecordBook
 
@@ -77,82 +75,8 @@ NoVerify = Annotated[
     bool,
     typer.Option("--no-verify", help="Load a library without comparing it with its checksum."),
 ]
-_CHOICE = "Choice of implementations"
-MaxError = Annotated[
-    float | None,
-    typer.Option(
-        min=0.0,
-        metavar="E",
-        rich_help_panel=_CHOICE,
-        help="Largest error of a layer, relative to its largest output, as estimated; "
-        "default 1e-4, for fp16 layers 2e-2.",
-    ),
-]
-MaxWorkspace = Annotated[
-    str | None,
-    typer.Option(
-        metavar="BYTES",
-        rich_help_panel=_CHOICE,
-        help="Most temporary memory of a layer: 2000000, 512K, 2M.",
-    ),
-]
-Only = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--only",
-        metavar="IMPLEMENTATION",
-        rich_help_panel=_CHOICE,
-        help="Use this one wherever it applies; repeatable.",
-    ),
-]
-Without = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--without",
-        metavar="IMPLEMENTATION",
-        rich_help_panel=_CHOICE,
-        help="Never use this one; repeatable.",
-    ),
-]
-Pins = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--pin",
-        metavar="LAYER=IMPLEMENTATION[,field=value...]",
-        rich_help_panel=_CHOICE,
-        help="Choice for the workloads that match a shell pattern, as `explain` prints them: "
-        "'conv 1x64x56x56 3x3*=conv2d_direct,nr=32'; repeatable.",
-    ),
-]
-Weights = Annotated[
-    str | None,
-    typer.Option(
-        metavar="bf16|fp16|int8|fp8",
-        rich_help_panel=_CHOICE,
-        help="Store the weights of layers that memory bounds in fewer bytes; arithmetic stays "
-        "fp32. `explain` shows the error. fp8 is e4m3, fp8_e5m2 the other one.",
-    ),
-]
-Precision = Annotated[
-    str,
-    typer.Option(
-        metavar="fp32|bf16|fp16|fast",
-        rich_help_panel=_CHOICE,
-        help="What layers of fp32 may be computed in: products of 16 bits where the core has them, "
-        "summed in fp32; `fast` takes for each layer what is predicted to be fastest, within "
-        "--max-error. `explain` shows the errors.",
-    ),
-]
-Images = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=0,
-        rich_help_panel=_CHOICE,
-        help="How many images of a batch go through the first layers at a time, as far as they "
-        "stay apart; 0: all at once. Default: what is predicted to be fastest.",
-    ),
-]
+# Panel of the help for what decides which implementations are chosen.
+CHOICE = "Choice of implementations"
 Records = Annotated[
     str | None,
     typer.Option(
@@ -167,7 +91,7 @@ Learned = Annotated[
     typer.Option(
         "--learned",
         metavar="FILE.json",
-        rich_help_panel=_CHOICE,
+        rich_help_panel=CHOICE,
         help="Model that `records train` wrote; it corrects the predicted times.",
     ),
 ]
@@ -178,43 +102,6 @@ NoCache = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-
-
-def constraints(
-    max_error: float | None,
-    max_workspace: str | None,
-    only: Sequence[str] | None,
-    without: Sequence[str] | None,
-    pins: Sequence[str] | None,
-    weights: str | None = None,
-    precision: str = "fp32",
-    images: int | None = None,
-) -> Constraints | None:
-    """Return the limits that the options set, None where they set none.
-
-    Raises
-    ------
-    UsageError
-        When an implementation, a field of a pin, a type of weights or a precision is not known.
-    typer.BadParameter
-        When `max_workspace` is no size.
-    """
-    named = (*(only or ()), *(without or ()), *(pins or ()))
-    given = (max_error, max_workspace, *named, weights, images)
-    if precision == "fp32" and all(option is None for option in given):
-        return None
-    from tvm_blislike.choose.constraints import Constraints, parse_pin
-
-    return Constraints(
-        max_error,
-        None if max_workspace is None else parse_bytes(max_workspace),
-        tuple(only or ()),
-        tuple(without or ()),
-        tuple(parse_pin(pin) for pin in pins or ()),
-        weights or "",
-        precision,
-        images,
-    )
 
 
 def record_book(place: str | None, core: Core) -> RecordBook:
@@ -230,20 +117,6 @@ def record_book(place: str | None, core: Core) -> RecordBook:
     from tvm_blislike.records.book import RecordBook
 
     return RecordBook.open(place, core)
-
-
-def parse_bytes(text: str) -> int:
-    """Return the size that a number with an optional K, M or G (powers of 1024) means.
-
-    Raises
-    ------
-    typer.BadParameter
-        When it is none.
-    """
-    size = parse_size(text)
-    if size is None:
-        raise typer.BadParameter(f"{text!r} is no size; write 2000000, 512K or 2M")
-    return size
 
 
 def parse_shapes(options: Sequence[str] | None) -> dict[str, tuple[int | tuple[int, ...], ...]]:

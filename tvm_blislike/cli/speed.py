@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from tvm_blislike.cli import options, tables
+from tvm_blislike.cli.limits import Limits, limited
 from tvm_blislike.cli.terminal import bar, print_json, progress, stderr, stdout
 from tvm_blislike.errors import DisagreementError, UsageError
 
@@ -22,6 +23,7 @@ _START_SECONDS = 20.0
 _SESSION_SECONDS = 600
 
 
+@limited()
 def bench(
     model: options.Model,
     engines: Annotated[
@@ -42,14 +44,7 @@ def bench(
         Path | None,
         typer.Option("--json", metavar="FILE", help="Write the result as JSON; - for stdout."),
     ] = None,
-    max_error: options.MaxError = None,
-    max_workspace: options.MaxWorkspace = None,
-    only: options.Only = None,
-    without: options.Without = None,
-    pin: options.Pins = None,
-    weights: options.Weights = None,
-    precision: options.Precision = "fp32",
-    images: options.Images = None,
+    limits: Limits = None,
     records: options.Records = None,
     learned: options.Learned = None,
     no_cache: options.NoCache = False,
@@ -64,9 +59,6 @@ def bench(
         require_writable(json_file)
     names = [name.strip() for name in engines.split(",") if name.strip()]
     shapes, arrays = options.settled_shapes(shape), options.load_inputs(input) or None
-    limits = options.constraints(
-        max_error, max_workspace, only, without, pin, weights, precision, images
-    )
     book = options.record_book(records, resolve_core(target))
     with progress() as show:
         result = measure(

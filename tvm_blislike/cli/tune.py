@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tvm_blislike.cli import options
+from tvm_blislike.cli.limits import Limits, limited
 from tvm_blislike.cli.terminal import print_json, stderr, stdout
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class CacheState(str, Enum):
     warm = "warm"
 
 
+@limited("pin")
 def tune(
     model: options.Model,
     target: options.Target = "native",
@@ -92,13 +94,7 @@ def tune(
             "qemu-user is recognized without it.",
         ),
     ] = False,
-    max_error: options.MaxError = None,
-    max_workspace: options.MaxWorkspace = None,
-    only: options.Only = None,
-    without: options.Without = None,
-    weights: options.Weights = None,
-    precision: options.Precision = "fp32",
-    images: options.Images = None,
+    limits: Limits = None,
     learned: Annotated[
         Path | None,
         typer.Option(
@@ -121,9 +117,6 @@ def tune(
     if search in IN_WHOLE_SPACE and budget is None and trials is None:
         bound = f"at most {PER_TASK_IN_SPACE} measurements of each distinct layer"
         stderr().print(f"{bound}: --budget and --trials set other bounds", soft_wrap=True)
-    limits = options.constraints(
-        max_error, max_workspace, only, without, None, weights, precision, images
-    )
     shapes = options.settled_shapes(shape)
     progress = Progress(stderr())
     result = sweep(
