@@ -18,7 +18,7 @@ from tvm_blislike.operators import operator_of
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.schedules.lowering import lower as lowering
 from tvm_blislike.schedules.lowering.words import source
-from tvm_blislike.tuning.kernels import CandidateGroup, as_module, build
+from tvm_blislike.tuning.kernels import CandidateGroup, build
 
 NATIVE = native_core()
 PAIRS = Types("bfloat16", "bfloat16", "float32", "float32")
@@ -50,9 +50,8 @@ def check(workload: Workload, config) -> None:
     implementation, operator = get_implementation(config.implementation), operator_of(workload)
     data, weights = operator.random(workload)
     expected = operator.reference(workload, data, weights)
-    target = tvm.target.Target(NATIVE.target_config(1))
     group = CandidateGroup(workload, (config,), NATIVE, 1)
-    library = build(NATIVE, 1, as_module(group), target, None)
+    library = build(group)
     shape = in_layout(expected, config.out_layout).shape if workload.images else expected.shape
     arrays = [data, implementation.pack(workload, config, weights), np.full(shape, np.nan, "f4")]
     if workload.images:

@@ -20,7 +20,7 @@ from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 from tvm_blislike.operators import operator_of
 from tvm_blislike.runtime.runnable import why_not_runnable
 from tvm_blislike.schedules import all_implementations, get_implementation
-from tvm_blislike.tuning.kernels import CandidateGroup, as_module, build
+from tvm_blislike.tuning.kernels import CandidateGroup, build
 
 CORES = [
     core
@@ -75,8 +75,7 @@ def test_products_of_matrices(m: int, n: int, k: int, core: Core) -> None:
     configs = some(list(gemm.configs(workload, core, 1)), 3)
     configs += [configs[0].with_fields(kc=2)] if k > 2 else []
     group = CandidateGroup(workload, tuple(configs), core, 1)
-    target = tvm.target.Target(core.target_config(1))
-    library = build(core, 1, as_module(group), target, None)
+    library = build(group)
     for number, config in enumerate(configs):
         out = np.full(workload.result_shape, NOTHING, np.int32)
         tensors = [tvm.runtime.tensor(x) for x in (a, gemm.pack(workload, config, b), out)]

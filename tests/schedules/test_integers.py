@@ -34,7 +34,7 @@ from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.operators import operator_of
 from tvm_blislike.runtime.runnable import why_not_runnable
 from tvm_blislike.schedules import get_implementation
-from tvm_blislike.tuning.kernels import CandidateGroup, as_module, build
+from tvm_blislike.tuning.kernels import CandidateGroup, build
 
 BYTES = quantized_types(NATIVE)
 RUNS = bool(kernels_for(NATIVE, BYTES))
@@ -265,8 +265,7 @@ def multiplied(
     operator, gemm = operator_of(workload), get_implementation("gemm")
     a, b = some(workload, extreme)
     group = CandidateGroup(workload, (config,), core, threads)
-    target = tvm.target.Target(core.target_config(threads))
-    library = build(core, threads, as_module(group), target, None)
+    library = build(group)
     out = np.full(workload.result_shape, NOTHING, np.int32)
     tensors = [tvm.runtime.tensor(x) for x in (a, gemm.pack(workload, config, b), out)]
     library["candidate_0"](*tensors)

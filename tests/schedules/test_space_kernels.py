@@ -22,7 +22,7 @@ from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.tuning import operands
-from tvm_blislike.tuning.kernels import CandidateGroup, as_module, build, functions
+from tvm_blislike.tuning.kernels import CandidateGroup, build, functions
 from tvm_blislike.tuning.searches.walks import Walks
 
 CHANNELS = st.sampled_from([1, 3, 9, 16, 24, 32, 48, 57, 64])
@@ -53,8 +53,7 @@ def error_of(workload: Workload, config: Config, core: Core, threads: int) -> fl
     """Build and run as tuning does; return the error relative to the largest result."""
     implementation = get_implementation(config.implementation)
     group = CandidateGroup(workload, (config,), core, threads)
-    target = tvm.target.Target(core.target_config(threads))
-    library = build(core, threads, as_module(group), target, None)
+    library = build(group)
     data, weights = operands.operands(workload)
     out = np.full(operands.result_shape(workload, config), np.nan, workload.types.out)
     packed = implementation.pack(workload, config, weights)

@@ -20,7 +20,7 @@ from tvm_blislike import register_implementation
 from tvm_blislike.errors import ToolchainError
 from tvm_blislike.hardware import native_core
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.workload import GemmWorkload
+from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 from tvm_blislike.records import files
 from tvm_blislike.schedules import get_implementation, unregister_implementation
 from tvm_blislike.tuning import building
@@ -152,12 +152,36 @@ def test_a_worker_with_other_versions_refuses() -> None:
         building._objects_of(group, (), {"tvm-blislike": "9.9", "apache-tvm": "0"})
 
 
+class _Noting(Executor):
+    """Notes what it is given; nothing of it is ever built."""
+
+    def __init__(self) -> None:
+        self.taken: list[CandidateGroup] = []
+
+    def submit(self, _function: Any, group: CandidateGroup, *_args: Any) -> Future[Any]:
+        self.taken.append(group)
+        found: Future[Any] = Future()
+        found.set_exception(RuntimeError(str(group.workload)))
+        return found
+
+
+def test_what_takes_longest_is_built_first_and_results_keep_their_places() -> None:
+    window = Conv2dWorkload(1, 8, 10, 10, 8, 3, 3)
+    few, many = (CandidateGroup(GEMM, _configs(count=n), NATIVE, 1) for n in (1, 2))
+    long = CandidateGroup(window, _configs(count=2), NATIVE, 1)
+    executor = _Noting()
+    results = building.ExecutorBuilder(executor, "", [], [], 1.0).build([few, long, many])
+    assert executor.taken == [long, many, few]
+    for group, (library, error) in zip((few, long, many), results, strict=True):
+        assert not library and error == f"RuntimeError: {group.workload}"
+
+
 def test_one_hanging_build_fails_alone() -> None:
     """The others have been built meanwhile."""
     answered: Future[list[building.Object]] = Future()
     answered.set_result([])
     builder = building.ExecutorBuilder(ThreadPoolExecutor(1), "", [], [], 0.05)
     hanging: Future[list[building.Object]] = Future()
-    builder._wait_for([answered, hanging])
+    assert [*builder._ended({answered, hanging})] == [answered, hanging]
     assert hanging.cancelled()
     assert builder._result(hanging) == ("", "no answer for 0 s")

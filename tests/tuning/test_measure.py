@@ -145,8 +145,7 @@ class _Watched:
 
 def test_memory_is_moved_when_all_have_run_and_before_any_is_timed(tmp_path: Path) -> None:
     group = CandidateGroup(GEMM, tuple(_configs(GEMM, "gemm", 2)), NATIVE, 1)
-    target = tvm.target.Target(NATIVE.target_config(1))
-    built = kernels.build(NATIVE, 1, kernels.as_module(group), target, None)
+    built = kernels.build(group)
     built.export_library(str(tmp_path / "candidates.so"))
     library, notes = tvm.runtime.load_module(str(tmp_path / "candidates.so")), []
     arguments, watched = kernels.allocate(group, tvm.cpu()), _Watched(library, notes)

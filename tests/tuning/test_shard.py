@@ -21,7 +21,8 @@ from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.records import files
 from tvm_blislike.records.book import RecordBook
-from tvm_blislike.tuning.shard import Shard, _effort
+from tvm_blislike.tuning.effort import effort
+from tvm_blislike.tuning.shard import Shard
 from tvm_blislike.tuning.tasks import Task
 from tvm_blislike.tuning.tune import tune
 
@@ -53,8 +54,8 @@ def test_every_layer_is_in_one_shard_wherever_it_is_divided(
         mine = Shard(index, count).of(tasks)
         assert {t.workload for t in mine} == {t.workload for t in Shard(index, count).of(others)}
         assert mine == [task for task in tasks if task in mine]
-        loads.append([_effort(task.workload) for task in mine])
-    assert sorted(x for load in loads for x in load) == sorted(map(_effort, workloads))
+        loads.append([effort(task.workload) for task in mine])
+    assert sorted(x for load in loads for x in load) == sorted(map(effort, workloads))
     # No shard has more than another and one layer of its own.
     for load in loads:
         for other in loads:

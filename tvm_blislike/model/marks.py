@@ -68,8 +68,6 @@ WORDS_OF_SIGNS = "blislike.words_of_signs"
 RECURRENT = "blislike.recurrent"
 # Steps of k of a block of weights of few bits: `onnx.few_bits` to `passes.few_bits`.
 FEW_BITS = "blislike.few_bits"
-# JSON of candidates that are to be built: `tuning.kernels`, to itself in another process.
-GROUP = "blislike.group"
 # JSON of a record without its times: `tuning.database`, from one process to another.
 RECORD = "blislike.record"
 

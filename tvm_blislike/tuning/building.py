@@ -1,13 +1,14 @@
 """Building candidates on the workers of any `concurrent.futures.Executor`.
 
 A worker needs this package and TVM, no C compiler and no common folder: it returns object files,
-which are linked here. What runs them stays the business of the runner.
+which are linked here, those of one group while others are compiled. What runs them stays the
+business of the runner.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -27,6 +28,7 @@ from tvm_blislike.model.validity import versions
 from tvm_blislike.runtime.library import link
 from tvm_blislike.schedules import register_implementation, user_implementations
 from tvm_blislike.tuning import kernels
+from tvm_blislike.tuning.effort import effort
 from tvm_blislike.tuning.kernels import CandidateGroup
 
 # Suffix and content of an object file.
@@ -68,24 +70,31 @@ class ExecutorBuilder:
         """
         own = user_implementations()
         try:
-            futures = [self.executor.submit(_objects_of, g, own, versions()) for g in groups]
+            # The longest first: fewer workers wait for the last ones.
+            futures = {
+                group: self.executor.submit(_objects_of, group, own, versions())
+                for group in sorted(groups, key=_effort, reverse=True)
+            }
         except (BrokenExecutor, RuntimeError) as error:
             raise ToolchainError(f"the executor takes no more work: {error}", _HINT) from error
-        self._wait_for(futures)
-        return [self._result(future) for future in futures]
+        results = {future: self._result(future) for future in self._ended({*futures.values()})}
+        return [results[futures[group]] for group in groups]
 
-    def _wait_for(self, futures: Sequence[Future[list[Object]]]) -> None:
-        waiting = set(futures)
+    def _ended(self, futures: set[Future[list[Object]]]) -> Iterator[Future[list[Object]]]:
+        """Yield them as they end, and at last those that do not."""
+        waiting = futures
         while waiting:
             done, waiting = wait(waiting, self.seconds, FIRST_COMPLETED)
             if not done:
                 break
+            yield from done
         for future in waiting:
             future.cancel()
         if waiting and len(waiting) == len(futures):
             raise ToolchainError(
                 f"no worker of the executor built anything in {self.seconds:.0f} s", _HINT
             )
+        yield from waiting
 
     def _result(self, future: Future[list[Object]]) -> tuple[str, str]:
         if future.cancelled() or not future.done():
@@ -107,6 +116,10 @@ class ExecutorBuilder:
         return library
 
 
+def _effort(group: CandidateGroup) -> float:
+    return len(group.configs) * effort(group.workload)
+
+
 def _objects_of(
     group: CandidateGroup,
     implementations: Sequence[Implementation],
@@ -119,8 +132,6 @@ def _objects_of(
     ImportError
         When versions differ: the kernels would be others.
     """
-    import tvm
-
     if versions() != wanted:
         raise ImportError(f"a worker has {versions()}, this process {wanted}")
     for implementation in implementations:
@@ -131,7 +142,11 @@ def _objects_of(
         found.extend((Path(name).suffix, Path(name).read_bytes()) for name in objects)
 
     with compiler_lock(), tempfile.TemporaryDirectory() as folder:
-        target = tvm.target.Target(group.core.target_config(group.threads))
-        built = kernels.build(group.core, group.threads, kernels.as_module(group), target, None)
-        built.export_library(str(Path(folder) / "candidates.so"), fcompile=take)
+        kernels.build(group).export_library(str(Path(folder) / "candidates.so"), fcompile=take)
     return found
+
+
+def prepare() -> None:
+    """Import what a worker compiles with; called before there is anything to compile."""
+    import tvm_blislike.passes.schedule
+    import tvm_blislike.passes.tir_pipeline  # noqa: F401

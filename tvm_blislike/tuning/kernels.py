@@ -8,7 +8,6 @@ constant, `pack_i`.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import signal
 import tempfile
@@ -26,10 +25,9 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.hardware.cpus import usable_cpus
 from tvm_blislike.model.agreement import max_rel_error
 from tvm_blislike.model.config import Config
-from tvm_blislike.model.marks import GROUP
 from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.workload import Workload
-from tvm_blislike.schedules import read_config, register_implementation, user_implementations
+from tvm_blislike.schedules import register_implementation, user_implementations
 from tvm_blislike.tuning import eviction, operands
 
 
@@ -112,33 +110,19 @@ def _start_worker(parent: int, implementations: Sequence[Implementation], folder
     threading.Thread(target=watch, daemon=True).start()
 
 
-def as_module(group: CandidateGroup) -> Any:
-    """Return what a builder takes: a module without functions that names the candidates."""
-    import tvm
-
-    names = {
-        "workload": group.workload.to_json(),
-        "configs": [c.to_json() for c in group.configs],
-    }
-    return tvm.IRModule({}, attrs={GROUP: json.dumps(names)})
-
-
-def build(core: Core, threads: int, mod: Any, target: Any, _params: Any) -> Any:
-    """Schedule and compile the candidates of `as_module` (a builder's `f_build`)."""
+def build(group: CandidateGroup) -> Any:
+    """Schedule and compile the candidates of a group; return their library in memory."""
     import tvm
 
     from tvm_blislike.passes import tir_pipeline
     from tvm_blislike.passes.plan import Plan
     from tvm_blislike.passes.schedule import schedule
 
-    names = json.loads(mod.attrs[GROUP])
-    configs = tuple(read_config(text) for text in names["configs"])
-    group = CandidateGroup(Workload.from_json(names["workload"]), configs, core, threads)
     found: dict[str, Any] = {}
     for number, config in enumerate(group.configs):
         found |= functions(group, number, config)
-    with target:
-        scheduled = schedule(tvm.IRModule(found), Plan(core, threads))
+    with tvm.target.Target(group.core.target_config(group.threads)) as target:
+        scheduled = schedule(tvm.IRModule(found), Plan(group.core, group.threads))
         return tir_pipeline.compiled(scheduled, target)
 
 
@@ -162,21 +146,6 @@ def functions(group: CandidateGroup, number: int, config: Config) -> dict[str, A
     if group.packs:
         found[f"pack_{number}"] = te.create_prim_func([operand, packed])
     return {name: func.with_attr("global_symbol", name) for name, func in found.items()}
-
-
-def export(folder: str, compiler: list[str], others: Sequence[str], library: Any) -> str:
-    """Link what `build` returned into a fresh file of a folder (a builder's `f_export`).
-
-    `others` are object files that belong into it.
-    """
-    from tvm_blislike.runtime.library import link
-
-    def join(output: str, objects: Sequence[str], **options: object) -> None:
-        link(compiler, output, [*objects, *others], **options)
-
-    place = Path(tempfile.mkdtemp(dir=folder)) / "candidates.so"
-    library.export_library(str(place), fcompile=join)
-    return str(place)
 
 
 def allocate(group: CandidateGroup, device: Any, *_context: Any) -> list[list[Any]]:

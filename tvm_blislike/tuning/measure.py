@@ -12,7 +12,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.hardware.cpus import usable_cpus
@@ -21,8 +21,10 @@ from tvm_blislike.model.workload import Workload
 from tvm_blislike.runtime.library import find_compiler
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.tuning import kernels
-from tvm_blislike.tuning.building import ExecutorBuilder
+from tvm_blislike.tuning.building import ExecutorBuilder, prepare
+from tvm_blislike.tuning.interrupt import uninterrupted
 from tvm_blislike.tuning.kernels import CandidateGroup, Timing
+from tvm_blislike.tuning.processes import Processes
 from tvm_blislike.tuning.scratch import Scratch
 
 # Error of a sum of a few thousand products relative to the largest result, with room.
@@ -30,6 +32,8 @@ _ROUNDING = {"float32": 2e-5, "float16": 1e-2}
 # Above what an implementation expects of itself: `error_bound` is no strict bound.
 _ERROR_FACTOR = 5.0
 _REASON_LENGTH = 300
+# Until a process that compiles is there.
+_START_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -131,23 +135,20 @@ class BundleRunner(ABC):
         build_seconds: float = 120.0,
         executor: Executor | None = None,
     ) -> None:
-        import tvm
-
         self.timing, self.target_config = timing, core.target_config(threads)
-        self.target = tvm.target.Target(self.target_config)
         compiler = find_compiler(self.target_config)
         self._scratch = Scratch()
         self._folder = self._scratch.make("built")
         self.objects = self._objects()
-        with ThreadPoolExecutor() as pool:  # each of them starts a process and waits for it
-            started = pool.submit(self._start)
-            place = (self._folder, compiler, self.objects)
-            if executor is None:
-                builder = pool.submit(self._local_builder, core, threads, place, build_seconds)
-                self._build = partial(_built_here, builder.result(), self.target)
-            else:
-                self._build = ExecutorBuilder(executor, *place, build_seconds).build
-            started.result()
+        self._own: Processes | None = None
+        if executor is None:
+            start = self._worker_start()
+            self._own = Processes(len(usable_cpus()), start, prepare, build_seconds)
+            # They say themselves what took too long.
+            build_seconds += _START_SECONDS
+        place = (self._folder, compiler, self.objects)
+        self._builder = ExecutorBuilder(executor or self._own, *place, build_seconds)
+        self._start()
 
     def measure(self, groups: Sequence[CandidateGroup], wait: Wait = patiently) -> Measured:
         """Build all groups, then yield each with an outcome for each of its candidates."""
@@ -161,6 +162,8 @@ class BundleRunner(ABC):
 
     def close(self) -> None:
         """End the processes and remove what was built."""
+        if self._own is not None:
+            self._own.shutdown()
         self._stop()
         self._scratch.close()
 
@@ -195,7 +198,7 @@ class BundleRunner(ABC):
 
     def _measure(self, groups: Sequence[CandidateGroup], wait: Wait) -> Measured:
         built: list[tuple[CandidateGroup, str]] = []
-        for group, (library, error) in zip(groups, self._build(groups), strict=True):
+        for group, (library, error) in zip(groups, self._builder.build(groups), strict=True):
             if error:
                 yield group, failures(group, "cannot be built", error)
             else:
@@ -204,19 +207,6 @@ class BundleRunner(ABC):
         for group, outcomes in self._run(built, wait):
             shutil.rmtree(Path(libraries[group]).parent, ignore_errors=True)
             yield group, outcomes
-
-    def _local_builder(
-        self, core: Core, threads: int, place: tuple[str, list[str], list[str]], seconds: float
-    ) -> Any:
-        from tvm.s_tir import meta_schedule as ms
-
-        return ms.builder.LocalBuilder(
-            max_workers=len(usable_cpus()),
-            timeout_sec=seconds,
-            f_build=partial(kernels.build, core, threads),
-            f_export=partial(kernels.export, *place),
-            initializer=self._worker_start(),
-        )
 
     def _one_by_one(self, group: CandidateGroup, wait: Wait) -> list[Outcome]:
         """Find the candidates that fail; measure the others once more, in turns."""
@@ -259,34 +249,26 @@ class LocalRunner(BundleRunner):
     def _start(self) -> None:
         from tvm_blislike.tvm_seams import measuring
 
-        self._runner = measuring.IsolatedRunner(self._run_seconds, self._worker_start())
+        # Its process starts while candidates are proposed and built.
+        thread, arguments = ThreadPoolExecutor(1), (self._run_seconds, self._worker_start())
+        with uninterrupted():
+            self._runner = thread.submit(measuring.IsolatedRunner, *arguments)
+        thread.shutdown(wait=False)
 
     def _stop(self) -> None:
-        self._runner.close()
+        self._runner.result().close()
 
     def _run(self, built: Sequence[tuple[CandidateGroup, str]], wait: Wait) -> Measured:
+        runner = self._runner.result()
         for group, library in built:
             allocate = partial(kernels.allocate, group)
             evaluate = partial(kernels.run_here, group, self.timing)
             try:
-                numbers = self._runner.run(library, allocate, evaluate)
+                numbers = runner.run(library, allocate, evaluate)
             except RuntimeError as error:
                 yield group, failures(group, "cannot be run", str(error))
             else:
                 yield group, measured(group, numbers)
-
-
-def _built_here(
-    builder: Any, target: Any, groups: Sequence[CandidateGroup]
-) -> list[tuple[str, str]]:
-    """Return for each group its library and "", or "" and what MetaSchedule's builder says."""
-    from tvm.s_tir.meta_schedule.builder import BuilderInput
-
-    results = builder.build([BuilderInput(kernels.as_module(group), target) for group in groups])
-    return [
-        ("", str(r.error_msg)) if r.error_msg is not None else (str(r.artifact_path), "")
-        for r in results
-    ]
 
 
 def measured(

@@ -9,21 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from tvm_blislike.errors import UsageError
-from tvm_blislike.model.workload import Workload
+from tvm_blislike.tuning.effort import effort
 from tvm_blislike.tuning.tasks import Task
 
 _HINT = (
     "write I/N with I from 0 to N - 1, such as 0/2 and 1/2: Kubernetes counts so in "
     "JOB_COMPLETION_INDEX, Slurm's array with --array=0-1 in SLURM_ARRAY_TASK_ID"
 )
-# Building takes most of it: eight kernels without a window 1 to 2 s, of 3x3 layers, depthwise ones
-# among them, 3 to 7 s (squeezenet1_1, mobilenet_v2); a layer of 90 million multiply-accumulates
-# then takes 0.2 s longer to measure than one of 2 million.
-_WINDOW = 3.0
-_MACS_PER_BUILD = 1e9
 
 
 @dataclass(frozen=True)
@@ -65,10 +59,10 @@ class Shard:
         little, and with it the division.
         """
         load, owner = [0.0] * self.count, {}
-        for task in sorted(tasks, key=lambda t: (-_effort(t.workload), t.workload.to_json())):
+        for task in sorted(tasks, key=lambda t: (-effort(t.workload), t.workload.to_json())):
             least = load.index(min(load))
             owner[task.workload] = least
-            load[least] += _effort(task.workload)
+            load[least] += effort(task.workload)
         return [task for task in tasks if owner[task.workload] == self.index]
 
     def part(self, trials: int | None) -> int | None:
@@ -77,10 +71,3 @@ class Shard:
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
-
-
-def _effort(workload: Workload) -> float:
-    """Return what measuring a layer takes, relative to building kernels without a window."""
-    _, weights, *_ = workload.operands.values()
-    has_window = len(weights) == 4 and prod(weights[2:]) > 1
-    return (_WINDOW if has_window else 1.0) + workload.macs / _MACS_PER_BUILD

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import ceil
 from typing import Protocol
 
 from tvm_blislike.choose.strategy import Strategy
@@ -23,7 +24,7 @@ from tvm_blislike.tuning.tasks import Task
 
 # Candidates that take turns; more would push each other's operands out of L3.
 GROUP = 8
-# Bundles built at once, per CPU: workers start anew for each batch, which takes a second or two.
+# Bundles built at once, per CPU: with few, CPUs wait for the last one of each batch.
 GROUPS_PER_CPU = 6
 # The same for the first batch of a sweep that has to end in time.
 _FIRST_GROUPS = 4
@@ -148,6 +149,8 @@ class Sweep:
         waiting = self._with_work(jobs)
         while waiting and not self._over():
             size = self._batch_size()
+            # As even as can be: one layer left over would occupy one CPU.
+            size = ceil(len(waiting) / ceil(len(waiting) / size))
             batch, waiting = waiting[:size], waiting[size:]
             self._measure(batch)
             waiting += self._with_work([job for job, _ in batch])

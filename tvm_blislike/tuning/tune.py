@@ -30,7 +30,6 @@ from tvm_blislike.tuning import learn
 from tvm_blislike.tuning.budget import limits_for
 from tvm_blislike.tuning.competitors import Subject
 from tvm_blislike.tuning.interrupt import Interrupt
-from tvm_blislike.tuning.kernels import Timing
 from tvm_blislike.tuning.measure import LocalRunner, Runner
 from tvm_blislike.tuning.progress import Progress
 from tvm_blislike.tuning.remote import RemoteRunner
@@ -153,61 +152,48 @@ def tune(
     predictor = _predictor(search, learned, path, core, threads)
     make_search = search_named(search, predictor, seed)
     strategy = Strategy(core, threads, None, constraints or Constraints())
-    loaded = frontend.load(model, shapes)
-    shapes = {spec.name: spec.shape for spec in loaded.inputs}
-    every = tasks_of(loaded.module, strategy)
-    tasks, compares = part.of(every), here and shard is None
-    limits = limits_for(search, len(every), trials, budget, started, finals=compares)
-    book = RecordBook.open(path) if path.exists() else RecordBook()
-    used = runner or _runner(core, threads, timing, rpc, key, emulated, executor)
-    sweep = Sweep(
-        strategy,
-        make_search,
-        used,
-        book,
-        kept.put,
-        progress or Progress(Console(quiet=True)),
-        replace(limits, trials=part.part(trials)),
-        context=EMULATED if used.emulated else cache,
-        model=_name(model),
-        batch=GROUPS_PER_CPU * len(usable_cpus()),
-    )
+    # Its processes start while the model is read.
+    used = runner or (LocalRunner(core, threads, timing, executor=executor) if here else None)
     try:
+        loaded = frontend.load(model, shapes)
+        shapes = {spec.name: spec.shape for spec in loaded.inputs}
+        every = tasks_of(loaded.module, strategy)
+        tasks, compares = part.of(every), here and shard is None
+        limits = limits_for(search, len(every), trials, budget, started, finals=compares)
+        if used is None:
+            used = RemoteRunner(
+                core, threads, timing, rpc or "", key or "", emulated=emulated, executor=executor
+            )
+        sweep = Sweep(
+            strategy,
+            make_search,
+            used,
+            RecordBook.open(path) if path.exists() else RecordBook(),
+            kept.put,
+            progress or Progress(Console(quiet=True)),
+            replace(limits, trials=part.part(trials)),
+            context=EMULATED if used.emulated else cache,
+            model=_name(model),
+            batch=GROUPS_PER_CPU * len(usable_cpus()),
+        )
         subject = Subject(model, shapes, strategy) if compares else None
         end = None if budget is None else started + budget
         verdict, interrupted = _sweep(sweep, tasks, subject, end)
     finally:
-        if runner is None:
+        if runner is None and used is not None:
             used.close()
         kept.send()
-    layers = tuple(tuned_layer(sweep, task) for task in tasks)
-    seconds = time.monotonic() - started
-    rejected = tuple(rejections(sweep, tasks))
     return TuneResult(
         path,
-        layers,
+        tuple(tuned_layer(sweep, task) for task in tasks),
         verdict,
         sweep.measured,
-        rejected,
-        seconds,
+        tuple(rejections(sweep, tasks)),
+        time.monotonic() - started,
         interrupted,
         used.emulated,
         shard or "",
     )
-
-
-def _runner(
-    core: Core,
-    threads: int,
-    timing: Timing,
-    rpc: str | None,
-    key: str | None,
-    emulated: bool,
-    executor: Executor | None,
-) -> Runner:
-    if rpc is None or key is None:
-        return LocalRunner(core, threads, timing, executor=executor)
-    return RemoteRunner(core, threads, timing, rpc, key, emulated=emulated, executor=executor)
 
 
 def _predictor(
