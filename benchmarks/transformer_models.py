@@ -96,8 +96,14 @@ def _whisper() -> Any:
 
 def _vision(name: str) -> Any:
     import timm
+    import torch
 
-    return timm.create_model(name)
+    model = timm.create_model(name)
+    head = model.get_classifier()
+    if not head.weight.any():
+        # The mixer's starts as zeros, so that all results would be zero.
+        torch.nn.init.trunc_normal_(head.weight, std=0.02)
+    return model
 
 
 _IMAGE = (1, 3, 224, 224)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from tvm_blislike.cost_models.data_types import missing
+from tvm_blislike.cost_models.gemm.candidates import FEW_ROWS
 from tvm_blislike.cost_models.gemm.nests import NEST
 from tvm_blislike.cost_models.gemm_strassen.config import (
     LOOP_ORDERS,
@@ -22,7 +24,9 @@ from tvm_blislike.microkernels.spills import keeps_registers
 from tvm_blislike.model.types import FLOAT32
 from tvm_blislike.model.workload import GemmWorkload
 
-# Pairs, steps and columns of a product, of which sums take longer than an eighth of the FMAs saves.
+# Steps and columns of a product, of which sums take longer than an eighth of the FMAs saves. Rows
+# have no such bound, since sums of A and of products are as few as they are, but few rows wait for
+# weights (`FEW_ROWS`), of which there are 7/4.
 SMALLEST = 96
 # Products of quarters that they stand for.
 _OF_PLAIN = 8
@@ -31,6 +35,9 @@ _OF_PLAIN = 8
 # those of A alone where seven products of a block pass through it ("products" order: 0.97 to 0.99
 # with 0.12 to 0.2 of it, 0.93 with a half).
 PLANNED = {TILES: 0.65, PRODUCTS: 1 / 6}
+# Part of it up to which those of A alone may be of all rows, so that B passes by once: 128x768x3072
+# takes 0.92 of the time with 0.38 of 1 MiB as with 0.15, three blocks (Zen 4).
+ALL_ROWS = 0.4
 
 
 def applies(workload: GemmWorkload, core: Core) -> str:
@@ -52,7 +59,7 @@ def applies(workload: GemmWorkload, core: Core) -> str:
 
 def configs(workload: GemmWorkload, core: Core, threads: int) -> Iterator[StrassenConfig]:
     """Yield the configurations worth estimating: blocks that fit into L2."""
-    if min(workload.m, workload.k, workload.n) < 2 * SMALLEST:
+    if min(workload.k, workload.n) < 2 * SMALLEST or workload.m <= FEW_ROWS:
         return
     for kernel in kernels(workload, core):
         for order in LOOP_ORDERS:
@@ -60,9 +67,28 @@ def configs(workload: GemmWorkload, core: Core, threads: int) -> Iterator[Strass
                 mr=kernel.mr, nr=kernel.nr, ks=kernel.ks, loop_order=order, prefetch=1
             )
             geo = StrassenGeometry(workload, start)
-            most = int(room_bytes(geo, core, threads) / (geo.v_bytes / geo.block_m))
-            if most >= 1:
-                yield start.with_fields(mc=equal_blocks(geo.tiles_m, most, threads) * kernel.mr)
+            counts = (
+                equal_blocks(geo.tiles_m, most, threads) for most in _most(geo, core, threads)
+            )
+            for tiles in dict.fromkeys(counts):
+                yield start.with_fields(mc=tiles * kernel.mr)
+
+
+def _most(geo: StrassenGeometry, core: Core, threads: int) -> list[int]:
+    """Return the tiles of the largest blocks: as many as planned, as leave room, and all of them.
+
+    Room in L2 is for the products of a block ("products" order). All of them are offered where
+    their sums of A leave L2 room for a round of panels of B ("tiles" order), or take a part of it.
+    """
+    of_tile, l2 = geo.v_bytes // geo.block_m, l2_bytes(core, threads)
+    of_all = of_tile * math.ceil(geo.tiles_m / threads)
+    if geo.by_tiles:
+        most, all_fit = [], of_all + geo.panel_bytes <= l2
+    else:
+        most = [(l2 - 2 * geo.panel_bytes) / (of_tile + geo.m_bytes // geo.block_m)]
+        all_fit = of_all <= ALL_ROWS * l2
+    most += [room_bytes(geo, core, threads) / of_tile, geo.tiles_m * all_fit]
+    return [int(tiles) for tiles in most if tiles >= 1]
 
 
 def kernels(workload: GemmWorkload, core: Core) -> Iterator[Microkernel]:

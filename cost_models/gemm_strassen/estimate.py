@@ -18,6 +18,7 @@ from tvm_blislike.cost_models.moving import (
     beyond_l2,
     beyond_l2_cycles,
     bytes_per_cycle,
+    l2_bytes,
     l2_cycles,
     level_holding,
     line_cycles,
@@ -32,11 +33,17 @@ from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.workload import GemmWorkload
 
-# Share of the arrival of B's sums that prefetching hides behind the products.
+# Share of the arrival of B's sums that prefetching hides behind the products, and the part of their
+# time that hides anything: of 16, 32 and 128 rows, 768x768, whose sums come from memory in 1.0, 0.5
+# and 0.1 of it, 0.6, 0.2 and 0.15 of that shows (Zen 4).
 HIDDEN = 0.85
-# Share of what comes from L2 in "tiles" order, both operands of each call, that shows besides
-# (products of 384 to 768 that were predicted to be 2 to 5 % faster and were as fast as plain ones).
-EXPOSED_TILES = 0.15
+HIDING = 0.5
+# Share that shows besides of what comes from L2 in "tiles" order, both operands of each call, where
+# it is more than a part of the time: products of 384 to 768 that were predicted to be 2 to 5 %
+# faster and were as fast as plain ones, where L2 is busy for 0.38 of it (Emerald Rapids), but 1.05
+# to 1.09 times as fast where it is for 0.22 (Zen 4).
+EXPOSED_TILES = 0.36
+UNSEEN_TILES = 0.22
 # What sums take beyond what is counted for their loads and stores (squares of 256 to 512, whose
 # products are as fast as plain ones: 1.5 to 2.4).
 SUMS_LOSS = 1.6
@@ -64,7 +71,7 @@ def estimate(workload: GemmWorkload, config: StrassenConfig, core: Core, threads
     later = weights * beyond_l2_cycles(core, near)
     passes = max(1.0, geo.blocks_m * part)
     # While L2 gives panels to L1 it takes none from beyond.
-    hiding = (sum(cycles.values()) - 2 * cycles.pop("from L2")) / passes
+    hiding = HIDING * (sum(cycles.values()) - 2 * cycles.pop("from L2")) / passes
     cycles["sums of B"] = weights_cycles(first, later, passes, HIDDEN, hiding)
     cycles["sums of A"] = _input_cycles(geo, core, threads) * part
     cycles["sums of products"] = _output_cycles(geo, core, threads) * part
@@ -93,8 +100,8 @@ def _calls(geo: StrassenGeometry, kernel: Microkernel, core: Core) -> dict[str, 
         arrival = geo.steps * _l2_bytes(geo, core, rows) / bytes_per_cycle(core, 2)
         total["fma"] += count * issue
         total["from L2"] += count * min(arrival, issue)
-        shown = EXPOSED_TILES * arrival if geo.by_tiles else 0.0
-        total["L2"] += count * (l2_cycles(arrival, issue) + shown)
+        shown = EXPOSED_TILES * max(0.0, arrival - UNSEEN_TILES * issue)
+        total["L2"] += count * (l2_cycles(arrival, issue) + shown * geo.by_tiles)
         if geo.by_tiles:
             total["rows apart"] += count * geo.steps * _apart_cycles(geo, core, rows)
         stores = rows * kernel.vectors / core.stores_per_cycle
@@ -134,8 +141,9 @@ def _input_cycles(geo: StrassenGeometry, core: Core, threads: int) -> float:
 def _output_cycles(geo: StrassenGeometry, core: Core, threads: int) -> float:
     """Cycles of adding products, and of C.
 
-    In "products" order they go through L2 together with all panels of B, and cost about as much as
-    lines from beyond it, stored and read again, even where they would fit (squares of 512 to 2048).
+    In "products" order they go through L2, stored and read again, and beyond it where it has no
+    room for those of a block beside its sums of A and panels of B: 768x768x768 in blocks of 56
+    pairs, 0.7 of L2, takes 0.98 of the time as in blocks of 112, 1.4 of it (Zen 4).
     """
     w = geo.workload
     vectors = _RESULT_VECTORS * geo.pairs * geo.columns / core.lanes(w.types.acc)
@@ -144,5 +152,7 @@ def _output_cycles(geo: StrassenGeometry, core: Core, threads: int) -> float:
     cycles += c_bytes * beyond_l2_cycles(core, level_holding(core, c_bytes, threads))
     if not geo.by_tiles:
         products = PRODUCTS_OF_QUARTERS * geo.pairs * geo.columns * w.types.acc_bytes
-        cycles += products / core.line_bytes * line_cycles(core, beyond_l2(core))
+        block = geo.v_bytes + geo.m_bytes + 2 * geo.panel_bytes
+        level = 2 if block <= l2_bytes(core, threads) else beyond_l2(core)
+        cycles += products / core.line_bytes * line_cycles(core, level)
     return cycles

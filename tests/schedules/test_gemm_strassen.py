@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,14 @@ from tvm import s_tir, te
 
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.cost_models.gemm.candidates import FEW_ROWS
 from tvm_blislike.cost_models.gemm_strassen.candidates import SMALLEST, kernels
-from tvm_blislike.cost_models.gemm_strassen.config import LOOP_ORDERS, PRODUCTS, StrassenConfig
+from tvm_blislike.cost_models.gemm_strassen.config import (
+    LOOP_ORDERS,
+    PRODUCTS,
+    TILES,
+    StrassenConfig,
+)
 from tvm_blislike.cost_models.gemm_strassen.geometry import StrassenGeometry
 from tvm_blislike.cost_models.moving import l2_bytes
 from tvm_blislike.hardware import Core, names
@@ -34,6 +41,7 @@ from tvm_blislike.schedules.gemm_strassen.definition import (
 )
 from tvm_blislike.schedules.lowering import lower as lowering
 
+OURS = IMPLEMENTATION.name
 SQUARE = GemmWorkload(1024, 1024, 1024)
 
 
@@ -141,9 +149,9 @@ def test_errors_follow_the_bound(size: int) -> None:
 def test_is_chosen_within_the_error_that_is_allowed() -> None:
     core = Core.named("emeraldrapids")
     chosen = Strategy(core, 1).choose(SQUARE)
-    assert chosen.config.implementation == IMPLEMENTATION.name
+    assert chosen.config.implementation == OURS
     bound = error_bound(SQUARE, chosen.config)
-    for limit, name in ((bound * 1.01, IMPLEMENTATION.name), (bound * 0.99, "gemm")):
+    for limit, name in ((bound * 1.01, OURS), (bound * 0.99, "gemm")):
         strategy = Strategy(core, 1, constraints=Constraints(max_error=limit))
         assert strategy.choose(SQUARE).config.implementation == name
 
@@ -177,10 +185,56 @@ def test_two_steps_of_k_make_a_product_and_a_single_one_does_not(name: str) -> N
             assert "sums_of_a" in lowered(w, config, core, 1).script()
 
 
-def test_small_products_are_plain_ones() -> None:
-    small = (GemmWorkload(*size) for size in itertools.permutations((512, 512, 2 * SMALLEST - 32)))
-    for w in small:
+def test_products_of_few_steps_columns_or_rows_are_plain_ones() -> None:
+    few = 2 * SMALLEST - 32
+    for size in ((512, 512, few), (512, few, 512), (FEW_ROWS, 512, 512)):
+        w = GemmWorkload(*size)
         assert not list(IMPLEMENTATION.configs(w, NATIVE, 1))
+
+
+def test_few_rows_are_products_of_sums_while_memory_brings_those_in_time() -> None:
+    core = Core.named("zen4")
+    slow = replace(core, memory_gb_per_s=5, memory_core_gb_per_s=5)
+    chosen = {
+        (rows, where.memory_gb_per_s): Strategy(where, 1).choose(GemmWorkload(rows, 768, 768))
+        for rows, where in ((128, core), (64, core), (16, core), (64, slow))
+    }
+    ours = [case for case, choice in chosen.items() if choice.config.implementation == OURS]
+    assert ours == [(128, core.memory_gb_per_s), (64, core.memory_gb_per_s)]
+
+
+@pytest.mark.parametrize(("rows", "order"), [(128, PRODUCTS), (32, TILES)])
+def test_sums_of_a_are_of_all_rows_where_l2_has_room(rows: int, order: str) -> None:
+    """Of 3072 steps 0.4 of 1 MiB holds 64 pairs by products; panels take it by tiles, but of 16."""
+    core = Core.named("zen4")
+    for m, fits in ((rows, order == PRODUCTS), (8 * rows, False)):
+        w = GemmWorkload(m, 768, 3072)
+        geos = [StrassenGeometry(w, c) for c in IMPLEMENTATION.configs(w, core, 1)]
+        assert any(geo.blocks_m == 1 and geo.config.loop_order == order for geo in geos) == fits
+    w = GemmWorkload(rows, 768, 768)
+    geos = [StrassenGeometry(w, c) for c in IMPLEMENTATION.configs(w, core, 1)]
+    assert {geo.config.loop_order for geo in geos if geo.blocks_m == 1} == {*LOOP_ORDERS}
+
+
+def test_tiles_wait_where_l2_is_busy() -> None:
+    w, core = GemmWorkload(128, 768, 768), Core.named("zen4")
+    (l2,) = (cache for cache in core.caches if cache.level == 2)
+    others = [cache for cache in core.caches if cache.level != 2]
+    slow = replace(core, caches=(*others[:1], replace(l2, bytes_per_cycle=16), *others[1:]))
+    config = StrassenConfig(mr=13, nr=32, mc=65, loop_order=TILES, prefetch=1)
+    times = [IMPLEMENTATION.estimate(w, config, where, 1).cycles["L2"] for where in (core, slow)]
+    # Twice as long, and a share of all beyond what does not show.
+    assert times[1] > 3 * times[0]
+
+
+def test_products_that_leave_l2_take_longer() -> None:
+    """Blocks of 56 pairs of 768x768x768 leave L2 of 1 MiB room for all seven products."""
+    w, core = GemmWorkload(768, 768, 768), Core.named("zen4")
+    times = {}
+    for pairs in (56, 112):
+        config = StrassenConfig(mr=28, nr=16, mc=pairs, loop_order=PRODUCTS, prefetch=1)
+        times[pairs] = IMPLEMENTATION.estimate(w, config, core, 1).cycles["sums of products"]
+    assert times[112] > 1.2 * times[56]
 
 
 @pytest.mark.parametrize("name", names())
