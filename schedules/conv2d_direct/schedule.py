@@ -12,7 +12,16 @@ from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
-from tvm_blislike.model.directives import AskOnce, Border, Edge, Image, NextWeights, Pieces, Vector
+from tvm_blislike.model.directives import (
+    AskOnce,
+    Border,
+    Edge,
+    Image,
+    NextWeights,
+    Pieces,
+    TermsAhead,
+    Vector,
+)
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.loop_names import Named
 from tvm_blislike.model.marks import STAGE
@@ -53,6 +62,9 @@ def schedule(
     if "sums" in marked:
         _vectorize_sums(sch, marked["sums"], kernel)
     call = _tensorize(sch, acc, geo, kernel)
+    if workload.types.acc == "int32" and kernel.tiles is None:
+        # Products of bytes are so short that waiting for another term shows.
+        TermsAhead().on(sch, loops["xt"])
     if config.prefetch and not _streams(geo, kernel):
         _prefetch_panels(sch, loops, call, geo)
 

@@ -69,6 +69,7 @@ STEPS: tuple[_Step, ...] = (
     _each(d.NextWeights, prefetch.next_weights),
     _each(d.NextPanel, prefetch.next_panel),
     _each(d.Ahead, prefetch.ahead),
+    _each(d.TermsAhead, prefetch.terms_ahead),
     _each(d.Ring, accesses.in_ring),
     _each(d.FreshRegisters, llvm_functions.emptied),
     (

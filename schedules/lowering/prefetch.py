@@ -8,6 +8,7 @@ that the FMAs want. Remedies, each a prefetch or two per iteration of the k loop
     NextPanel     ask for the panel that comes next, spread evenly over all calls that use this one
     Ahead         ask for what this call reads some steps of k later; for panels that pass by
     NextWeights   ask for the next panel of a direct convolution, where a call is a part of a sum
+    TermsAhead    ask for the other term of a residual addition before the products of a block
 
 A layer's weights are rarely in the caches when it starts: all other layers' weights passed since.
 The panel of one tile of channels then streams from memory during the first block of pixels, at
@@ -27,7 +28,9 @@ channels to 512 by 1-D Winograd 1.38 -> 1.19 ms, 2048 to 512 0.74 -> 0.62 ms.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,7 +38,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_blislike.hardware import LINE_BYTES
-from tvm_blislike.model.directives import Ahead, NextPanel, NextWeights
+from tvm_blislike.model.directives import Ahead, NextPanel, NextWeights, TermsAhead
 from tvm_blislike.schedules.lowering.rewrite import (
     collect,
     is_named,
@@ -50,6 +53,8 @@ _PARTS = 4
 _AT_ONCE = 10
 # Keep in the second-level cache: a panel is larger than the first, or not needed so soon.
 _TO_L2 = 2
+# A few lines, needed behind one block's products.
+_TO_L1 = 3
 # By its name TVM would look for it among those of GPUs first, each time.
 _PREFETCH = ir.Op.get("tirx.prefetch")
 
@@ -186,6 +191,45 @@ def _ask(panel: Any, lines: list[Any]) -> list[tirx.Stmt]:
     return [_line_of(panel, [*start, line * _elements_per_line(panel)]) for line in lines]
 
 
+# --- in front of a block ---------------------------------------------------------------------
+
+
+def terms_ahead(blocks: tirx.For, _directive: TermsAhead) -> tirx.For:
+    """Have each block ask for the terms of its rows, a line or more of each."""
+    lines = [line for load in _terms(blocks.body) for line in _lines_of_rows(load, blocks.body)]
+    return remade(blocks, body=tirx.SeqStmt([*lines, blocks.body])) if lines else blocks
+
+
+def _terms(body: tirx.Stmt) -> list[Any]:
+    """Return the loads, one of each buffer, of what results have beside sums in each row."""
+    stores = collect(body, tirx.BufferStore)
+    written = {store.buffer for store in stores}
+    read = {load.source for load in collect(body, ir.TensorLoad)}
+    rows = [loop.loop_var for loop in collect(body, tirx.For) if is_named(loop, "mh", "mw")]
+    terms: dict[Any, Any] = {}
+    for store in stores:
+        # Sums are written and read again.
+        loads = [] if store.buffer in read else collect(store.value, ir.TensorLoad)
+        for load in loads:
+            if load.source not in written and uses_any(list(load.indices), rows):
+                terms.setdefault(load.source, load)
+    return list(terms.values())
+
+
+def _lines_of_rows(load: Any, body: tirx.Stmt) -> Iterator[tirx.Stmt]:
+    """Yield the prefetches of what a load inside loops reads: elements side by side in the last."""
+    *outer, lanes = [loop for loop in collect(body, tirx.For) if _counts(loop, load)]
+    elements = range(0, int(lanes.extent), _elements_per_line(load))
+    for at in itertools.product(*(range(int(loop.extent)) for loop in outer), elements):
+        values = dict(zip((loop.loop_var for loop in (*outer, lanes)), at, strict=True))
+        indices = [substitute(index, values) for index in load.indices]
+        yield _line_of(load, indices, _TO_L1)
+
+
+def _counts(loop: tirx.For, load: Any) -> bool:
+    return uses_any(list(load.indices), [loop.loop_var])
+
+
 # --- lines of operands -----------------------------------------------------------------------
 
 
@@ -194,10 +238,10 @@ def _elements_per_line(load: Any) -> int:
     return LINE_BYTES // np.dtype(str(load.source.dtype)).itemsize
 
 
-def _line_of(load: Any, indices: list[Any]) -> tirx.Stmt:
+def _line_of(load: Any, indices: list[Any], locality: int = _TO_L2) -> tirx.Stmt:
     """Return the prefetch of the line that a load would read at these indices."""
     address = tirx.address_of(tirx.BufferLoad(load.source, indices))
-    return tirx.Evaluate(tirx.call_intrin("void", _PREFETCH, address, 0, _TO_L2, 1))
+    return tirx.Evaluate(tirx.call_intrin("void", _PREFETCH, address, 0, locality, 1))
 
 
 def _operand_of(body: tirx.Stmt, operand: int) -> Any:

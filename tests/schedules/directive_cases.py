@@ -25,6 +25,7 @@ from tvm_blislike.model.directives import (
     Pieces,
     Ring,
     SharedBorder,
+    TermsAhead,
     TileCall,
     Turn,
     Vector,
@@ -359,6 +360,25 @@ def next_weights(
                             )
 
 
+@T.prim_func(s_tir=True)
+def terms_ahead(
+    a: T.Buffer((8, 16), F32),
+    b: T.Buffer((16, 80), F32),
+    bias: T.Buffer((80,), F32),
+    other: T.Buffer((8, 80), F32),
+    y: T.Buffer((8, 80), F32),
+):
+    for block in T.serial(2, annotations=TermsAhead().note()):
+        sums = T.alloc_buffer((4, 80), F32)
+        for k in range(16):
+            for i in T.serial(4, annotations=Named("mw").note()):
+                for j in range(80):
+                    sums[i, j] = sums[i, j] + a[block * 4 + i, k] * b[k, j]
+        for i in T.serial(4, annotations=Named("mw").note()):
+            for j in range(80):
+                y[block * 4 + i, j] = sums[i, j] + bias[j] + other[block * 4 + i, j]
+
+
 # What each directive does, alone or with the ones that it needs.
 GOLDEN: dict[type, tuple[tirx.PrimFunc, ...]] = {
     Named: (edge,),
@@ -385,6 +405,7 @@ GOLDEN: dict[type, tuple[tirx.PrimFunc, ...]] = {
     NextPanel: (next_panel,),
     Ahead: (ahead,),
     NextWeights: (next_weights,),
+    TermsAhead: (terms_ahead,),
 }
 
 

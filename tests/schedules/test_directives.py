@@ -91,6 +91,7 @@ REFUSED = [
     (d.NextPanel(**PANEL), 0, "put Named(nr) on loops inside"),
     (d.Ahead(1, 8, 16), 0, "put Named(nr) on loops inside"),
     (d.NextWeights(6, 48), 0, "put Named(call, column, nr) on loops inside"),
+    (d.TermsAhead(), 0, "put Named(mw) on loops inside"),
 ]
 
 
@@ -167,7 +168,15 @@ def in_cut_tile(func: tirx.PrimFunc, kind: type[Directive]) -> tirx.PrimFunc:
     )
 
 
-BEFORE_EDGES = (d.InResult, d.NextWeights, d.NextPanel, d.Ahead, d.Ring, d.FreshRegisters)
+BEFORE_EDGES = (
+    d.InResult,
+    d.NextWeights,
+    d.NextPanel,
+    d.Ahead,
+    d.TermsAhead,
+    d.Ring,
+    d.FreshRegisters,
+)
 BEHIND_EDGES = (
     *(d.KLoopCall, d.TileCall, d.Turn, d.ByInput),
     *(d.Dot, d.Pieces, d.WriteOut, d.Vector),

@@ -10,17 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from conv_checks import best
+from conv_harness import lowered, primfunc
 from hypothesis import given
 from hypothesis import strategies as st
 from tvm import sym, tirx
 
 from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.cost_models.data_types import quantized_types
 from tvm_blislike.hardware import LINE_BYTES, Core
 from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.schedules import get_implementation
+from tvm_blislike.schedules.conv2d_direct.definition import IMPLEMENTATION
 from tvm_blislike.schedules.lowering.prefetch import parts
 from tvm_blislike.schedules.lowering.rewrite import substitute
 from tvm_blislike.tuning import kernels
@@ -42,16 +46,21 @@ def test_parts_are_the_whole_panel(lines: int, steps: int) -> None:
     assert max(itertools.chain(*asked)) < 2 * lines + len(asked[0])
 
 
-def lines_asked_for(stmt: Any, known: dict[Any, int]) -> Iterator[int]:
-    """Yield the line of the buffer that each prefetch asks for, in order, by running the loops."""
+def lines_asked_for(stmt: Any, known: dict[Any, int], buffer: str = "") -> Iterator[int]:
+    """Yield the line of the buffer that each prefetch asks for, in order, by running the loops.
+
+    Only those of one buffer, where it is named.
+    """
     if isinstance(stmt, tirx.For):
         for value in range(int(stmt.extent)):
-            yield from lines_asked_for(stmt.body, {**known, stmt.loop_var: value})
+            yield from lines_asked_for(stmt.body, {**known, stmt.loop_var: value}, buffer)
     elif isinstance(stmt, tirx.SeqStmt):
         for part in stmt.seq:
-            yield from lines_asked_for(part, known)
+            yield from lines_asked_for(part, known, buffer)
     elif isinstance(stmt, tirx.Evaluate) and "prefetch" in str(stmt.value):
         load = stmt.value.args[0].args[0]
+        if buffer not in load.source.name:
+            return
         shape = [int(extent) for extent in load.source.shape]
         at = [number(index, known) for index in load.indices]
         # Indices may leave their extents: what counts is the address.
@@ -60,7 +69,7 @@ def lines_asked_for(stmt: Any, known: dict[Any, int]) -> Iterator[int]:
             place = place * extent + index
         yield place * np.dtype(str(load.source.dtype)).itemsize // LINE_BYTES
     elif hasattr(stmt, "body"):
-        yield from lines_asked_for(stmt.body, known)
+        yield from lines_asked_for(stmt.body, known, buffer)
 
 
 def number(value: Any, known: dict[Any, int]) -> int:
@@ -92,3 +101,41 @@ def test_every_panel_but_the_first_is_asked_for(name: str, workload: Conv2dWorkl
     panels = math.ceil(workload.co / config.nr)
     assert panels > 1 and 0 < min(asked) <= lines // panels
     assert set(range(min(asked), lines)) <= asked
+
+
+@pytest.mark.parametrize("core", ["zen4", "haswell", "cortex-a76"])
+@pytest.mark.parametrize(
+    "workload",
+    [
+        Conv2dWorkload(1, 64, 9, 7, 96, 1, 1),
+        Conv2dWorkload(2, 32, 14, 14, 80, 3, 3, (2, 2), (1, 1, 1, 1)),
+    ],
+    ids=str,
+)
+def test_blocks_ask_for_all_of_a_residual(core: str, workload: Conv2dWorkload) -> None:
+    described = Core.named(core)
+    workload = Conv2dWorkload(**{**vars(workload), "types": quantized_types(described)})
+    config = best(IMPLEMENTATION, workload, described)
+    plain, added = (
+        lowered(primfunc(workload, config, steps), described)["main"].body
+        for steps in (["bias"], ["bias", "residual"])
+    )
+    size = workload.n * workload.oh * workload.ow * workload.co * 4
+    asked = set(lines_asked_for(added, {}, "residual"))
+    assert set(range(size // LINE_BYTES)) <= asked
+    assert not set(lines_asked_for(plain, {}, "bias"))
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        Conv2dWorkload(1, 64, 9, 7, 96, 1, 1),
+        # Of one pixel nothing tells a residual from a bias.
+        Conv2dWorkload(1, 64, 1, 1, 64, 1, 1, types=BYTES),
+    ],
+    ids=str,
+)
+def test_others_ask_for_no_residual(workload: Conv2dWorkload) -> None:
+    config = best(IMPLEMENTATION, workload, ZEN4)
+    module = lowered(primfunc(workload, config, ["residual"]), ZEN4)
+    assert not set(lines_asked_for(module["main"].body, {}, "residual"))

@@ -265,3 +265,13 @@ class NextWeights(Directive):
     columns: int
     blocks: int
     rules = (rule.has_inside("column", "call", "nr"),)
+
+
+@dataclass(frozen=True)
+class TermsAhead(Directive):
+    """Blocks ask in front of their products for what results are computed from beside sums.
+
+    That is elements of each pixel, such as a residual addition's; not what all rows share.
+    """
+
+    rules = (rule.has_inside("mw"),)
