@@ -265,6 +265,7 @@ FORMS = [
         Form(f"Flatten of nothing, {n}", [normal(0, 3)], attributes={"axis": n})
         for n in range(-2, 3)
     ),
+    Form("CumSum of nothing", [normal(2, 0, 3)], [array(-1)], attributes={"reverse": 1}),
     Form(
         "ReduceLogSumExp of nothing",
         [normal(5, 0, 1, 0)],

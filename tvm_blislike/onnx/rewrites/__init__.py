@@ -65,6 +65,7 @@ REWRITES: dict[str, Rewrite] = {
     "ConvInteger": integers.conv,
     "ConvTranspose": convolution.conv_transpose,
     "Cosh": elementwise.hyperbolic,
+    "CumSum": shapes.cum_sum,
     "DFT": signals.dft,
     "DequantizeLinear": blocks.dequantize,
     "Dropout": elementwise.dropout,

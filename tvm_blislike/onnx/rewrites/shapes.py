@@ -1,4 +1,4 @@
-"""Operators that give a tensor another shape, or work on one of another shape."""
+"""Operators that give a tensor another shape, work on one of another shape, or on no elements."""
 
 from __future__ import annotations
 
@@ -35,6 +35,16 @@ def flatten(site: Site) -> Sequence[str] | None:
     axis += len(shape) * (axis < 0)
     sizes = [math.prod(shape[:axis]), math.prod(shape[axis:])]
     return [site.reshaped(site.node.input[0], sizes)]
+
+
+def cum_sum(site: Site) -> Sequence[str] | None:
+    """Write the `CumSum` of a tensor without elements as that tensor.
+
+    TVM turns the axes around by dividing by their sizes.
+    """
+    if not site.is_known() or 0 not in site.shape():
+        return None
+    return [site.add("Identity", site.node.input[0])]
 
 
 def hardmax(site: Site) -> Sequence[str] | None:
