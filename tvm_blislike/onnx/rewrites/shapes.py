@@ -29,7 +29,7 @@ def flatten(site: Site) -> Sequence[str] | None:
 
     The importer has it find the second one, which no number of elements tells.
     """
-    if not site.is_known() or 0 not in site.shape():
+    if not site.is_empty():
         return None
     shape, axis = site.shape(), site.attribute("axis", 1)
     axis += len(shape) * (axis < 0)
@@ -42,7 +42,7 @@ def cum_sum(site: Site) -> Sequence[str] | None:
 
     TVM turns the axes around by dividing by their sizes.
     """
-    if not site.is_known() or 0 not in site.shape():
+    if not site.is_empty():
         return None
     return [site.add("Identity", site.node.input[0])]
 

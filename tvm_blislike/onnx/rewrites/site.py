@@ -100,6 +100,10 @@ class Site:
         found = self.tensors.get(self.node.input[index])
         return found is not None and found.shape is not None and found.dtype is not None
 
+    def is_empty(self) -> bool:
+        """Whether the first operand is known to have no elements."""
+        return self.is_known() and 0 in self.shape()
+
     def result_shape(self) -> tuple[int, ...] | None:
         """Return the shape of the first result, None when it is not known."""
         found = self.tensors.get(self.node.output[0])
