@@ -57,7 +57,11 @@ def _peel(loop: tirx.For, first: int, last: int, extents: dict[str, int]) -> tir
     parts = [substitute(loop.body, {loop.loop_var: i}) for i in range(first)]
     if count > first + last:
         middle = count - first - last
-        parts.append(without(loop, Edge, Border, min=_int(first), extent=_int(middle)))
+        inside = without(loop, Edge, Border, min=_int(first), extent=_int(middle))
+        if Apart.of(loop) is not None and middle > 1:
+            # LLVM may write out a loop of few iterations.
+            inside = without(inside, Apart, body=tirx.SeqStmt([llvm_functions.apart(), loop.body]))
+        parts.append(inside)
     parts += [substitute(loop.body, {loop.loop_var: i}) for i in range(count - last, count)]
     parts[-1] = _cut(parts[-1], extents)
     if Apart.of(loop) is not None and len(parts) > 1:

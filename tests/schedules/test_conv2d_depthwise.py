@@ -9,7 +9,7 @@ import reference
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tvm import s_tir, te
+from tvm import ir, s_tir, te, tirx
 
 from tvm_blislike.cost_models.conv2d_depthwise import estimate as depthwise
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import CODE_BYTES, DepthwiseGeometry
@@ -22,6 +22,7 @@ from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 from tvm_blislike.schedules.conv2d_depthwise.definition import IMPLEMENTATION
 from tvm_blislike.schedules.lowering import lower as lowering
+from tvm_blislike.schedules.lowering.rewrite import collect, constant
 
 NATIVE = native_core()
 LANES = NATIVE.lanes()
@@ -237,6 +238,25 @@ def test_no_copy_and_no_condition(workload, threads):
     assert config.loop_order == "rows" or not re.search(r"\bif\b", text)
 
 
+def kernel_rows(body, kw):
+    """Return which row of the kernel each product takes: a number, or the variable of a loop."""
+    loaded = {bind.var: bind.value.args[0] for bind in collect(body, tirx.Bind) if is_address(bind)}
+    first = {view.buffer: loaded[view.data] for view in collect(body, tirx.DeclBuffer)}
+    rows = []
+    for product in collect(body, tirx.Mul):
+        if isinstance(product.b, ir.TensorLoad) and product.b.source.name == "packed":
+            # packed[vector, row, column, lane], and what is loaded at a constant behind it
+            _vector, row, column, lane = first[product.b.source].indices
+            offset = int(column) * LANES + int(lane) + int(product.b.indices[0].base)
+            rows.append(row if constant(row) is None else int(row) + offset // (kw * LANES))
+            assert constant(row) is not None or offset < kw * LANES
+    return rows
+
+
+def is_address(bind):
+    return isinstance(bind.value, ir.Call) and bind.value.op.name == "tirx.address_of"
+
+
 @pytest.mark.parametrize("tile_h", [1, 2])
 @pytest.mark.parametrize("order", ["channels", "rows"])
 def test_border_rows_share_the_code_of_one_row_of_the_kernel(order, tile_h):
@@ -244,13 +264,12 @@ def test_border_rows_share_the_code_of_one_row_of_the_kernel(order, tile_h):
     config = tiled(workload, tile_h, 4, order).with_fields(ks=1)
     geo = DepthwiseGeometry(workload, config)
     assert geo.shares_border == (tile_h == 1)
-    text = lowered(workload, config, NATIVE, 2)["main"].script()
-    assert "if_then_else" not in text
-    # packed[vector, row, column, lane], of each column variant of a row
-    rows = re.findall(r"\* packed\[\w+, (\w+), \d+, ", text)
-    copies = [sum(row == str(number) for row in rows) for number in range(5)]
+    main = lowered(workload, config, NATIVE, 2)["main"]
+    assert "if_then_else" not in main.script()
+    rows = kernel_rows(main.body, kw=5)
+    copies = [rows.count(number) for number in range(5)]
     if tile_h == 1:
-        of_border = [row for row in rows if not row.isdecimal()]
+        of_border = [row for row in rows if not isinstance(row, int)]
         assert copies == [len(of_border)] * 5 and of_border
     else:
         assert sum(copies) == len(rows)
