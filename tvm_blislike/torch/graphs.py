@@ -53,6 +53,10 @@ class Computed:
     stride: tuple[int, ...]
     dtype: torch.dtype
 
+    def is_contiguous(self) -> bool:
+        """Whether `torch.empty` gives such memory."""
+        return torch.empty(self.size, dtype=self.dtype, device="meta").stride() == self.stride
+
 
 Result = Known | View | Computed
 
@@ -151,7 +155,7 @@ class Constants:
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = tuple(tensors)
-        self._places = [t.data_ptr() for t in tensors]
+        self._places = list(map(torch.Tensor.data_ptr, tensors))
         # Those of inference mode do not count how often they were changed.
         self._counted = [t for t in tensors if not t.is_inference()]
         self._versions = [t._version for t in self._counted]
@@ -163,7 +167,8 @@ class Constants:
         """
         return (
             all(map(operator.is_, tensors, self._tensors))
-            and [t.data_ptr() for t in tensors] == self._places
+            # Half the time of a loop that looks the method up for each of hundreds.
+            and list(map(torch.Tensor.data_ptr, self._tensors)) == self._places
             and [t._version for t in self._counted] == self._versions
         )
 
