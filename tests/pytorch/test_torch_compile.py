@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import torch
 import torch._dynamo.testing
 from blocks import AttentionBlock, MobileBlock, ResidualBlock, settled
 from torch import nn
+from torch._inductor import config as inductor_config
 
 import tvm_blislike
 from tvm_blislike.errors import EagerWarning
@@ -106,6 +108,56 @@ def test_weights_that_change_are_seen(compilations: list) -> None:
         require_close(fast(image), module(image))
         require_close(fast(image), module(image))
     assert len(compilations) == 4
+
+
+def test_weights_that_are_exchanged_are_seen(compilations: list) -> None:
+    """Also by ways that torch does not count as changes."""
+    module = settled(ResidualBlock())
+    image = torch.randn(IMAGE)
+    with torch.no_grad():
+        fast = compiled(module)
+        require_close(fast(image), module(image))
+        module.first.weight.data = torch.randn_like(module.first.weight)
+        require_close(fast(image), module(image))
+        module.first.weight = nn.Parameter(torch.randn_like(module.first.weight))
+        require_close(fast(image), module(image))
+        module.second_norm.running_mean = torch.randn_like(module.second_norm.running_mean)
+        require_close(fast(image), module(image))
+        module.second = copy.deepcopy(module.second).requires_grad_(False)
+        module.second.weight.neg_()
+        require_close(fast(image), module(image))
+    assert len(compilations) == 5
+
+
+@pytest.mark.filterwarnings("error::tvm_blislike.BlislikeWarning")
+def test_weights_that_dynamo_binds_are_seen_when_they_change(compilations: list) -> None:
+    """With torch's own setting they are attributes of the graph instead of arguments."""
+    module = settled(ResidualBlock())
+    image = torch.randn(IMAGE)
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        fast = compiled(module)
+        require_close(fast(image), module(image))
+        module.first.weight.mul_(2)
+        require_close(fast(image), module(image))
+        module.first.weight.data = torch.randn_like(module.first.weight)
+        require_close(fast(image), module(image))
+        module.first.weight = nn.Parameter(torch.randn_like(module.first.weight))
+        require_close(fast(image), module(image))
+        require_close(fast(image), module(image))
+    assert len(compilations) == 4
+
+
+def test_results_of_any_strides() -> None:
+    def function(values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return values * 2, (values * 3).t(), values + 1
+
+    values = torch.randn(4, 5)
+    with torch.no_grad():
+        fast = compiled(function)
+        first, second = fast(values), fast(-values)
+        for given, sign in ((first, 1), (second, -1)):
+            for result, wanted in zip(given, function(sign * values), strict=True):
+                require_close(result, wanted)
 
 
 def test_other_sizes_are_compiled_when_they_come(compilations: list) -> None:

@@ -35,6 +35,7 @@ from tvm_blislike.torch.graphs import (
     are_parameters,
     numbers_of,
     results_of,
+    with_arguments_only,
     with_numbers,
 )
 
@@ -82,17 +83,19 @@ class CompiledGraph:
     """A graph that is compiled for each combination of sizes when it is called with them first."""
 
     def __init__(self, graph: torch.fx.GraphModule, options: Mapping[str, Any]) -> None:
-        self._graph, self._options = graph, options
-        self._is_parameter = are_parameters(graph)
+        self._graph, self._attributes = with_arguments_only(graph)
+        self._options = options
+        self._is_parameter = are_parameters(self._graph)
         # Networks have hundreds of parameters, and each run looks at what it is given.
-        self._numbers = numbers_of(graph)
+        self._numbers = numbers_of(self._graph)
         self._free = [
             i for i, known in enumerate(self._is_parameter) if not known and i not in self._numbers
         ]
         self._compiled: dict[Any, _ForSizes | None] = {}
 
-    def __call__(self, *arguments: Any) -> Sequence[Any]:
+    def __call__(self, *given: Any) -> Sequence[Any]:
         """Run the graph."""
+        arguments = given + self._attributes
         sizes = [_sizes(arguments[i]) for i in self._free]
         key = (*sizes, *[arguments[i].item() for i in self._numbers])
         found = self._compiled.get(key)

@@ -17,6 +17,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from tvm_blislike.errors import UnsupportedOperatorError
 
+# How Dynamo marks parameters and buffers.
+_STATIC = "_dynamo_static_input_type"
+
 
 @dataclass(frozen=True)
 class Known:
@@ -65,7 +68,30 @@ def are_parameters(graph: torch.fx.GraphModule) -> tuple[bool, ...]:
     """Return, for each argument of a graph, whether it is a parameter or a buffer of a module."""
     places = [node for node in graph.graph.nodes if node.op == "placeholder"]
     notes = [node.meta.get("tensor_dict") or {} for node in places]
-    return tuple("_dynamo_static_input_type" in note for note in notes)
+    return tuple(_STATIC in note for note in notes)
+
+
+def with_arguments_only(
+    graph: torch.fx.GraphModule,
+) -> tuple[torch.fx.GraphModule, tuple[torch.Tensor, ...]]:
+    """Return a graph that takes the tensors among its attributes as its last arguments, and them.
+
+    Dynamo makes parameters attributes where `torch._inductor.config.freezing` is set, for whatever
+    backend; they may change all the same.
+    """
+    copied = copy.deepcopy(graph.graph)
+    first = next(node for node in copied.nodes if node.op != "placeholder")
+    tensors = []
+    for node in [node for node in copied.nodes if node.op == "get_attr"]:
+        value = operator.attrgetter(node.target)(graph)
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+            with copied.inserting_before(first):
+                argument = copied.placeholder(node.name)
+            argument.meta["tensor_dict"] = {_STATIC: "unguarded"}
+            node.replace_all_uses_with(argument)
+    copied.eliminate_dead_code(lambda node: node.op != "get_attr")
+    return torch.fx.GraphModule(graph, copied), tuple(tensors)
 
 
 def numbers_of(graph: torch.fx.GraphModule) -> tuple[int, ...]:
