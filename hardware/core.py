@@ -145,6 +145,9 @@ class Core:
         none.
     follows_rows : bool
         Whether rows of memory that loads read side by side come from L2 as early as one panel does.
+    ahead_bytes : int
+        How far ahead of its use a stream of bytes from memory is best asked for where loops convert
+        what they load; of wider elements so many times less.
     """
 
     name: str
@@ -182,6 +185,7 @@ class Core:
     bf16_per_cycle: float | None = None
     broadcasts_per_cycle: float | None = None
     follows_rows: bool = True
+    ahead_bytes: int = 2048
 
     def __hash__(self) -> int:
         return self._hash

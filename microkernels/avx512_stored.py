@@ -7,7 +7,9 @@ only blocks with eight registers left are offered.
 from __future__ import annotations
 
 from tvm_blislike.hardware.avx512 import ISA
-from tvm_blislike.microkernels.stored import stored_kernels
+from tvm_blislike.microkernels.kernel import Microkernel
+from tvm_blislike.microkernels.stored import CONVERSIONS, by_tables, stored_kernels
+from tvm_blislike.model.types import Types
 
 SHAPES = (
     *((1, nr) for nr in (16, 32, 48, 64, 96, 128)),
@@ -18,4 +20,16 @@ SHAPES = (
     *((mr, 16) for mr in (7, 8)),
 )
 
-KERNELS = stored_kernels(ISA, SHAPES)
+# Whole vectors of 64 bytes, converted by tables where a core has avx512_vbmi.
+WIDE = (*((mr, 64) for mr in (1, 2, 3, 4)), (1, 128))
+BY_TABLES = ("float8_e4m3fn", "float8_e5m2")
+
+KERNELS = (
+    *stored_kernels(ISA, SHAPES, [dtype for dtype in CONVERSIONS if dtype not in BY_TABLES]),
+    *stored_kernels(ISA, [shape for shape in SHAPES if shape not in WIDE], BY_TABLES),
+    *(
+        Microkernel(ISA, mr, nr, Types.stored(dtype), ("vbmi",), by_tables(dtype))
+        for dtype in BY_TABLES
+        for mr, nr in WIDE
+    ),
+)

@@ -62,6 +62,12 @@ class Product:
         Vectors of B for a vector of sums that are loaded to registers for all rows.
     folded_b : int
         Those that each multiply-add reads from memory itself, without a register.
+    joined : int
+        Vectors of sums whose elements of B are loaded as one vector. Where they are several, they
+        have other columns than their own while k loops: squares of `joined` x `joined` groups of
+        columns are turned over.
+    part : callable or None
+        Of several vectors joined: (loaded elements of all, number of one): those of that one.
     """
 
     ks: int
@@ -77,9 +83,12 @@ class Product:
     is_bfloat16: bool = False
     b_vectors: int = 1
     folded_b: int = 0
+    joined: int = 1
+    part: Callable[[Any, int], Any] | None = None
 
 
-def _fma(sums: Any, a: Any, b: Any, lanes: int) -> Any:
+def fma(sums: Any, a: Any, b: Any, lanes: int) -> Any:
+    """Return a multiply-add of single elements of A and vectors of B."""
     return sums + T.broadcast(a, lanes) * b
 
 
@@ -90,11 +99,12 @@ def multiplied(types: Types, a: Any, b: Any) -> Any:
     return a * b if types.is_uniform else a.astype(types.acc) * b.astype(types.acc)
 
 
-def _as_they_are(elements: Any, _groups: int) -> Any:
+def as_they_are(elements: Any, _groups: int) -> Any:
+    """Return elements as they are loaded: a `Load`."""
     return elements
 
 
-FMA = Product(1, _as_they_are, _fma)
+FMA = Product(1, as_they_are, fma)
 
 
 def words(elements: Any, groups: int) -> Any:
@@ -193,7 +203,7 @@ def differing_bits(name: str, lanes: int, source: str, instructions: int) -> Pro
         Of which the function consists.
     """
     add = _by_function(name, f"int32x{lanes}")
-    return Product(1, _as_they_are, add, ((name, source),), instructions)
+    return Product(1, as_they_are, add, ((name, source),), instructions)
 
 
 # --- packing ---------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 Storage types after Flyte (Anderson and Gregg, "Vectorized multi-byte types", 2016; chapter 8 of
 the Genvolution thesis): arithmetic stays fp32, only the bytes that pass by get fewer. All values
-are exact, denormals, infinities and NaN included, but for the NaN of e4m3, which would become 480:
-weights that are not finite are not stored (`passes.storage`).
+are exact, denormals, infinities and NaN included, but for the NaN of e4m3, which becomes 480 where
+no tables are at hand: weights that are not finite are not stored (`passes.storage`).
 
 | type | becomes fp32 by |
 |---|---|
@@ -12,19 +12,22 @@ weights that are not finite are not stored (`passes.storage`).
 | int8 | two conversions |
 | float8_e5m2 | a shift by 8, then as float16, whose upper half it is |
 | float8_e4m3fn | its bits where fp32 has them, times 2 ** 120 between their exponents |
+| float8 of both kinds, 64 columns, avx512_vbmi | tables (`byte_tables`) |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_blislike.hardware import Isa
+from tvm_blislike.microkernels import byte_tables
 from tvm_blislike.microkernels.kernel import Microkernel
-from tvm_blislike.microkernels.products import Product
+from tvm_blislike.microkernels.products import Product, as_they_are, fma
 from tvm_blislike.model.types import Types
 
 # All of fp32 but the upper four bits of its exponent.
@@ -87,10 +90,21 @@ def _product(dtype: str) -> Product:
     def multiply_add(sums: Any, a: Any, b: Any, lanes: int) -> Any:
         return sums + T.broadcast(a, lanes) * converted(dtype, b, lanes)
 
-    return Product(1, lambda elements, _: elements, multiply_add, conversion=_INSTRUCTIONS[dtype])
+    return Product(1, as_they_are, multiply_add, conversion=_INSTRUCTIONS[dtype])
 
 
 PRODUCTS = {dtype: _product(dtype) for dtype in CONVERSIONS}
+
+
+def by_tables(dtype: str) -> Product:
+    """Return the product by B in 8 bits that tables turn into fp32 (`byte_tables`)."""
+    return Product(
+        *(1, as_they_are, fma),
+        functions=byte_tables.functions(dtype),
+        conversion=byte_tables.INSTRUCTIONS,
+        joined=byte_tables.VECTORS,
+        part=partial(byte_tables.part, dtype),
+    )
 
 
 def stored_kernels(

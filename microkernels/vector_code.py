@@ -20,17 +20,29 @@ from tvm_blislike.model.loop_names import Named
 def vector_code(update: Update) -> None:
     """Emit the code of a use, with C in registers."""
     kernel, shape, c = update.kernel, update.shape, update.c
-    if not shape.in_memory:
+    is_turned = kernel.product.joined > 1
+    if not (shape.in_memory or is_turned):
         _k_loop(update)
         return
     sums = Operand.local((shape.mh, shape.mw, kernel.nr), kernel.types.acc)
     zero = T.broadcast(tirx.const(0, kernel.types.acc), kernel.lanes)
-    for at in _block(update):
+    for at in _block(update, cut=not is_turned):
         T.buffer_store(sums.buffer, zero, sums.at(*at))
     _k_loop(replace(update, c=sums))
     for at in _block(update):
-        block = sums.buffer[sums.at(*at)]
+        block = _turned(update, sums, at) if is_turned else sums.buffer[sums.at(*at)]
         T.buffer_store(c.buffer, c.buffer[c.at(*at)] + block, c.at(*at))
+
+
+def _turned(update: Update, sums: Operand, at: tuple[Any, Any, Any]) -> Any:
+    """Return a vector of sums of which each of the vectors of its square holds a group."""
+    kernel, (ih, iw, columns) = update.kernel, at
+    joined, lanes = kernel.product.joined, kernel.lanes
+    group, width = lanes // joined, joined * lanes
+    first = columns.base // width * width + columns.base % width // joined
+    rows = (T.ramp(first + row * lanes, 1, group) for row in range(joined))
+    parts = [sums.buffer[sums.at(ih, iw, row)] for row in rows]
+    return tirx.Shuffle(parts, [tirx.IntImm("int32", lane) for lane in range(lanes)])
 
 
 def _rows(shape: UpdateShape) -> Iterator[tuple[Any, Any]]:
@@ -40,11 +52,17 @@ def _rows(shape: UpdateShape) -> Iterator[tuple[Any, Any]]:
             yield ih, iw
 
 
-def _block(update: Update) -> Iterator[tuple[Any, Any, Any]]:
-    """Unrolled loops over the registers of a block: (row, column, elements)."""
-    lanes = update.kernel.lanes
+def _block(update: Update, cut: bool = True) -> Iterator[tuple[Any, Any, Any]]:
+    """Unrolled loops over the registers of a block: (row, column, elements).
+
+    Parameters
+    ----------
+    cut : bool
+        Where columns of a block are cut off, so are these.
+    """
+    lanes, name = update.kernel.lanes, Named("nr").note() if cut else None
     for ih, iw in _rows(update.shape):
-        with T.unroll(0, update.kernel.vectors, annotations=Named("nr").note()) as jv:
+        with T.unroll(0, update.kernel.vectors, annotations=name) as jv:
             yield ih, iw, T.ramp(jv * lanes, 1, lanes)
 
 
@@ -219,9 +237,25 @@ def _span(start: int, width: int) -> Any:
 
 def _row_update(update: Update, k: Any, ih: Any, iw: Any, value: Any) -> None:
     """Add an element of A, or a group, times a row of B to a row of the block."""
-    lanes, product, b, c = update.kernel.lanes, update.kernel.product, update.b, update.c
-    with T.unroll(0, update.kernel.vectors, annotations=Named("nr").note()) as jv:
+    kernel, product, b, c = update.kernel, update.kernel.product, update.b, update.c
+    lanes = kernel.lanes
+    if product.joined > 1:
+        _joined_update(update, k, ih, iw, value)
+        return
+    with T.unroll(0, kernel.vectors, annotations=Named("nr").note()) as jv:
         at_c = c.at(ih, iw, T.ramp(jv * lanes, 1, lanes))
         width = lanes * product.ks
         groups = product.load(b.buffer[b.at(k, T.ramp(jv * width, 1, width))], lanes)
         T.buffer_store(c.buffer, product.multiply_add(c.buffer[at_c], value, groups, lanes), at_c)
+
+
+def _joined_update(update: Update, k: Any, ih: Any, iw: Any, value: Any) -> None:
+    """`_row_update` where a load of B serves several vectors of sums, never cut."""
+    kernel, product, b, c = update.kernel, update.kernel.product, update.b, update.c
+    width = product.joined * kernel.lanes
+    for vector in range(kernel.vectors):
+        first, number = divmod(vector, product.joined)
+        at_c = c.at(ih, iw, T.ramp(vector * kernel.lanes, 1, kernel.lanes))
+        part = product.part(b.buffer[b.at(k, T.ramp(first * width, 1, width))], number)
+        sums = product.multiply_add(c.buffer[at_c], value, part, kernel.lanes)
+        T.buffer_store(c.buffer, sums, at_c)

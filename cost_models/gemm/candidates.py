@@ -31,11 +31,6 @@ from tvm_blislike.model.workload import GemmWorkload
 FEW_TILES = 7
 # Rows up to which a product runs at the speed of memory.
 FEW_ROWS = 4
-# How far ahead weights in fewer bytes are asked for where they pass by once, times their bytes: k
-# loops convert, and hardware's prefetchers alone fall behind. Of 50 to 206 MB on Zen 3, GB/s: bf16
-# 18 to 21 with 1024 bytes, 17 to 21 with 2048, 17 to 18 with 4096; int8 17 to 18, 19 to 21, 19 to
-# 20; without asking 15 to 17. fp32, which asks for nothing, 19 to 22.
-AHEAD_BYTES = 2048
 
 
 def applies(workload: GemmWorkload, core: Core) -> str:
@@ -52,21 +47,26 @@ def configs(workload: GemmWorkload, core: Core, threads: int) -> Iterator[GemmCo
         if not keeps_registers(core, kernel, NEST):
             continue
         if workload.m <= FEW_ROWS:
-            yield from _few_rows(workload, kernel, threads)
+            yield from _few_rows(workload, kernel, core, threads)
         else:
             for order in LOOP_ORDERS:
                 # Cutting along m and along n gives the same blocks where there is one only.
                 yield from dict.fromkeys(_blocked(workload, kernel, order, core, threads))
 
 
-def _few_rows(workload: GemmWorkload, kernel: Microkernel, threads: int) -> Iterator[GemmConfig]:
+def _few_rows(
+    workload: GemmWorkload, kernel: Microkernel, core: Core, threads: int
+) -> Iterator[GemmConfig]:
     """One pass over B as it lies in memory, which the hardware's prefetchers follow by themselves.
+
+    Where k loops convert weights in fewer bytes they fall behind, and are asked for ahead.
 
     Measured with 205 MB of B on Golden Cove: 1x128 blocks read 12.8 GB/s (24.0 with two threads),
     1x16 blocks 11.4; prefetching the next panel brings that down to 9.
     """
     if kernel.mr == workload.m:
         tiles = math.ceil(workload.n / kernel.nr)
+        is_stored = workload.types.is_stored
         yield GemmConfig(
             mr=kernel.mr,
             nr=kernel.nr,
@@ -76,8 +76,8 @@ def _few_rows(workload: GemmWorkload, kernel: Microkernel, threads: int) -> Iter
             kc=_deepest(workload),
             loop_order=B_OUTSIDE,
             packing=packings(workload, kernel.mr, workload.k, kernel.ks)[0],
-            prefetch=int(workload.types.is_stored),
-            prefetch_bytes=AHEAD_BYTES // workload.types.b_bytes if workload.types.is_stored else 0,
+            prefetch=int(is_stored),
+            prefetch_bytes=core.ahead_bytes // workload.types.b_bytes if is_stored else 0,
         )
 
 

@@ -16,7 +16,7 @@ from tvm_blislike.model.workload import GemmWorkload
 # blocking wants on a described core (33, for blocks of one row).
 _LEAST_KC = 16
 # How far ahead panels that pass by are asked for; 0: as usual.
-_DISTANCES = (0, 1024, 2048, 4096, 16384, 32768)
+_DISTANCES = (0, 512, 1024, 2048, 4096, 16384, 32768)
 
 
 def space(workload: GemmWorkload, core: Core, threads: int) -> Space:

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.cache_room import taken_bytes
+from tvm_blislike.cost_models.gemm.candidates import configs
 from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.estimate import FAR_ROW_CYCLES
 from tvm_blislike.cost_models.gemm.geometry import A_OUTSIDE, B_OUTSIDE, IN_PLACE, PACKED
@@ -181,6 +182,15 @@ def test_few_rows_run_at_the_speed_of_memory() -> None:
     stream = 4 * 4096 * 25088 / (0.08 * 64)  # bytes over bytes per cycle
     assert estimate.cycles["beyond L2"] + estimate.cycles["fma"] >= 0.9 * stream
     assert estimate.peak_fraction < 0.1
+
+
+def test_weights_in_fewer_bytes_are_asked_for_as_far_ahead_as_a_core_wants() -> None:
+    for name in ("zen3", "zen4"):
+        core = Core.named(name)
+        for dtype, size in (("bfloat16", 2), ("int8", 1)):
+            layer = GemmWorkload(1, 4096, 4096, types=Types.stored(dtype))
+            distances = {(c.prefetch, c.prefetch_bytes) for c in configs(layer, core, 1)}
+            assert distances == {(1, core.ahead_bytes // size)}
 
 
 def test_a_cache_that_threads_share_holds_one_copy() -> None:

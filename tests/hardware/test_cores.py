@@ -60,6 +60,7 @@ def test_described_core_is_sane(name):
     assert rates[-1] > core.memory_core_gb_per_s / core.ghz
     assert rates[0] <= core.loads_per_cycle * core.vector_bits / 8  # all that loads can take
     assert 0 <= core.element_load_cycles <= core.vector_load_cycles <= 0.5
+    assert 256 <= core.ahead_bytes <= 16384
     assert 2 <= core.lines_in_flight <= 64 and 1 <= core.fork_join_us <= 50
     assert core.reorder_window is None or 32 <= core.reorder_window <= 1024
     assert core.loads_in_flight is None or 16 <= core.loads_in_flight <= core.reorder_window

@@ -16,6 +16,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.inspect.kernel_code import UNROLL, k_loops
 from tvm_blislike.microkernels import STORED_KERNELS, UpdateShape, get_kernel, kernels_for
+from tvm_blislike.microkernels.avx512_stored import WIDE
 from tvm_blislike.microkernels.spills import in_doubt
 from tvm_blislike.microkernels.stored import converted
 from tvm_blislike.model.types import STORED, Types
@@ -61,12 +62,36 @@ def test_conversions_are_exact_for_every_number(dtype: str) -> None:
     assert (same | (np.isnan(expected) & np.isnan(found))).all()
 
 
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if "float8" in dtype])
+def test_tables_are_exact_for_every_number_and_column(dtype: str) -> None:
+    offered = kernels_for(NATIVE, Types.stored(dtype))
+    by_tables = [kernel for kernel in offered if kernel.product.joined > 1]
+    if not by_tables:
+        pytest.skip("the present core has no lookups of bytes")
+    rng = np.random.default_rng(1)
+    for kernel in by_tables:
+        # Panels side by side, of all numbers in another order, and the last one cut.
+        panels = 256 // kernel.nr + 1
+        shape = UpdateShape(1, kernel.mr, 1, 1)
+        product = Product(kernel, shape, 1, kernel.mr, panels * kernel.nr - 1, calls=1)
+        library = compile_all({"main": primfunc(product)}, NATIVE.target_config(1))
+        numbers = rng.permutation(256).astype(np.uint8)
+        codes = np.resize(numbers, (1, panels, 1, kernel.nr))
+        a = np.ones(product.a_shape, np.float32)
+        c = np.zeros((1, kernel.mr, product.n), np.float32)
+        out = tvm.runtime.tensor(c)
+        library["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(codes.view(dtype)), out)
+        expected = codes.reshape(-1)[: product.n].view(dtype).astype(np.float32)
+        np.testing.assert_array_equal(out.numpy()[0], np.tile(expected, (kernel.mr, 1)))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_kernel_against_numpy(dtype: str) -> None:
     cases = {}
     for number, kernel in enumerate(kernels_for(NATIVE, Types.stored(dtype))):
-        # Whole and cut rows and columns, steps with and without a tail.
-        m, n = kernel.mr + number % 2 * (kernel.mr + 1), 2 * kernel.nr - number % 3
+        # Whole and cut rows and columns, whole vectors too; steps with and without a tail.
+        cut = min(number % 3 * 17, kernel.nr - 1)
+        m, n = kernel.mr + number % 2 * (kernel.mr + 1), 2 * kernel.nr - cut
         rows = UpdateShape(1, kernel.mr, 9 + number % 4, UNROLL)
         window = UpdateShape(1, kernel.mr, 5, 1, view="window")
         cases[f"{kernel.name}_rows"] = Product(kernel, rows, 1, m, n)
@@ -93,6 +118,22 @@ def test_k_loops_convert_whole_registers_and_spill_nothing(name: str) -> None:
         kernel, counts = get_kernel(kernel_name), count(loop)
         assert (counts.spills, counts.fmas % (kernel.mr * kernel.vectors)) == (0, 0), kernel_name
         assert not [str(i) for i in loop if SCALAR.search(str(i))], kernel_name
+
+
+def test_tables_look_up_a_register_of_bytes_twice() -> None:
+    zen4, skylake = (Core.named(name) for name in ("zen4", "skylake-avx512"))
+    for dtype in ("float8_e4m3fn", "float8_e5m2"):
+        types = Types.stored(dtype)
+        assert all(kernel.product.joined == 1 for kernel in kernels_for(skylake, types))
+        wide = [kernel for kernel in kernels_for(zen4, types) if kernel.product.joined > 1]
+        assert {(kernel.mr, kernel.nr) for kernel in wide} == {*WIDE}
+        for name, loop in k_loops(wide, zen4).items():
+            kernel, code = get_kernel(name), [str(instruction) for instruction in loop]
+            registers = UNROLL * kernel.nr // 64
+            assert sum("vpermt2b" in line or "vpermi2b" in line for line in code) == 2 * registers
+            assert sum("vpunpck" in line for line in code) == 6 * registers
+            counts = count(loop)
+            assert (counts.spills, counts.fmas) == (0, UNROLL * kernel.mr * kernel.vectors)
 
 
 def test_blocks_leave_registers_for_conversions() -> None:
