@@ -148,6 +148,10 @@ class Core:
     ahead_bytes : int
         How far ahead of its use a stream of bytes from memory is best asked for where loops convert
         what they load; of wider elements so many times less.
+    prefetch_streams : int
+        Places of a panel of weights from which its lines are asked for by turns, fastest. 1 where
+        requests in order come in time; more where each of several slow streams is one that the
+        prefetchers of L2 get ahead of.
     """
 
     name: str
@@ -186,6 +190,7 @@ class Core:
     broadcasts_per_cycle: float | None = None
     follows_rows: bool = True
     ahead_bytes: int = 2048
+    prefetch_streams: int = 4
 
     def __hash__(self) -> int:
         return self._hash

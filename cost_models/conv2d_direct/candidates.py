@@ -16,7 +16,7 @@ from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.cost_models.conv2d_direct.nests import fits_window, nest_of, unroll
 from tvm_blislike.cost_models.conv2d_direct.operands import slab_bytes
 from tvm_blislike.cost_models.data_types import missing
-from tvm_blislike.cost_models.moving import share_bytes
+from tvm_blislike.cost_models.moving import share_bytes, uses_as_it_comes
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
 from tvm_blislike.microkernels.spills import keeps_registers
@@ -91,7 +91,7 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Dire
                 continue
             for order, oh_block in _slabs(workload, block, core, threads):
                 blocks = oh_block * math.ceil(workload.ow / tile_w)
-                ahead = may_prefetch(kernel) and _asks_ahead(kernel, blocks)
+                ahead = may_prefetch(kernel) and _asks_ahead(kernel, blocks, core)
                 yield block.with_fields(loop_order=order, oh_block=oh_block, prefetch=int(ahead))
 
 
@@ -114,9 +114,11 @@ def may_prefetch(kernel: Microkernel) -> bool:
     return not kernel.takes_groups or (kernel.ks > 1 and not kernel.isa.lane_operand)
 
 
-def _asks_ahead(kernel: Microkernel, blocks: int) -> bool:
+def _asks_ahead(kernel: Microkernel, blocks: int, core: Core) -> bool:
     """Whether panels that so many blocks of pixels share should be asked for in advance."""
-    return not kernel.takes_groups or kernel.tiles is not None or blocks >= _MANY_BLOCKS
+    if kernel.takes_groups:
+        return kernel.tiles is not None or blocks >= _MANY_BLOCKS
+    return kernel.tiles is not None or blocks > 1 or not uses_as_it_comes(core, kernel.mr)
 
 
 def suits_channels(kernel: Microkernel, workload: Conv2dWorkload, out_layout: str) -> bool:

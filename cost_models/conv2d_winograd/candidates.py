@@ -17,6 +17,7 @@ from tvm_blislike.cost_models.conv2d_winograd.integers import (
 from tvm_blislike.cost_models.conv2d_winograd.integers import offered, transformed, why_not_integers
 from tvm_blislike.cost_models.conv2d_winograd.nests import NEST
 from tvm_blislike.cost_models.data_types import missing, missing_types, most_steps
+from tvm_blislike.cost_models.moving import uses_as_it_comes
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel
 from tvm_blislike.microkernels.spills import keeps_registers
@@ -174,7 +175,7 @@ def chunked(
     core: Core,
 ) -> Iterator[_Own]:
     """Yield a config for each number of panels that divides the output channels."""
-    panels = math.ceil(workload.co / kernel.nr)
+    panels, several = math.ceil(workload.co / kernel.nr), block[0] * block[1] > kernel.mr
     lanes = core.lanes(workload.types.acc)
     layouts = layouts_of(workload, lanes)
     # The last panel of an NHWC image, if it is cut, is in the same chunk as all others.
@@ -189,7 +190,7 @@ def chunked(
             data_layout=layouts[0],
             out_layout=layouts[1],
             oh_block=block[0],
-            prefetch=1,
+            prefetch=int(several or not uses_as_it_comes(core, kernel.mr)),
         )
 
 

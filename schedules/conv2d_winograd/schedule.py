@@ -50,7 +50,7 @@ def schedule(
     loops = tile_epilogue(sch, epilogue, geo, kernel)
     # Consumers first: `compute_at` wants all readers of a stage inside the loop.
     _schedule_output_transform(sch, marked["tile_columns"], loops["o"], geo, kernel)
-    schedule_products(sch, marked, loops["block"], geo, kernel)
+    schedule_products(sch, marked, loops["block"], geo, kernel, core.prefetch_streams)
     _schedule_input_transform(sch, marked, loops["xb"], geo, kernel, threads)
     parallelize(sch, loops, geo, threads)
     tensorize(sch, marked["acc"], geo, kernel)
@@ -93,6 +93,7 @@ def schedule_products(
     place: Any,
     geo: WinogradGeometry,
     kernel: Microkernel,
+    streams: int,
 ) -> None:
     """One GEMM per point: panels of weights outside, groups of mr tiles inside."""
     products, acc, config = marked["products"], marked["acc"], geo.config
@@ -117,7 +118,7 @@ def schedule_products(
         # The next panel; where a call runs over kernel rows, each asks for its own part.
         around, apart = (row, geo.rows) if geo.rows > 1 else (group, calls)
         axis, elements = -3 - geo.sums_rows, geo.workload.ci * config.nr
-        NextPanel(1, axis, step=1, calls=apart, elements=elements).on(sch, around)
+        NextPanel(1, axis, 1, apart, elements, streams).on(sch, around)
     FreshRegisters(kernel.isa.name).on(sch, group)
     sch.compute_at(acc, group, preserve_unit_loops=True)
 

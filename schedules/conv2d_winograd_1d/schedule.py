@@ -35,7 +35,7 @@ def schedule(
     loops = tile_epilogue(sch, epilogue, geo, kernel)
     strip, yb = sch.split(loops["yb"], [None, geo.strip])
     sch.reorder(strip, loops["xb"], yb)
-    schedule_products(sch, marked, loops["block"], geo, kernel)
+    schedule_products(sch, marked, loops["block"], geo, kernel, core.prefetch_streams)
     transformed = marked["transformed"]
     sch.compute_at(transformed, yb, preserve_unit_loops=True)
     nu, row, t, channel = sch.get_loops(transformed)[-4:]

@@ -72,8 +72,9 @@ def schedule(
     if parallel in loops:
         sch.parallel(loops[parallel])
     if geo.blocks_k > 1:
-        _update_in_place(sch, marked, loops, geo, kernel, outer)
+        _update_in_place(sch, marked, loops, geo, kernel, outer, core.prefetch_streams)
     packing = (marked["pack_a"], loops["ic"]) if "pack_a" in marked else None
+    _prefetch(sch, loops, geo, kernel, geo.last_k, core.prefetch_streams)
     _compute_tiles(sch, marked["acc"], packing, loops, geo, kernel, geo.last_k)
     if "pack_b" in marked:
         _schedule_pack_b(sch, marked["pack_b"], geo, kernel, threads)
@@ -136,6 +137,7 @@ def _update_in_place(
     geo: GemmGeometry,
     kernel: Microkernel,
     outer: list[str],
+    streams: int,
 ) -> None:
     """Add all blocks of k but the last up in C, inside the loops that stand around pc."""
     sums, place = marked["sums"], outer.index("pc")
@@ -146,6 +148,7 @@ def _update_in_place(
     inside = _tiles(sch, i, j, others, geo, kernel, outer, kernel.lanes, shared=outer[:place])
     around = inside["ic" if "ic" in outer[place:] else "pc"]
     packing = (marked["pack_head"], around) if "pack_head" in marked else None
+    _prefetch(sch, inside, geo, kernel, geo.kc, streams)
     _compute_tiles(sch, marked["head"], packing, inside, geo, kernel, geo.kc)
 
 
@@ -165,7 +168,6 @@ def _compute_tiles(
     packing : tuple or None
         The stage that packs A, and the loop where a block of it is packed.
     """
-    _prefetch(sch, loops, geo, kernel, steps)
     sch.compute_at(tiles, loops[_inner(geo.config)[1]], preserve_unit_loops=True)
     if packing is not None:
         _place_packing(sch, *packing, geo, kernel, steps)
@@ -214,7 +216,12 @@ def _annotate_edges(
 
 
 def _prefetch(
-    sch: s_tir.Schedule, loops: dict[str, Any], geo: GemmGeometry, kernel: Microkernel, steps: int
+    sch: s_tir.Schedule,
+    loops: dict[str, Any],
+    geo: GemmGeometry,
+    kernel: Microkernel,
+    steps: int,
+    streams: int,
 ) -> None:
     """Ask for operands before the micro-kernel needs them (see `prefetch`)."""
     if not geo.config.prefetch or kernel.isa.lane_operand or not asks_ahead(kernel):
@@ -229,9 +236,9 @@ def _prefetch(
     if calls == 1:
         return
     if geo.config.loop_order == B_OUTSIDE:
-        NextPanel(1, axis=-3, step=1, calls=calls, elements=steps * nr).on(sch, around)
+        NextPanel(1, -3, 1, calls, elements=steps * nr, streams=streams).on(sch, around)
     elif not geo.packs(steps) and geo.blocks_k == 1:
-        NextPanel(0, axis=-2, step=mr, calls=calls, elements=steps * mr).on(sch, around)
+        NextPanel(0, -2, mr, calls, elements=steps * mr, streams=streams).on(sch, around)
 
 
 def _place_packing(

@@ -47,7 +47,8 @@ def schedule(
     if config.prefetch:
         # Those of all products of the next columns, or what follows in memory.
         axis, elements = (-4 if geo.by_tiles else -3), geo.steps * config.nr
-        NextPanel(1, axis=axis, step=1, calls=geo.block_m, elements=elements).on(sch, calls)
+        streams = core.prefetch_streams
+        NextPanel(1, axis, 1, geo.block_m, elements, streams).on(sch, calls)
     innermost = products["x"] if geo.by_tiles else products["ir"]
     FreshRegisters(kernel.isa.name).on(sch, innermost)
     sch.compute_at(marked["acc"], innermost, preserve_unit_loops=True)

@@ -18,12 +18,13 @@ Golden Cove reads 100 MB of weights per image, 10 ms of 59 without `NextWeights`
 The hardware's prefetchers do none of it well: they stop at the end of a 4 KiB page, and a page is
 32 steps of k.
 
-Next panels are asked for in several `parts` side by side. A request that misses L2 holds one of the
-16 buffers of L1 until memory answers, and loads wait for one of them: line after line, Golden Cove
-got 9 GB/s beside FMAs, of 16. In parts, each advances slowly enough for the second-level
-prefetcher, which follows one stream per page, to be ahead of it, and requests find their line in
-L2. Layers of 7x7 pixels, a fifth of whose time is memory's, take 0.84 to 0.92 of the time: 512
-channels to 512 by 1-D Winograd 1.38 -> 1.19 ms, 2048 to 512 0.74 -> 0.62 ms.
+Next panels are asked for in several `parts` side by side, as many as a core's `prefetch_streams`. A
+request that misses L2 holds one of the 16 buffers of L1 until memory answers, and loads wait for
+one of them: line after line, Golden Cove got 9 GB/s beside FMAs, of 16. In four parts, each
+advances slowly enough for the second-level prefetcher, which follows one stream per page, to be
+ahead of it, and requests find their line in L2. Layers of 7x7 pixels, a fifth of whose time is
+memory's, take 0.84 to 0.92 of the time there: 512 channels to 512 by 1-D Winograd 1.38 -> 1.19 ms,
+2048 to 512 0.74 -> 0.62 ms. Two gain as much; eight lose 5 to 10 %. Zen 4: one.
 """
 
 from __future__ import annotations
@@ -47,8 +48,6 @@ from tvm_blislike.schedules.lowering.rewrite import (
     uses_any,
 )
 
-# Parts of a panel to ask for side by side. Two gain as much as four; eight lose 5 to 10 %.
-_PARTS = 4
 # Lines that are asked for without a product between: no more than a core has requests in flight.
 _AT_ONCE = 10
 # Keep in the second-level cache: a panel is larger than the first, or not needed so soon.
@@ -78,7 +77,7 @@ def next_panel(calls: tirx.For, panel: NextPanel) -> tirx.For:
     def asked(start: list[Any], step: Any, steps: int) -> list[tirx.Stmt]:
         at = [*start]
         at[panel.axis] = at[panel.axis] + panel.step
-        of_step = parts(lines, step, steps)
+        of_step = parts(lines, step, steps, panel.streams)
         return [_line_of(load, [*at[:-1], at[-1] + line * elements]) for line in of_step]
 
     if lines <= _AT_ONCE * panel.calls:
@@ -120,7 +119,7 @@ def _inside(outer: tirx.For, name: str, change: Any) -> tirx.For:
     return outer if body.same_as(outer.body) else remade(outer, body=body)
 
 
-def parts(lines: int, step: Any, steps: int) -> list[Any]:
+def parts(lines: int, step: Any, steps: int, most: int) -> list[Any]:
     """Return which lines of a panel a step asks for, so that all steps ask for all of them.
 
     Parameters
@@ -131,16 +130,18 @@ def parts(lines: int, step: Any, steps: int) -> list[Any]:
         Number of the step.
     steps : int
         How many there are.
+    most : int
+        Parts of the panel to ask for side by side.
 
     Returns
     -------
     list of PrimExpr or int
-        Consecutive ones of each of at most `_PARTS` parts of the panel. Where there are more steps
+        Consecutive ones of each of at most that many parts of the panel. Where there are more steps
         than lines, neighbouring steps ask for the same one.
     """
     step = step // max(1, steps // lines)
     at_once = math.ceil(lines / steps)
-    run = math.ceil(at_once / _PARTS)
+    run = math.ceil(at_once / most)
     count = math.ceil(at_once / run)
     part = math.ceil(lines / count)
     return [place * part + step * run + i for place in range(count) for i in range(run)]
@@ -153,10 +154,10 @@ def next_weights(rows: tirx.For, slab: NextWeights) -> tirx.For:
     """Have the calls in a slab ask for the panel of weights behind theirs."""
     column = next(loop for loop in collect(rows.body, tirx.For) if is_named(loop, "column"))
     block = rows.loop_var * slab.columns + column.loop_var
-    return _inside(rows, "call", lambda calls: _next_weights(calls, block, slab.blocks))
+    return _inside(rows, "call", lambda calls: _next_weights(calls, block, slab))
 
 
-def _next_weights(calls: tirx.For, block: Any, blocks: int) -> tirx.Stmt:
+def _next_weights(calls: tirx.For, block: Any, slab: NextWeights) -> tirx.Stmt:
     """Have calls ask for their parts of the next panel: each of them, or the first for all.
 
     In front, not in the k loop: two lines in each of its iterations gain 1 to 4 % more where the
@@ -166,11 +167,12 @@ def _next_weights(calls: tirx.For, block: Any, blocks: int) -> tirx.Stmt:
     *window, steps_of_k, nr = [int(extent) for extent in panel.source.shape][2:]
     lines = math.ceil(math.prod(window) * steps_of_k * nr / _elements_per_line(panel))
     places = list(zip(panel.indices[2:-2], window, strict=True))
-    few = lines <= blocks * math.prod(window)
+    few = lines <= slab.blocks * math.prod(window)
     if few:
         places = [place for place in places if not uses_any(place[0], [calls.loop_var])]
     steps = math.prod(extent for _, extent in places)
-    asked = _ask(panel, parts(lines, block * steps + _flat(places), blocks * steps))
+    step = block * steps + _flat(places)
+    asked = _ask(panel, parts(lines, step, slab.blocks * steps, slab.streams))
     if few:
         return tirx.SeqStmt([*asked, calls])
     return remade(calls, body=tirx.SeqStmt([*asked, calls.body]))

@@ -29,7 +29,7 @@ from tvm_blislike.cost_models.conv2d_direct.candidates import layouts
 from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.conv2d_direct.estimate import L2_PLANNED
 from tvm_blislike.cost_models.issue import FMA_EFFICIENCY, calls_in_flight
-from tvm_blislike.cost_models.moving import bytes_per_cycle, missing_share
+from tvm_blislike.cost_models.moving import bytes_per_cycle, missing_share, uses_as_it_comes
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.types import Types
@@ -265,6 +265,18 @@ def test_narrow_panels_from_memory_wait_for_their_lines() -> None:
     unknown = dataclasses.replace(zen4, loads_in_flight=None)
     assert asked.cycles["weights"] < 0.5 * wide * zen4.ghz * 1e9
     assert IMPLEMENTATION.estimate(layer, blocks[2], unknown, 1).seconds == asked.seconds < tall
+
+
+@pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
+def test_panels_of_floats_are_asked_for_where_several_blocks_use_them(core: Core) -> None:
+    for size in (1, 2, 7):
+        layer = Conv2dWorkload(1, 96, size, size, 96, 3, 3, padding=SAME)
+        configs = list(IMPLEMENTATION.configs(layer, core, 1))
+        assert configs
+        for c in configs:
+            several = c.oh_block * math.ceil(size / c.tile_w) > 1
+            assert c.prefetch == int(several or not uses_as_it_comes(core, c.mr))
+        assert (size > 1) == any(c.prefetch for c in configs)
 
 
 def test_panels_of_bytes_are_asked_for_where_many_blocks_use_them() -> None:

@@ -18,7 +18,7 @@ from tvm_blislike.cost_models.conv2d_winograd.nests import NEST
 from tvm_blislike.cost_models.conv2d_winograd_1d import candidates as candidates_1d
 from tvm_blislike.cost_models.conv2d_winograd_1d.config import Winograd1dConfig
 from tvm_blislike.cost_models.conv2d_winograd_1d.geometry import Winograd1dGeometry
-from tvm_blislike.cost_models.moving import share_bytes
+from tvm_blislike.cost_models.moving import share_bytes, uses_as_it_comes
 from tvm_blislike.cost_models.roofline import clock_hz
 from tvm_blislike.hardware import Core, names
 from tvm_blislike.microkernels import kernel_of
@@ -346,3 +346,20 @@ def test_rows_beyond_the_ways_of_l1_come_from_l2_again() -> None:
     # Else a tenth of the panels' way shows.
     assert max(from_l2(10, 32), from_l2(14, 16)) < 1.5e5
     assert from_l2(28, 16) > 1e6
+
+
+@pytest.mark.parametrize("name", ["conv2d_winograd", "conv2d_winograd_1d"])
+def test_panels_that_a_single_call_uses_are_not_asked_for(name: str) -> None:
+    layer = Conv2dWorkload(1, 64, 14, 14, 64, 3, 3, padding=SAME)
+    configs = list(get_implementation(name).configs(layer, AVX512, 1))
+    assert {c.prefetch for c in configs} == {0, 1}
+    for c in configs:
+        assert c.prefetch == int(c.mc > c.mr or not uses_as_it_comes(AVX512, c.mr))
+
+
+def test_few_rows_use_panels_as_they_come() -> None:
+    """Zen 4: a line is used in as many cycles as rows, and comes from memory in 9.6."""
+    zen4 = Core.named("zen4")
+    assert [uses_as_it_comes(zen4, rows) for rows in (1, 9, 10, 16)] == [True, True, False, False]
+    slower = dataclasses.replace(zen4, memory_core_gb_per_s=15.0, name="slower")
+    assert uses_as_it_comes(slower, 16) and not uses_as_it_comes(slower, 20)

@@ -320,7 +320,7 @@ def next_panel(
 ):
     for tile in range(3):
         for call in T.serial(
-            24, annotations=NextPanel(1, axis=-3, step=1, calls=24, elements=1024).note()
+            24, annotations=NextPanel(1, -3, 1, calls=24, elements=1024, streams=4).note()
         ):
             for k in T.serial(32, annotations=Named("k").note()):
                 for ki in T.serial(2, annotations=Named("ki").note()):
@@ -348,7 +348,7 @@ def next_weights(
     a: T.Buffer((8, 6), F32), b: T.Buffer((1, 2, 1, 1, 16, 16), F32), c: T.Buffer((8, 6, 16), F32)
 ):
     for tile in range(2):
-        for row in T.serial(8, annotations=NextWeights(columns=6, blocks=48).note()):
+        for row in T.serial(8, annotations=NextWeights(columns=6, blocks=48, streams=4).note()):
             for column in T.serial(6, annotations=Named("column").note()):
                 for call in T.serial(1, annotations=Named("call").note()):
                     for k in T.serial(16, annotations=Named("k").note()):

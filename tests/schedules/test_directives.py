@@ -64,7 +64,7 @@ def test_every_directive_has_a_golden_example() -> None:
 
 # --- refused -----------------------------------------------------
 
-PANEL = {"operand": 1, "axis": -3, "step": 1, "calls": 2, "elements": 8}
+PANEL = {"operand": 1, "axis": -3, "step": 1, "calls": 2, "elements": 8, "streams": 4}
 # What stands on the loop over tiles (0) or over the four elements of one (1), and what is said.
 REFUSED = [
     (Named("mv"), 1, "no such name; known: mh, mw"),
@@ -90,7 +90,7 @@ REFUSED = [
     (d.Ring(0, 3, 2), 0, "put Named(ring) on loops inside"),
     (d.NextPanel(**PANEL), 0, "put Named(nr) on loops inside"),
     (d.Ahead(1, 8, 16), 0, "put Named(nr) on loops inside"),
-    (d.NextWeights(6, 48), 0, "put Named(call, column, nr) on loops inside"),
+    (d.NextWeights(6, 48, 4), 0, "put Named(call, column, nr) on loops inside"),
     (d.TermsAhead(), 0, "put Named(mw) on loops inside"),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -33,15 +34,15 @@ CORE, ZEN4 = Core.named("skylake-avx512"), Core.named("zen4")
 BYTES = Types("uint8", "int8", "int32", "int32")
 
 
-@given(st.integers(1, 600), st.integers(1, 600))
-def test_parts_are_the_whole_panel(lines: int, steps: int) -> None:
-    asked = [parts(lines, step, steps) for step in range(steps)]
+@given(st.integers(1, 600), st.integers(1, 600), st.integers(1, 5))
+def test_parts_are_the_whole_panel(lines: int, steps: int, most: int) -> None:
+    asked = [parts(lines, step, steps, most) for step in range(steps)]
     assert set(range(lines)) <= set(itertools.chain(*asked))
     # Every part goes on where it stopped, or waits there.
     run = max((b[0] - a[0] for a, b in itertools.pairwise(asked)), default=0) or 1
     for before, after in itertools.pairwise(asked):
         assert after in (before, [line + run for line in before])
-        assert len(before) <= 4 * run
+        assert len(before) <= most * run
     # Of lines beyond the panel there are fewer than of its own, whatever is asked for at once.
     assert max(itertools.chain(*asked)) < 2 * lines + len(asked[0])
 
@@ -101,6 +102,25 @@ def test_every_panel_but_the_first_is_asked_for(name: str, workload: Conv2dWorkl
     panels = math.ceil(workload.co / config.nr)
     assert panels > 1 and 0 < min(asked) <= lines // panels
     assert set(range(min(asked), lines)) <= asked
+
+
+# Calls of the last one ask for a line each.
+@pytest.mark.parametrize("name, workload", CASES[:-1])
+def test_a_core_says_from_how_many_places(name: str, workload: Conv2dWorkload) -> None:
+    def first(streams: int) -> list[int]:
+        described = ZEN4 if workload.types == BYTES else CORE
+        core = dataclasses.replace(described, prefetch_streams=streams)
+        offers = [o for o in Strategy(core, 1).offers(workload) if o[0].implementation == name]
+        config, _ = min((o for o in offers if o[0].prefetch), key=lambda offer: offer[1])
+        group = kernels.CandidateGroup(workload, (config,), core, 1)
+        with tvm.target.Target(core.target_config(1)):
+            made = schedule(tvm.IRModule(kernels.functions(group, 0, config)), Plan(core, 1))
+        return list(lines_asked_for(made["candidate_0"].body, {}))
+
+    one, four = first(1), first(4)
+    assert one and four
+    apart = [sum(b != a + 1 for a, b in itertools.pairwise(lines)) for lines in (one, four)]
+    assert apart[0] < apart[1]
 
 
 @pytest.mark.parametrize("core", ["zen4", "haswell", "cortex-a76"])

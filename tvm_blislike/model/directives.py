@@ -237,7 +237,8 @@ class Ring(Directive):
 class NextPanel(Directive):
     """Calls that share a panel of A (`operand` 0) or B (1) ask for the next one.
 
-    Index `axis` counts panels; `step` is to be added to it; `calls` iterations ask for `elements`.
+    Index `axis` counts panels; `step` is to be added to it; `calls` iterations ask for `elements`,
+    from as many places side by side as `streams`.
     """
 
     operand: int
@@ -245,6 +246,7 @@ class NextPanel(Directive):
     step: int
     calls: int
     elements: int
+    streams: int
     rules = (rule.has_inside("nr"),)
 
 
@@ -260,10 +262,14 @@ class Ahead(Directive):
 
 @dataclass(frozen=True)
 class NextWeights(Directive):
-    """Calls in a slab of `blocks` blocks, `columns` in a row, ask for the next panel of B."""
+    """Calls in a slab of `blocks` blocks, `columns` in a row, ask for the next panel of B.
+
+    From as many places of it side by side as `streams`.
+    """
 
     columns: int
     blocks: int
+    streams: int
     rules = (rule.has_inside("column", "call", "nr"),)
 
 
