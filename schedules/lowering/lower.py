@@ -37,6 +37,7 @@ from tvm_blislike.schedules.lowering import (
 from tvm_blislike.schedules.lowering.accumulators import split_rows
 from tvm_blislike.schedules.lowering.bias_first import bias_first
 from tvm_blislike.schedules.lowering.gathers import shuffle_gathers
+from tvm_blislike.schedules.lowering.opaque_names import opaque_names
 from tvm_blislike.schedules.lowering.open_rows import opened
 from tvm_blislike.schedules.lowering.rewrite import at_directives, collect
 from tvm_blislike.schedules.lowering.rounding import by_low_bits
@@ -111,6 +112,7 @@ OF_VECTORS: tuple[_Rewrite, ...] = (
     (("int32",), bias_first),
     (("int8", "uint8"), narrowing.by_permutation),
     ((), llvm_functions.with_sources),
+    ((), _body(opaque_names)),
 )
 
 

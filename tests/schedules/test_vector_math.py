@@ -13,9 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import te, tirx
 
-from tvm_blislike.hardware import native_core
+from tvm_blislike.hardware import Core, native_core
+from tvm_blislike.schedules.lowering.opaque_names import opaque_names
+from tvm_blislike.schedules.lowering.rewrite import collect
 from tvm_blislike.schedules.lowering.vector_functions import exp_below_one
 from tvm_blislike.schedules.lowering.vector_math import vectorize_math
+from tvm_blislike.tvm_seams.pipelines import lower_blocks
 
 LANES = 16
 LIBRARY_CALL = r"\b(expf|tanhf|coshf|sinhf|erff|logf|powf)\b"
@@ -232,3 +235,41 @@ def test_exp_of_any_float(value):
     with np.errstate(over="ignore"):
         expected = np.exp(x.astype("float64")).astype("float32")
     np.testing.assert_allclose(EVALUATE_EXP(x), expected, rtol=2.4e-7, atol=2e-45)
+
+
+def in_one_vector(target):
+    """Return a function of a sigmoid in vectors, with its names as they are, and its target."""
+    x = te.placeholder((LANES,), "float32", name="x")
+    func = te.create_prim_func([x, te.compute((LANES,), lambda i: te.sigmoid(x[i]), name="y")])
+    sch = tvm.s_tir.Schedule(func)
+    sch.vectorize(sch.get_loops(sch.get_sblock("y"))[0])
+    mod = lower_blocks(tvm.IRModule({"main": vectorize_math(sch.mod["main"])}))
+    return tirx.transform.VectorizeLoop(True)(mod)["main"], tvm.target.Target(target)
+
+
+@pytest.mark.parametrize("core", ["zen4", "haswell", "cortex-a72"])
+def test_opaque_names_leave_no_trace_in_machine_code(core):
+    func, target = in_one_vector(dict(Core.named(core).target_config(1)))
+    names = collect(func.body, tirx.Let)
+    assert names
+    hidden = func.with_body(opaque_names(func.body))
+    values = [let.value for let in collect(hidden.body, tirx.Let)]
+    assert len(values) == len(names)
+    assert all(value.op.name == "tirx.call_llvm_intrin" for value in values)
+    plain, opaque = (
+        tvm.compile(tvm.IRModule({"main": each}), target).mod.inspect_source("asm")
+        for each in (func, hidden)
+    )
+    assert "powi" not in opaque
+    assert instructions(opaque) == instructions(plain)
+
+
+def instructions(assembly):
+    """Return the instructions of all functions, without their labels and directives."""
+    return re.findall(r"^\t[^.].*$", assembly, re.MULTILINE)
+
+
+def test_names_of_scalars_are_left_alone():
+    x = tirx.Var("x", "float32")
+    statement = tirx.Evaluate(tirx.Let(x, tirx.const(2.0, "float32") + x, x))
+    assert opaque_names(statement).same_as(statement)
