@@ -107,6 +107,28 @@ def as_they_are(elements: Any, _groups: int) -> Any:
 FMA = Product(1, as_they_are, fma)
 
 
+@dataclass(frozen=True)
+class Spread:
+    """How an element of A reaches all lanes of a multiply-add of fp32.
+
+    Parameters
+    ----------
+    load : callable
+        As that of a `Product`.
+    multiply_add : callable
+        (sums, what `load` makes of an element of A, fp32 of B, lanes): the new sums.
+    functions : tuple of (str, str)
+        Functions of LLVM that these call, by name.
+    """
+
+    load: Load = as_they_are
+    multiply_add: Callable[[Any, Any, Any, int], Any] = fma
+    functions: tuple[tuple[str, str], ...] = ()
+
+
+BROADCAST = Spread()
+
+
 def words(elements: Any, groups: int) -> Any:
     """Return groups of 32 bits as words: a `Load`."""
     return T.reinterpret("int32" if groups == 1 else f"int32x{groups}", elements)

@@ -27,7 +27,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm_blislike.hardware import Isa
 from tvm_blislike.microkernels import byte_tables
 from tvm_blislike.microkernels.kernel import Microkernel
-from tvm_blislike.microkernels.products import Product, as_they_are, fma
+from tvm_blislike.microkernels.products import BROADCAST, Product, Spread
 from tvm_blislike.model.types import Types
 
 # All of fp32 but the upper four bits of its exponent.
@@ -86,21 +86,19 @@ def converted(dtype: str, loaded: Any, lanes: int) -> Any:
     return CONVERSIONS[dtype](loaded, lanes)
 
 
-def _product(dtype: str) -> Product:
+def _product(dtype: str, spread: Spread) -> Product:
     def multiply_add(sums: Any, a: Any, b: Any, lanes: int) -> Any:
-        return sums + T.broadcast(a, lanes) * converted(dtype, b, lanes)
+        return spread.multiply_add(sums, a, converted(dtype, b, lanes), lanes)
 
-    return Product(1, as_they_are, multiply_add, conversion=_INSTRUCTIONS[dtype])
-
-
-PRODUCTS = {dtype: _product(dtype) for dtype in CONVERSIONS}
+    costs = _INSTRUCTIONS[dtype]
+    return Product(1, spread.load, multiply_add, spread.functions, conversion=costs)
 
 
-def by_tables(dtype: str) -> Product:
+def by_tables(dtype: str, spread: Spread) -> Product:
     """Return the product by B in 8 bits that tables turn into fp32 (`byte_tables`)."""
     return Product(
-        *(1, as_they_are, fma),
-        functions=byte_tables.functions(dtype),
+        *(1, spread.load, spread.multiply_add),
+        functions=(*spread.functions, *byte_tables.functions(dtype)),
         conversion=byte_tables.INSTRUCTIONS,
         joined=byte_tables.VECTORS,
         part=partial(byte_tables.part, dtype),
@@ -108,13 +106,17 @@ def by_tables(dtype: str) -> Product:
 
 
 def stored_kernels(
-    isa: Isa, shapes: Iterable[tuple[int, int]], dtypes: Sequence[str] = tuple(CONVERSIONS)
+    isa: Isa,
+    shapes: Iterable[tuple[int, int]],
+    dtypes: Sequence[str] = tuple(CONVERSIONS),
+    spread: Spread = BROADCAST,
 ) -> tuple[Microkernel, ...]:
     """Return the blocks of an instruction set for each storage type of B."""
     shapes = tuple(shapes)
+    products = {dtype: _product(dtype, spread) for dtype in dtypes}
     return tuple(
         Microkernel(
-            *(isa, mr, nr, Types.stored(dtype)), product=PRODUCTS[dtype], needs=_needs(isa, dtype)
+            *(isa, mr, nr, Types.stored(dtype)), product=products[dtype], needs=_needs(isa, dtype)
         )
         for dtype in dtypes
         for mr, nr in shapes

@@ -120,6 +120,15 @@ def test_k_loops_convert_whole_registers_and_spill_nothing(name: str) -> None:
         assert not [str(i) for i in loop if SCALAR.search(str(i))], kernel_name
 
 
+def test_broadcasts_for_conversions_on_avx512_take_no_unit_of_arithmetic() -> None:
+    zen4 = Core.named("zen4")
+    offered = [k for dtype in DTYPES for k in kernels_for(zen4, Types.stored(dtype)) if k.nr >= 64]
+    for name, loop in k_loops(offered, zen4).items():
+        kernel, code = get_kernel(name), [str(instruction) for instruction in loop]
+        assert not [line for line in code if "vbroadcastss" in line], name
+        assert sum("vpbroadcastd" in line for line in code) == UNROLL * kernel.mr
+
+
 def test_tables_look_up_a_register_of_bytes_twice() -> None:
     zen4, skylake = (Core.named(name) for name in ("zen4", "skylake-avx512"))
     for dtype in ("float8_e4m3fn", "float8_e5m2"):
