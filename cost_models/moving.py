@@ -160,7 +160,11 @@ def uses_as_it_comes(core: Core, rows: int) -> bool:
     prefetchers have brought. Zen 4, time without over time with requests: layers of one pixel with
     0.25 to 8 MB of weights 0.6 to 0.75, 512 channels of 7x7 by Winograd in 4x64 blocks 0.63 (fp32)
     and 0.76 (words), of 2x2 in 4x16 blocks 0.73; of 3x3 in 9x16 blocks 1.14, of 4x4 in 16x16 1.21.
+    Within ResNet-18 those of 7x7 take the same with and without. Not where requests from several
+    places at a time (`prefetch_streams`) have prefetchers bring more than they do by themselves.
     """
+    if core.prefetch_streams > 1:
+        return False
     used = rows * core.line_bytes / (core.vector_bits // 8 * core.fma_per_cycle)
     return used <= core.line_bytes / bytes_per_cycle(core, 0)
 

@@ -350,11 +350,13 @@ def test_rows_beyond_the_ways_of_l1_come_from_l2_again() -> None:
 
 @pytest.mark.parametrize("name", ["conv2d_winograd", "conv2d_winograd_1d"])
 def test_panels_that_a_single_call_uses_are_not_asked_for(name: str) -> None:
-    layer = Conv2dWorkload(1, 64, 14, 14, 64, 3, 3, padding=SAME)
-    configs = list(get_implementation(name).configs(layer, AVX512, 1))
+    layer, zen4 = Conv2dWorkload(1, 64, 14, 14, 64, 3, 3, padding=SAME), Core.named("zen4")
+    configs = list(get_implementation(name).configs(layer, zen4, 1))
     assert {c.prefetch for c in configs} == {0, 1}
     for c in configs:
-        assert c.prefetch == int(c.mc > c.mr or not uses_as_it_comes(AVX512, c.mr))
+        assert c.prefetch == int(c.mc > c.mr or not uses_as_it_comes(zen4, c.mr))
+    # Where requests from several places bring more than prefetchers alone.
+    assert {c.prefetch for c in get_implementation(name).configs(layer, AVX512, 1)} == {1}
 
 
 def test_few_rows_use_panels_as_they_come() -> None:
@@ -363,3 +365,4 @@ def test_few_rows_use_panels_as_they_come() -> None:
     assert [uses_as_it_comes(zen4, rows) for rows in (1, 9, 10, 16)] == [True, True, False, False]
     slower = dataclasses.replace(zen4, memory_core_gb_per_s=15.0, name="slower")
     assert uses_as_it_comes(slower, 16) and not uses_as_it_comes(slower, 20)
+    assert not uses_as_it_comes(dataclasses.replace(zen4, prefetch_streams=2, name="parts"), 1)
