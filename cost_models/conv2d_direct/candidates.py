@@ -116,9 +116,11 @@ def may_prefetch(kernel: Microkernel) -> bool:
 
 def _asks_ahead(kernel: Microkernel, blocks: int, core: Core) -> bool:
     """Whether panels that so many blocks of pixels share should be asked for in advance."""
+    if kernel.tiles is not None:
+        return True
     if kernel.takes_groups:
-        return kernel.tiles is not None or blocks >= _MANY_BLOCKS
-    return kernel.tiles is not None or blocks > 1 or not uses_as_it_comes(core, kernel.mr)
+        return blocks >= _MANY_BLOCKS
+    return blocks > 1 or not uses_as_it_comes(core, kernel.mr)
 
 
 def suits_channels(kernel: Microkernel, workload: Conv2dWorkload, out_layout: str) -> bool:

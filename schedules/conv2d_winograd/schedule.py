@@ -118,7 +118,8 @@ def schedule_products(
         # The next panel; where a call runs over kernel rows, each asks for its own part.
         around, apart = (row, geo.rows) if geo.rows > 1 else (group, calls)
         axis, elements = -3 - geo.sums_rows, geo.workload.ci * config.nr
-        NextPanel(1, axis, 1, apart, elements, streams).on(sch, around)
+        panel = NextPanel(1, axis, step=1, calls=apart, elements=elements, streams=streams)
+        panel.on(sch, around)
     FreshRegisters(kernel.isa.name).on(sch, group)
     sch.compute_at(acc, group, preserve_unit_loops=True)
 
