@@ -31,6 +31,10 @@ _MODELS = {
     "icelake-server": "skylake-avx512",
     "znver4": "skylake-avx512",
 }
+# Micro-operations that a model dispatches a cycle, where LLVM's versions differ. Neoverse V1 (15 in
+# LLVM 19, 8 in LLVM 22) dispatches 8 macro-operations and 16 micro-operations, which llvm-mca counts
+# (Arm's Software Optimization Guide of it, 4.1, "Dispatch constraints").
+_DISPATCHED = {"neoverse-v1": 16}
 _ITERATIONS = 200
 
 
@@ -79,7 +83,9 @@ def mca_cycles(loop: Sequence[Instruction], core: Core) -> float:
     """
     model = _MODELS.get(core.mcpu) or core.isa.pipelines or core.mcpu
     arguments = [f"-mtriple={core.mtriple}", f"-mcpu={model}", f"-iterations={_ITERATIONS}"]
-    if model == "neoverse-n1" and core.issue_per_cycle:
+    if width := _DISPATCHED.get(model):
+        arguments.append(f"-dispatch={width}")
+    elif model == "neoverse-n1" and core.issue_per_cycle:
         # LLVM's dispatch width of Neoverse N1 changed from version to version (8, then 3).
         arguments.append(f"-dispatch={core.issue_per_cycle}")
     done = subprocess.run(
