@@ -22,7 +22,7 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel
 from tvm_blislike.microkernels.spills import keeps_registers
 from tvm_blislike.model.layouts import Layout
-from tvm_blislike.model.space import even_parts
+from tvm_blislike.model.space import divisors, even_parts
 from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload
 
@@ -98,10 +98,26 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Wino
             geo = WinogradGeometry(w, config)
             room = planned_bytes(geo, core, threads)
             if geo.v_bytes + geo.p_bytes <= room:
-                yield config
+                yield from parted(config, geo, threads)
             keeps_v = geo.blocks * geo.v_bytes <= MOST_KEPT_V
             if keeps_v and geo.p_bytes <= room / 2 and geo.chunks > 1:
                 yield config.with_fields(loop_order=CHANNELS)
+
+
+def parted(config: _Own, geo: WinogradGeometry, threads: int) -> Iterator[_Own]:
+    """Yield a config with the output channels in each number of parts that threads can take."""
+    for parts in parts_of_channels(geo, threads):
+        yield config.with_fields(oc_parts=parts)
+
+
+def parts_of_channels(geo: WinogradGeometry, threads: int) -> list[int]:
+    """Return the values of `oc_parts` that threads can share evenly.
+
+    More parts than threads would have a thread transform its patches several times.
+    """
+    if geo.config.loop_order == CHANNELS:
+        return [1]
+    return [parts for parts in divisors(threads) if geo.chunks % parts == 0]
 
 
 def planned_bytes(geo: WinogradGeometry, core: Core, threads: int) -> float:

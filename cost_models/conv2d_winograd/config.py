@@ -28,6 +28,9 @@ class BlockedConfig(TiledConfig, KernelConfig):
         Output channels of a chunk.
     oh_block : int
         Rows of tiles in a block.
+    oc_parts : int
+        "tiles" order: parts of the output channels that threads take apart, each of which
+        transforms patches for itself.
     prefetch : int
         1 to prefetch the next panel of the weights during the present one.
     """
@@ -37,6 +40,7 @@ class BlockedConfig(TiledConfig, KernelConfig):
     mc: int = 0
     nc: int = 0
     oh_block: int = 0
+    oc_parts: int = 1
     prefetch: int = 0
 
 

@@ -98,20 +98,16 @@ def estimate(
     # While L2 gives panels to L1 it takes less from beyond: 6x64 blocks hide less than 10x32.
     from_l2 = cycles.pop("from L2")
     hiding = sum(cycles.values()) - L2_BUSY_LOSS * from_l2
+    # Parts of the weights that a thread needs, each for some of the blocks.
+    part, own_parts = weights / geo.oc_parts, spanned(geo.parts, threads, geo.parts // geo.oc_parts)
+    again = _again(core, part + v + p, threads)
+    passes = geo.blocks * geo.oc_parts * share / own_parts
+    # Threads that have blocks of the same part read it at about the same time.
+    streams = math.ceil(geo.oc_parts / own_parts)
+    cycles["weights"] = _stream(core, part * own_parts, again, passes, hiding, streams)
     if by_channels:
-        # Chunks of weights that a thread needs, each for some of the blocks.
-        chunks = spanned(geo.parts, threads, geo.blocks)
-        again = _again(core, weights / geo.chunks + v + p, threads)
-        own, passes = weights / geo.chunks * chunks, math.ceil(geo.parts * share) / chunks
-        # Threads that have blocks of the same chunk read it at about the same time.
-        streams = math.ceil(geo.chunks / chunks)
-        cycles["weights"] = _stream(core, own, again, passes, hiding, streams)
         cycles["V"] = _kept_cycles(core, geo, share, _again(core, v * geo.blocks, threads), threads)
-    else:
-        again = _again(core, weights + v + p, threads)
-        # All threads read the same weights at about the same time.
-        cycles["weights"] = _stream(core, weights, again, geo.blocks * share, hiding)
-    of_input = geo.transform_share(threads) if by_channels else share
+    of_input = geo.transform_share(threads) if by_channels else geo.oc_parts * share
     cycles["input transform"] = _input_cycles(geo, core, threads) * of_input
     cycles["output transform"] = _output_cycles(geo, core, threads) * share
     if not by_channels:

@@ -105,8 +105,13 @@ class WinogradGeometry(ConvGeometry):
     @derived
     def parts(self) -> int:
         """What threads divide: blocks of tiles, in "channels" order those of every chunk."""
-        chunks = self.chunks if self.config.loop_order == CHANNELS else 1
-        return chunks * self.workload.n * self.parts_h * self.blocks_w
+        return self.oc_parts * self.workload.n * self.parts_h * self.blocks_w
+
+    @derived
+    def oc_parts(self) -> int:
+        """Parts of the output channels that may be computed by different threads."""
+        c = self.config
+        return self.chunks if c.loop_order == CHANNELS else math.gcd(c.oc_parts, self.chunks)
 
     def divided_loops(self, threads: int) -> int:
         """Return how many loops of the input transform of "channels" order threads divide.

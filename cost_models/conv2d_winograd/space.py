@@ -13,6 +13,7 @@ import math
 from tvm_blislike.cost_models.conv2d_winograd.candidates import (
     BLOCK_ROWS,
     layouts_of,
+    parts_of_channels,
     sizes,
     taps_of_phases,
 )
@@ -34,8 +35,8 @@ from tvm_blislike.model.workload import Conv2dWorkload
 TILE_SIZES = range(2, 7)
 
 
-def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
-    """Return the choices of `conv2d_winograd`: F(m, r), blocks, chunks, order and passes."""
+def space(workload: Conv2dWorkload, core: Core, threads: int) -> Space:
+    """Return the choices of `conv2d_winograd`: F(m, r), blocks, chunks, parts, order and passes."""
     w = workload
     taps = taps_of_phases(w)
     tiles = list(itertools.product(*(sizes(r, w.types.acc, TILE_SIZES) for r in taps)))
@@ -45,13 +46,14 @@ def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
         single("loop_order", lambda _: (TILES, CHANNELS)),
         single("transform", lambda _: passes),
     )
-    return blocks_space(WinogradConfig(), w, core, tiles, own)
+    return blocks_space(WinogradConfig(), w, core, threads, tiles, own)
 
 
 def blocks_space(
     start: BlockedConfig,
     workload: Conv2dWorkload,
     core: Core,
+    threads: int,
     tiles: list[Value],
     own: tuple[Axis, ...],
     geometry: type[WinogradGeometry] = WinogradGeometry,
@@ -82,6 +84,9 @@ def blocks_space(
         counts = divisors(panels) if whole else [panels]
         return [count * c.nr for count in counts]
 
+    def parts(c: BlockedConfig) -> list[int]:
+        return parts_of_channels(geometry(w, c), threads)
+
     return Space(
         start.with_fields(data_layout=layouts[0], out_layout=layouts[1]),
         (
@@ -91,6 +96,7 @@ def blocks_space(
             *own,
             Axis("block", ("mr", "nr", "ks"), kernels),
             single("nc", chunks),
+            single("oc_parts", parts),
             single("unroll", lambda c: unrolls(w.ci // c.ks)),
             single("prefetch", lambda _: (0, 1)),
         ),

@@ -41,13 +41,14 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Wino
         start = Winograd1dConfig(tile_w=tile_w)
         for kernel in candidates.kernels(workload, core):
             for config in candidates.blocked(start, workload, kernel, core, threads):
-                if _fits(Winograd1dGeometry(workload, config), core, threads):
-                    yield config
+                geo = Winograd1dGeometry(workload, config)
+                if _fits(geo, core, threads):
+                    yield from candidates.parted(config, geo, threads)
             for config in _rings(start, workload, kernel, core, threads):
                 geo = Winograd1dGeometry(workload, config)
                 beyond = geo.blocks_h * geo.block_h - workload.oh
                 if _fits(geo, core, threads) and beyond <= MOST_BEYOND * workload.oh:
-                    yield config
+                    yield from candidates.parted(config, geo, threads)
 
 
 def least_seconds(workload: Conv2dWorkload, core: Core, threads: int) -> float:

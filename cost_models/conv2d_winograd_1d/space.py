@@ -13,7 +13,7 @@ from tvm_blislike.model.space import Space, even_parts, single
 from tvm_blislike.model.workload import Conv2dWorkload
 
 
-def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
+def space(workload: Conv2dWorkload, core: Core, threads: int) -> Space:
     """Return the choices of F(m, r), blocks, chunks and rings."""
     w = workload
 
@@ -25,6 +25,7 @@ def space(workload: Conv2dWorkload, core: Core, _threads: int) -> Space:
         Winograd1dConfig(),
         w,
         core,
+        threads,
         [(1, tile_w) for tile_w in sizes(w.kw, w.types.acc, TILE_SIZES)],
         (single("ring", rings),),
         Winograd1dGeometry,

@@ -52,7 +52,7 @@ def schedule(
     _schedule_output_transform(sch, marked["tile_columns"], loops["o"], geo, kernel)
     schedule_products(sch, marked, loops["block"], geo, kernel, core.prefetch_streams)
     _schedule_input_transform(sch, marked, loops["xb"], geo, kernel, threads)
-    parallelize(sch, loops, geo, threads)
+    parallelize(sch, loops, threads)
     tensorize(sch, marked["acc"], geo, kernel)
 
 
@@ -70,14 +70,14 @@ def tile_epilogue(
         oc, o, lane = sch.split(channel, [geo.chunks, -(-geo.out_blocks // geo.chunks), block])
     yb, r, a = sch.split(oh, [None, geo.block_h, config.tile_h])
     xb, q, b = sch.split(ow, [None, geo.block_w, config.tile_w])
-    outer = [oc, n, yb, xb] if config.loop_order == CHANNELS else [n, yb, xb, oc]
-    sch.reorder(*outer, r, q, o, a, b, lane)
+    part, oc = sch.split(oc, [geo.oc_parts, None])
+    sch.reorder(part, n, yb, xb, oc, r, q, o, a, b, lane)
     # Rows beyond the image, then columns.
     AskOnce().on(sch, a)
     WriteOut().on(sch, b)
     Vector(kernel.lanes).on(sch, lane)
     annotate_cut(sch, o, lane, geo.workload.co % block)
-    return {"n": n, "oc": oc, "yb": yb, "xb": xb, "o": o, "block": outer[-1]}
+    return {"part": part, "n": n, "yb": yb, "xb": xb, "o": o, "block": oc}
 
 
 def annotate_cut(sch: s_tir.Schedule, blocks: Any, lane: Any, cut: int) -> None:
@@ -190,12 +190,7 @@ def _schedule_output_transform(
         Named("lanes").on(sch, lane)
 
 
-def parallelize(
-    sch: s_tir.Schedule, loops: dict[str, Any], geo: WinogradGeometry, threads: int
-) -> None:
-    """Divide all blocks of tiles, of each chunk of output channels in turn, among the threads."""
-    if threads == 1:
-        return
-    by_channels = geo.config.loop_order == CHANNELS
-    divided = ("oc", "n", "yb", "xb") if by_channels else ("n", "yb", "xb")
-    sch.parallel(sch.fuse(*(loops[name] for name in divided)))
+def parallelize(sch: s_tir.Schedule, loops: dict[str, Any], threads: int) -> None:
+    """Divide all blocks of tiles, of each part of the output channels in turn, among the threads."""
+    if threads > 1:
+        sch.parallel(sch.fuse(*(loops[name] for name in ("part", "n", "yb", "xb"))))

@@ -51,5 +51,5 @@ def schedule(
     AskOnce().on(sch, ib)
     Vector(kernel.lanes).on(sch, lane)
     align_rows(sch, transformed, 3, kernel.lanes)
-    parallelize(sch, {**loops, "yb": strip}, geo, threads)
+    parallelize(sch, {**loops, "yb": strip}, threads)
     tensorize(sch, marked["acc"], geo, kernel)
