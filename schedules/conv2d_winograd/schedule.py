@@ -191,6 +191,6 @@ def _schedule_output_transform(
 
 
 def parallelize(sch: s_tir.Schedule, loops: dict[str, Any], threads: int) -> None:
-    """Divide all blocks of tiles, of each part of the output channels in turn, among the threads."""
+    """Divide all blocks of tiles, of each part of the output channels in turn, among threads."""
     if threads > 1:
         sch.parallel(sch.fuse(*(loops[name] for name in ("part", "n", "yb", "xb"))))

@@ -180,6 +180,32 @@ def test_offers_both_orders_and_chunks() -> None:
         assert len({c.nc for c in offered if c.loop_order == order}) > 1
 
 
+def test_threads_may_take_parts_of_the_channels() -> None:
+    """Never more parts than threads, which would transform patches several times, nor uneven."""
+    for threads, parts in ((1, {1}), (2, {1, 2}), (3, {1}), (4, {1, 2, 4}), (6, {1, 2})):
+        offered = list(candidates.configs(LAYER, AVX512, threads))
+        assert {c.oc_parts for c in offered if c.loop_order == TILES} == parts
+        assert {c.oc_parts for c in offered if c.loop_order == CHANNELS} == {1}
+        assert all(WinogradGeometry(LAYER, c).chunks % c.oc_parts == 0 for c in offered)
+
+
+def test_parts_divide_weights_and_repeat_the_input_transform() -> None:
+    """256 channels of 14x14, whose weights come from memory: one block of 16 tiles, two threads."""
+    layer = Conv2dWorkload(1, 256, 14, 14, 256, 3, 3, padding=SAME)
+    fields = {"tile_h": 4, "tile_w": 4, "mr": 8, "nr": 32, "mc": 16, "nc": 32, "oh_block": 4}
+    config = WinogradConfig(out_layout="NCHW16c", data_layout="NCHW16c", **fields)
+    one = winograd.estimate(layer, config, AVX512, 1).cycles
+    two = winograd.estimate(layer, config.with_fields(oc_parts=2), AVX512, 2).cycles
+    assert two["fma"] == one["fma"] / 2
+    assert two["output transform"] == pytest.approx(one["output transform"] / 2, rel=0.05)
+    assert two["input transform"] == pytest.approx(one["input transform"], rel=0.05)
+    assert two["weights"] < one["weights"]
+    # Blocks of half the tiles divide the same work, but each thread reads all weights.
+    halves = config.with_fields(mc=8, oh_block=2)
+    by_tiles = winograd.estimate(layer, halves, AVX512, 2).cycles
+    assert by_tiles["weights"] > 1.5 * two["weights"]
+
+
 @pytest.mark.parametrize(
     "workload, reason",
     [

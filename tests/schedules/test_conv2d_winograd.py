@@ -24,7 +24,7 @@ from effort import every_second, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from tvm import tirx
-from winograd_checks import assert_right, blocking, kernel_of
+from winograd_checks import PARTS, assert_right, blocking, kernel_of
 
 from tvm_blislike.cost_models.conv2d_winograd import candidates
 from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, FLAT, TILES
@@ -39,6 +39,7 @@ from tvm_blislike.schedules.conv2d_winograd.programs import MOST_FLAT_INPUTS
 LANES = NATIVE.lanes()
 SAME = (1, 1, 1, 1)
 ORDERS = (TILES, CHANNELS)
+DIVISIONS = (*ORDERS, PARTS)
 # Outputs of a tile along an axis, by the taps of a phase of the image.
 TILE_SIZES = {1: (1,), 2: (2, 4, 6), 3: (2, 4, 6), 4: (2, 4), 5: (2, 4), 6: (2,), 7: (2,)}
 forced = partial(blocking, IMPLEMENTATION.name)
@@ -106,6 +107,7 @@ def variants(workload: Conv2dWorkload) -> Iterator[tuple[Config, int]]:
         panels = -(-workload.co // kernel_of(NATIVE, block[0] * block[1], workload.co).nr)
         # Threads change with every second variant, so that both orders meet both numbers.
         chunk = panels if number % 3 == 0 else 1
+        order = PARTS if order == TILES and (number + w) % 4 else order
         yield forced(workload, tile, block, order, chunk), 1 + (number + number // 2) % 2
 
 
@@ -165,7 +167,7 @@ BLOCKED = Conv2dWorkload(1, 2 * LANES, 9, 13, 4 * LANES, 3, 3, padding=SAME)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", DIVISIONS)
 @pytest.mark.parametrize(
     "block", [(1, 7), (2, 7), (3, 7), (5, 7), (2, 3), (1, 4), (1, 1), (4, 5), (6, 8)], ids=str
 )
@@ -177,7 +179,7 @@ def test_blocks_that_divide_the_image_or_not(
     assert_right(BLOCKED, forced(BLOCKED, (2, 2), block, order, chunk), threads, ("residual",))
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", DIVISIONS)
 @pytest.mark.parametrize("columns", sorted({k.nr for k in kernels_for(NATIVE)}))
 def test_kernels_of_every_width(columns: int, order: str) -> None:
     """The lowest, a middle and the highest; whole blocks of mr tiles, and cut ones."""
@@ -191,7 +193,7 @@ def test_kernels_of_every_width(columns: int, order: str) -> None:
 
 
 @pytest.mark.parametrize("core", RUNNABLE, ids=lambda core: core.isa.name)
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", DIVISIONS)
 def test_vectors_of_every_width(order: str, core: Core) -> None:
     lanes = core.lanes()
     workload = Conv2dWorkload(1, lanes, 10, 11, 3 * lanes, 3, 3, padding=(1, 0, 2, 1))
@@ -200,20 +202,20 @@ def test_vectors_of_every_width(order: str, core: Core) -> None:
         assert_right(workload, config, 2, ("bias", "clip"), core)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", DIVISIONS)
 @pytest.mark.parametrize("steps", EPILOGUES, ids="+".join)
 def test_epilogues_in_any_order(steps: list[str], order: str) -> None:
     workload = Conv2dWorkload(2, LANES, 9, 11, 2 * LANES, 3, 3, padding=SAME)
     assert_right(workload, forced(workload, (4, 4), (2, 3), order), 2, steps)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", DIVISIONS)
 def test_result_broadcast_by_its_reader(order: str) -> None:
     workload = Conv2dWorkload(2, 32, 1, 1, 3 * LANES, 3, 3, padding=SAME)
     assert_result_may_be_broadcast(workload, forced(workload, (2, 2), (1, 1), order))
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", DIVISIONS)
 def test_one_thread_and_two_give_the_same_bits(order: str) -> None:
     workload = Conv2dWorkload(1, 32, 13, 17, 4 * LANES, 3, 3, padding=SAME)
     assert_threads_do_not_change_a_bit(workload, forced(workload, (4, 4), (1, 5), order))
@@ -244,7 +246,7 @@ def test_workspace_of_channels_that_fill_no_vectors() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", DIVISIONS)
 @pytest.mark.parametrize(
     "tile, block, transform, stride",
     [
@@ -280,7 +282,7 @@ def test_workspace_is_what_the_function_allocates(
     assert max(size for name, size in total if name in others) <= 4 * config.mr * config.nr
 
 
-FIELDS = ("loop_order", "tile_h", "tile_w", "nr", "mc", "oh_block", "mr", "nc")
+FIELDS = ("loop_order", "oc_parts", "tile_h", "tile_w", "nr", "mc", "oh_block", "mr", "nc")
 
 
 @st.composite

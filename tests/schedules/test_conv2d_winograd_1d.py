@@ -9,8 +9,9 @@ from conv_workloads import NATIVE, RUNNABLE
 from effort import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from winograd_checks import assert_right, blocking
+from winograd_checks import PARTS, assert_right, blocking
 
+from tvm_blislike.cost_models.conv2d_winograd.config import TILES
 from tvm_blislike.cost_models.conv2d_winograd_1d.geometry import Winograd1dGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import kernels_for
@@ -39,9 +40,11 @@ CORNERS = {
 }
 
 
-def forced(workload: Conv2dWorkload, tile: int, block: tuple[int, int]) -> Config:
+def forced(
+    workload: Conv2dWorkload, tile: int, block: tuple[int, int], order: str = TILES
+) -> Config:
     """Describe a blocking: rows and tiles per row of a block."""
-    return blocking(IMPLEMENTATION.name, workload, (1, tile), block)
+    return blocking(IMPLEMENTATION.name, workload, (1, tile), block, order)
 
 
 def sizes(kw: int) -> tuple[int, ...]:
@@ -55,7 +58,8 @@ def test_corners(name: str) -> None:
         in_row = -(-workload.ow // tile)
         # By turns blocks that do not divide the rows, and such as do not divide a row.
         block = (min(3, workload.oh), in_row) if i % 2 else (1, max(1, in_row - 1))
-        assert_right(workload, forced(workload, tile, block), threads=1 + i % 2)
+        order = TILES if workload.ow % 2 else PARTS
+        assert_right(workload, forced(workload, tile, block, order), threads=1 + i % 2)
 
 
 def ring(workload: Conv2dWorkload, tile: int, rows: int, strip: int, mr: int = 0) -> Config:
@@ -65,6 +69,11 @@ def ring(workload: Conv2dWorkload, tile: int, rows: int, strip: int, mr: int = 0
     kernels = {k.mr: k for k in kernels_for(NATIVE) if k.nr == config.nr}
     mr = mr or max(m for m in kernels if m <= in_row)
     return config.with_fields(ring=strip, mr=mr)
+
+
+def in_parts(workload: Conv2dWorkload, config: Config) -> Config:
+    """Divide the output channels, too, as many parts as there are chunks."""
+    return config.with_fields(oc_parts=Winograd1dGeometry(workload, config).chunks)
 
 
 @pytest.mark.parametrize("name", CORNERS)
@@ -85,7 +94,10 @@ def test_corners_in_a_ring(name: str) -> None:
 def test_rings_of_any_size(rows: int, strip: int, mr: int, threads: int) -> None:
     """Rows of 5 tiles cut by mr; the ring longer and shorter than a block; strips of one block."""
     workload = Conv2dWorkload(2, 2 * LANES, 13, 17, 4 * LANES, 4, 3, padding=(2, 1, 1, 1))
-    assert_right(workload, ring(workload, 4, rows, strip, mr), threads, ("residual",))
+    config = ring(workload, 4, rows, strip, mr)
+    assert Winograd1dGeometry(workload, config).chunks > 1
+    assert_right(workload, config, threads, ("residual",))
+    assert_right(workload, in_parts(workload, config), threads, ("residual",))
 
 
 def test_one_thread_and_two_give_the_same_bits() -> None:

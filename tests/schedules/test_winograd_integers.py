@@ -83,7 +83,8 @@ def variants(workload: Conv2dWorkload, core: Core) -> Iterator[Config]:
             tile_h=tile[0], tile_w=tile[1], mc=rows * columns, oh_block=rows, loop_order=order
         )
         if w.co % config.nr == 0 and number % 2:
-            config = config.with_fields(nc=config.nr)
+            parts = 1 if order == CHANNELS else w.co // config.nr
+            config = config.with_fields(nc=config.nr, oc_parts=parts)
         yield config.with_fields(transform=FLAT) if max(tile) == 3 else config
 
 

@@ -8,12 +8,17 @@ from conv_harness import error
 from conv_workloads import NATIVE
 
 from tvm_blislike.cost_models.conv2d_winograd.config import TILES
+from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import Layout
+from tvm_blislike.model.space import divisors
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules import get_implementation
+
+# The order TILES with output channels in parts, if there are several chunks.
+PARTS = "parts"
 
 
 def kernel_of(core: Core, rows: int, columns: int) -> Microkernel:
@@ -53,6 +58,9 @@ def blocking(
         oh_block=block[0],
         prefetch=1,
     )
+    if order == PARTS:
+        chunks = WinogradGeometry(workload, config).chunks
+        return config.with_fields(oc_parts=min(divisors(chunks)[1:], default=1))
     return config if order == TILES else config.with_fields(loop_order=order)
 
 
