@@ -20,8 +20,8 @@ Loops ("tiles" order):
 V and P of a block stay in L2; the weights stream past them, from L2, L3 or memory, once per block.
 With several parts (`oc_parts`) each thread reads its own weights only, and transforms for itself
 what others transform, too: no line of V is another core's. Two threads, 256 channels of 14x14, 9 MB
-of weights, on Zen 4: as fast as blocks of tiles where both cores share L3, and 0.66 of the time where
-they do not, since each gets all weights from memory then; strided to twice the channels 0.75.
+of weights, on Zen 4: as fast as blocks of tiles where both cores share L3, and 0.66 of the time
+where they do not, since each gets all weights from memory then.
 "channels" order transforms the whole image first, oc outermost, for small images, whose few blocks
 would each read all weights. Threads share V after that barrier and divide chunks and their blocks:
 a thread's run of them touches few chunks, whose weights stay in its own L2.

@@ -31,8 +31,8 @@ _MODELS = {
     "icelake-server": "skylake-avx512",
     "znver4": "skylake-avx512",
 }
-# Micro-operations dispatched a cycle, where LLVM's versions differ. Neoverse V1 (15 in LLVM 19, 8 in
-# LLVM 22) dispatches 8 macro-operations and 16 micro-operations, which are what llvm-mca counts
+# Micro-operations dispatched a cycle, where LLVM's versions differ. Neoverse V1 (15 in LLVM 19, 8
+# in LLVM 22) dispatches 8 macro-operations and 16 micro-operations, which are what llvm-mca counts
 # (Arm's Software Optimization Guide of it, 4.1, "Dispatch constraints").
 _DISPATCHED = {"neoverse-v1": 16}
 _ITERATIONS = 200
