@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import tvm
@@ -35,7 +37,7 @@ from tvm_blislike.passes.slabs import join_layers
 from tvm_blislike.passes.stored_weights import StoreWeights
 from tvm_blislike.probe.native import core_of
 from tvm_blislike.records.book import RecordBook
-from tvm_blislike.tvm_seams.executables import calling
+from tvm_blislike.tvm_seams.executables import calling, relax_part
 from tvm_blislike.tvm_seams.pipelines import (
     VIEWS,
     dispatch_passes,
@@ -249,15 +251,16 @@ def explain_module(
 
 def compile_module(
     mod: tvm.IRModule, strategy: Strategy
-) -> tuple[tvm.runtime.Executable, Report, tvm.runtime.Executable]:
+) -> tuple[tvm.runtime.Executable, Report, Callable[[], tvm.runtime.Executable]]:
     """Compile an imported module for the core of a strategy.
 
     Returns
     -------
     tuple
-        The executable to export, the report of what was chosen for each layer, and the executable
-        to run: a virtual machine leaves a note about each constant in its executable, a fault of
-        TVM. Exported then, it logs a warning for each, and so does whoever loads the library.
+        The executable to run, the report of what was chosen for each layer, and what makes another
+        executable, to export: a virtual machine leaves a note about each constant in its own, a
+        fault of TVM. Exported then, it logs a warning for each, and so does whoever loads the
+        library. A model that only runs does without.
     """
     return compile_functions(mod, strategy)[:3]
 
@@ -268,7 +271,12 @@ def compile_functions(
     strategy: Strategy,
     batches: Batches | None = None,
     lengths: Lengths | None = None,
-) -> tuple[tvm.runtime.Executable, Report, tvm.runtime.Executable, list[tuple[str, Signature]]]:
+) -> tuple[
+    tvm.runtime.Executable,
+    Report,
+    Callable[[], tvm.runtime.Executable],
+    list[tuple[str, Signature]],
+]:
     """Compile an imported module of a function for each of several sizes.
 
     Parameters
@@ -300,7 +308,7 @@ def compile_functions(
         machine = for_machine(calls, target)
     progress.begin("code")
     kernels = compiled_kernels(machine, target, strategy.core)
-    executables = calling(machine, kernels), calling(machine, kernels)
+    linked = compiler_lock()(partial(calling, relax_part(machine), kernels))
     found = signatures(calls)
     if lengths is not None:
         sizes = range(lengths.least, lengths.most + 1)
@@ -308,4 +316,4 @@ def compile_functions(
     else:
         names = [*map(function_name, range(len(found) - 1)), MAIN]
         functions = [(name, found[name]) for name in names]
-    return executables[0], report, executables[1], functions
+    return linked(), report, linked, functions

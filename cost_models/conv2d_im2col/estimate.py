@@ -19,6 +19,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tvm_blislike.cost_models.conv2d_im2col.config import Im2colConfig
 from tvm_blislike.cost_models.conv2d_im2col.geometry import (
@@ -27,9 +30,18 @@ from tvm_blislike.cost_models.conv2d_im2col.geometry import (
     ITEM_BYTES,
     Im2colGeometry,
 )
+from tvm_blislike.cost_models.conv2d_im2col.packing import (
+    EXPOSED,
+    L2_PLANNED,
+    arrival_cycles,
+    least_copying_cycles,
+    packing_cycles,
+    row_cycles,
+)
 from tvm_blislike.cost_models.conv2d_im2col.slicing import INPUT_STATIONARY
 from tvm_blislike.cost_models.issue import CALL_CYCLES, FMA_EFFICIENCY, step_cycles
 from tvm_blislike.cost_models.moving import (
+    EXPOSED_L2,
     LOSS,
     beyond_l2,
     bytes_per_cycle,
@@ -42,38 +54,26 @@ from tvm_blislike.cost_models.moving import (
     shuffles_per_cycle,
     vector_cycles,
 )
-from tvm_blislike.cost_models.roofline import finish, fork_cycles
+from tvm_blislike.cost_models.roofline import clock_hz, finish, fork_cycles
 from tvm_blislike.cost_models.transforms import transform_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.model.estimate import NEIGHBOURS, Estimate
 from tvm_blislike.model.workload import Conv2dWorkload
 
-# Part of L2 that may be planned for: the result and the next operands pass through the rest.
-L2_PLANNED = 0.7
-# Share of a stream from beyond L2 that shows although the FMAs of the same pass run meanwhile.
-EXPOSED = 0.4
 # Times of a store's nominal cycles that one of a block of C takes; shuffles that transpose a vector
 # of the block before.
 STORE_LOSS = 1.5
 TURN_SHUFFLES = 4.0
-# Lines that pass for each line of panels in L2, which is written and read again; a panel that is
-# used at once, figure 5 of the paper to the letter, is in L1 (64 filters of 192 channels on 28x28:
-# 1.06 times as fast as packing blocks of rows; reading in place 1.20).
-PANEL_LINES = 1.0
-# Cycles until a row of windows that is read in place arrives the first time, where channels are so
-# far apart that no prefetcher, which stops at the end of a page, follows from one to the next
-# (Golden Cove: 64 to 256 filters on 28x28 and 56x56). Far: where L2 cannot hold image and result.
-ROW_CYCLES = 2.0
-FAR_ROW_CYCLES = 48.0
 # The same of the row of pixels that a filter's column of a block becomes: a part of a line, which
 # is read before it is written.
 STORED_ROW_CYCLES = 12.0
-FAR_APART_BYTES = 2048
-# Shuffles of a vector of the slab that parts columns of stride 2 or more.
-PART_SHUFFLES = 3.0
 # Images of fewer channels are a model's input, which is NCHW.
 FEW_CHANNELS = 8
+# What sums in another order may differ by.
+ROUNDED_DOWN = 1 - 1e-12
+# Values of some fields of a configuration.
+_Key = tuple[int | str, ...]
 
 
 def estimate(workload: Conv2dWorkload, config: Im2colConfig, core: Core, threads: int) -> Estimate:
@@ -106,26 +106,82 @@ def estimate(workload: Conv2dWorkload, config: Im2colConfig, core: Core, threads
     return finish(core, threads, workload, cycles, footprint)
 
 
+def least_of(workload: Conv2dWorkload, config: Im2colConfig, core: Core, threads: int) -> float:
+    """Return seconds that no estimate with the block, rows and packing of a configuration is below.
+
+    Whatever its sets of channels and filters and its order of loops: candidates that have the same
+    of these are many, and few of them are worth an estimate.
+    """
+    known, key = _known(workload, core, threads).floors, _shape_key(config)
+    if key not in known:
+        cycles = _least_cycles(Im2colGeometry(workload, config), core, threads)
+        known[key] = ROUNDED_DOWN * cycles / clock_hz(core)
+    return known[key]
+
+
+def _least_cycles(geo: Im2colGeometry, core: Core, threads: int) -> float:
+    """Cycles of an estimate's terms without what sets and orders may add to them.
+
+    All threads share equally, panels are in L1, and the products hide as much as they ever do.
+    """
+    kernel = kernel_of(core, geo.config.mr, geo.config.nr, geo.workload.types)
+    rate = bytes_per_cycle(core, 2)
+    calls = sum(
+        tile.number
+        * (
+            max(tile.issue, tile.useful)
+            + EXPOSED_L2 * geo.k * ITEM_BYTES * min(tile.filters, tile.windows) / rate
+            + CALL_CYCLES
+            + tile.stores
+        )
+        for tile in _tiles(geo, kernel, core, threads)
+    )
+    packing = arrival_cycles(geo, core, threads)
+    packing += geo.images * geo.blocks_h * least_copying_cycles(geo, core, threads)
+    weights = ITEM_BYTES * geo.workload.co * geo.k
+    first = min(
+        weights / bytes_per_cycle(core, 0), weights / threads / bytes_per_cycle(core, 0, threads)
+    )
+    first /= threads if geo.workload.groups > 1 else 1
+    hidden = first + _result_cycles(geo, core, 1 / threads)
+    fork = fork_cycles(core) if threads > 1 else 0.0
+    moving = _layout_cycles(geo.workload, core, threads)
+    return (calls + packing) / threads + EXPOSED * hidden + fork + moving
+
+
 def _of_any_set(geo: Im2colGeometry, core: Core, threads: int) -> tuple[dict[str, float], float]:
     """Return cycles of computing by cause, and of packing: the same however many filters a set has.
 
     Two thirds of what is estimated of a layer differs in that alone.
     """
-    known, key = _known(geo.workload, core, threads), geo.config.with_fields(mc=0)
+    known, config = _known(geo.workload, core, threads).of_any_set, geo.config
+    key = (*_shape_key(config), config.kc, config.loop_order)
     if key not in known:
-        kernel = kernel_of(core, key.mr, key.nr, geo.workload.types)
+        kernel = kernel_of(core, config.mr, config.nr, geo.workload.types)
         calls = _calls(geo, kernel, core, threads)
         calls["sums"] = _sums_cycles(geo, core, threads)
-        known[key] = calls, _packing_cycles(geo, core, threads)
+        known[key] = calls, packing_cycles(geo, core, threads)
     return known[key]
 
 
+def _shape_key(config: Im2colConfig) -> _Key:
+    """Return the fields that tell register blocks, blocks of rows and packing apart."""
+    return config.mr, config.nr, config.columns, config.oh_block, config.packing
+
+
+@dataclass
+class _Known:
+    """What was found out about a layer, by the fields of a configuration that it depends on."""
+
+    tiles: dict[_Key, tuple[_Tile, ...]] = field(default_factory=dict)
+    floors: dict[_Key, float] = field(default_factory=dict)
+    of_any_set: dict[_Key, tuple[dict[str, float], float]] = field(default_factory=dict)
+
+
 @functools.lru_cache(maxsize=1)
-def _known(
-    _workload: Conv2dWorkload, _core: Core, _threads: int
-) -> dict[Im2colConfig, tuple[dict[str, float], float]]:
-    """Return what `_of_any_set` found for a layer: configurations of one follow each other."""
-    return {}
+def _known(_workload: Conv2dWorkload, _core: Core, _threads: int) -> _Known:
+    """Return what is known of a layer: configurations of one follow each other."""
+    return _Known()
 
 
 def workspace_bytes(workload: Conv2dWorkload, config: Im2colConfig, threads: int) -> int:
@@ -141,25 +197,54 @@ def _filters_bytes(geo: Im2colGeometry) -> int:
     return ITEM_BYTES * math.prod(geo.packed_shape)
 
 
-def _calls(geo: Im2colGeometry, kernel: Microkernel, core: Core, threads: int) -> dict[str, float]:
-    """Cycles of all micro-kernel calls on one thread, by what limits them."""
-    total = {"fma": 0.0, "loads and edges": 0.0, "L2": 0.0, "calls": 0.0}
+class _Tile(NamedTuple):
+    """Tiles of one size: how many, filters and windows of each, and cycles of one call."""
+
+    number: int
+    filters: int
+    windows: int
+    issue: float
+    useful: float
+    stores: float
+
+
+def _tiles(geo: Im2colGeometry, kernel: Microkernel, core: Core, threads: int) -> tuple[_Tile, ...]:
+    """Return the whole and the cut tiles of all products."""
+    known, key = _known(geo.workload, core, threads).tiles, _shape_key(geo.config)
+    if key not in known:
+        known[key] = tuple(_sized_tiles(geo, kernel, core, threads))
+    return known[key]
+
+
+def _sized_tiles(
+    geo: Im2colGeometry, kernel: Microkernel, core: Core, threads: int
+) -> Iterator[_Tile]:
     blocks = geo.images * geo.blocks_h
     for count_f, filters in _sizes(geo.co, geo.filters):
         for count_p, windows in _sizes(geo.pixels, geo.windows):
             number = blocks * count_f * count_p
+            if number == 0:
+                continue
             height, width = (windows, filters) if geo.filters_across else (filters, windows)
             vectors = math.ceil(width / kernel.lanes)
             a_loads = kernel.a_loads(height, "panel", core.in_order)
             issue = geo.k * step_cycles(core, height, vectors, a_loads)
             useful = geo.k * height * width / kernel.lanes / core.fma_per_cycle / FMA_EFFICIENCY
-            arrival = geo.k * _l2_bytes(geo, core, filters, windows)
-            total["fma"] += number * useful
-            total["loads and edges"] += number * max(0.0, issue - useful)
-            arrival /= bytes_per_cycle(core, 2)
-            total["L2"] += number * l2_cycles(arrival, issue)
             stores = _store_cycles(geo, core, height, vectors, threads)
-            total["calls"] += number * (geo.sets * CALL_CYCLES + stores)
+            yield _Tile(number, filters, windows, issue, useful, stores)
+
+
+def _calls(geo: Im2colGeometry, kernel: Microkernel, core: Core, threads: int) -> dict[str, float]:
+    """Cycles of all micro-kernel calls on one thread, by what limits them."""
+    total = {"fma": 0.0, "loads and edges": 0.0, "L2": 0.0, "calls": 0.0}
+    rate = bytes_per_cycle(core, 2)
+    for tile in _tiles(geo, kernel, core, threads):
+        arrival = geo.k * _l2_bytes(geo, core, tile.filters, tile.windows)
+        arrival /= rate
+        total["fma"] += tile.number * tile.useful
+        total["loads and edges"] += tile.number * max(0.0, tile.issue - tile.useful)
+        total["L2"] += tile.number * l2_cycles(arrival, tile.issue)
+        total["calls"] += tile.number * (geo.sets * CALL_CYCLES + tile.stores)
     return total
 
 
@@ -177,7 +262,7 @@ def _store_cycles(
     if not geo.filters_across:
         return STORE_LOSS * stores
     w = geo.workload
-    row = _row_cycles(geo, core, threads, w.oh * w.ow, STORED_ROW_CYCLES)
+    row = row_cycles(geo, core, threads, w.oh * w.ow, STORED_ROW_CYCLES)
     turning = LOSS * TURN_SHUFFLES / shuffles_per_cycle(core)
     blocks = STORE_LOSS * stores + turning * height * vectors
     return blocks + row * vectors * core.lanes(w.types.acc)
@@ -258,65 +343,6 @@ def _result_cycles(geo: Im2colGeometry, core: Core, share: float) -> float:
     size = w.n * w.co * w.oh * w.ow * ITEM_BYTES
     level = level_holding(core, size, threads=1)
     return 0.0 if level in (1, 2) else share * size / core.line_bytes * line_cycles(core, level, 2)
-
-
-def _packing_cycles(geo: Im2colGeometry, core: Core, threads: int) -> float:
-    """Cycles of copying all windows, and of padding or parting rows before."""
-    w = geo.workload
-    image = w.n * w.ci * w.h * w.w * ITEM_BYTES
-    source = level_holding(core, image, threads)
-    arrival = 0.0 if source in (1, 2) else EXPOSED * image / bytes_per_cycle(core, source)
-    return geo.images * geo.blocks_h * _copying_cycles(geo, core, threads) + arrival
-
-
-def _copying_cycles(geo: Im2colGeometry, core: Core, threads: int) -> float:
-    """Cycles of copying the windows of a block of rows, or of reading them in place."""
-    w, c = geo.workload, geo.config
-    if geo.in_place:
-        return geo.pixel_tiles * geo.k * _row_cycles(geo, core, threads, w.h * w.w, ROW_CYCLES)
-    kernel = kernel_of(core, c.mr, c.nr, w.types)
-    lines = geo.panels_bytes * geo.sets / core.line_bytes
-    beyond = geo.panels_bytes > L2_PLANNED * l2_bytes(core, threads)
-    vectors = geo.k * geo.copies(kernel.lanes)
-    near = geo.on_demand or 2 * geo.panels_bytes <= share_bytes(core, 1, threads)
-    level = 1 if near else beyond_l2(core) if beyond else 2
-    work = _copy_cycles(geo, kernel, core) * vectors + line_cycles(core, level, PANEL_LINES * lines)
-    if geo.has_slab:
-        rows, phases, columns = geo.slab_size
-        vectors = geo.ci * rows * phases * math.ceil(columns / kernel.lanes)
-        per_vector = vector_cycles(core, PART_SHUFFLES if w.stride[1] > 1 else 0.0)
-        in_l1 = 2 * geo.slab_bytes <= share_bytes(core, 1, threads)
-        lines = kernel.lanes * ITEM_BYTES / core.line_bytes
-        work += vectors * (per_vector + line_cycles(core, 1 if in_l1 else 2, lines))
-    return work
-
-
-def _row_cycles(geo: Im2colGeometry, core: Core, threads: int, pixels: int, near: float) -> float:
-    """Cycles of a part of a row of an image of so many pixels, on the way to the next channel's."""
-    if ITEM_BYTES * pixels < FAR_APART_BYTES:
-        return 0.0
-    w = geo.workload
-    touched = ITEM_BYTES * (geo.ci * w.h * w.w + geo.co * w.oh * w.ow)
-    return near if touched <= L2_PLANNED * l2_bytes(core, threads) else FAR_ROW_CYCLES
-
-
-def _copy_cycles(geo: Im2colGeometry, kernel: Microkernel, core: Core) -> float:
-    """Cycles of a vector copied into a panel: what a shift saves are loads, not stores.
-
-    Golden Cove with 64-byte vectors, seven 3x3 and 5x5 layers from 14x14 to 224x224, the sides
-    taking turns: shifts took 0.98 to 1.02 of the layer's time with plain loads. It stores one
-    vector a cycle, and unaligned loads, which cross a line each, still come as fast as that. Where
-    a load takes two cycles (Cortex-A53 and A55), loads limit, and shifts are predicted to help.
-    """
-    if not geo.shifts:
-        return vector_cycles(core)
-    bytes_ = ITEM_BYTES * kernel.lanes
-    loads = (1 + bytes_ / core.line_bytes) / core.loads_per_cycle
-    stores = 1 / core.stores_per_cycle
-    taps = geo.workload.kw
-    pipes = core.isa.shifts_per_cycle or core.fma_per_cycle
-    shifted = max(loads / taps, stores, (taps - 1) / taps / pipes)
-    return vector_cycles(core) * shifted / max(loads, stores)
 
 
 @functools.lru_cache(maxsize=1)

@@ -32,6 +32,7 @@ from tvm_blislike.cost_models.conv2d_im2col.candidates import configs
 from tvm_blislike.cost_models.conv2d_im2col.config import Im2colConfig
 from tvm_blislike.cost_models.conv2d_im2col.geometry import Im2colGeometry
 from tvm_blislike.cost_models.conv2d_im2col.nests import nest_of
+from tvm_blislike.cost_models.conv2d_im2col.packing import copy_cycles
 from tvm_blislike.cost_models.conv2d_im2col.slicing import slicings
 from tvm_blislike.cost_models.issue import CALL_CYCLES, FMA_EFFICIENCY
 from tvm_blislike.cost_models.moving import LOSS, vector_cycles
@@ -196,7 +197,7 @@ def test_a_shifted_vector_by_hand(name: str, ratio: float) -> None:
     core = Core.named(name)
     kernel = max(kernels_for(core), key=lambda k: k.nr)
     config = Im2colConfig(mr=kernel.mr, nr=kernel.nr, oh_block=4, packing="shift")
-    cycles = im2col._copy_cycles(Im2colGeometry(LAYER, config), kernel, core)
+    cycles = copy_cycles(Im2colGeometry(LAYER, config), kernel, core)
     assert cycles == pytest.approx(vector_cycles(core) * ratio)
 
 

@@ -9,6 +9,7 @@ import pytest
 from small_models import float_input, make_model, small_network, small_reference
 
 import tvm_blislike
+from tvm_blislike import pipeline
 from tvm_blislike.errors import (
     InputError,
     ModelError,
@@ -18,7 +19,7 @@ from tvm_blislike.errors import (
 )
 from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.runtime import instruments, library, runnable
-from tvm_blislike.tvm_seams import loaded
+from tvm_blislike.tvm_seams import executables, loaded
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +155,28 @@ def test_export_and_load_keep_everything(
     assert (loaded.threads, loaded.core) == (model.threads, model.core)
     assert loaded.explain() == model.explain()
     assert np.array_equal(loaded.run(image)["scores"], model.run(image)["scores"])
+
+
+def test_an_executable_to_export_is_made_once_and_when_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, image: np.ndarray, tmp_path: Path
+) -> None:
+    made: list[object] = []
+
+    def counted(*arguments: object) -> object:
+        made.append(executables.calling(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(pipeline, "calling", counted)
+    model = tvm_blislike.compile(small_network(), threads=1)
+    assert _close(model.run(image)["scores"], image)
+    assert len(made) == 1
+    for name in ("one.so", "two.so"):
+        model.export(tmp_path / name)
+        loaded = tvm_blislike.CompiledModel.load(tmp_path / name)
+        assert _close(loaded.run(image)["scores"], image)
+    # That which has run is not what is exported.
+    assert len(made) == 2 and model.executable is made[1]
+    assert _close(model.run(image)["scores"], image)
 
 
 def test_export_prints_nothing(

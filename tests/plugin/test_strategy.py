@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -37,6 +38,13 @@ DENSE = Conv2dWorkload(1, 32, 9, 11, 48, 3, 3, padding=(1, 1, 1, 1))
 DEPTHWISE = Conv2dWorkload(1, 32, 9, 11, 32, 3, 3, padding=(1, 1, 1, 1), groups=32)
 # Groups of two channels: nearly a depthwise convolution.
 PAIRS = dataclasses.replace(DEPTHWISE, groups=16)
+# Layers with many candidates: of models, and with few channels on large images.
+POINTWISE = (
+    Conv2dWorkload(1, 72, 28, 28, 40, 1, 1),
+    Conv2dWorkload(1, 16, 112, 112, 64, 1, 1),
+    Conv2dWorkload(1, 512, 7, 7, 512, 1, 1),
+    Conv2dWorkload(2, 256, 14, 14, 96, 1, 1, stride=(2, 2)),
+)
 INT8 = dataclasses.replace(DENSE, types=Types.of("int8"))
 
 
@@ -106,8 +114,56 @@ def test_no_estimate_is_below_the_least(core: str) -> None:
                 least[implementation.name] = max(seconds, least.get(implementation.name, 0.0))
                 for config in implementation.configs(workload, target, threads):
                     estimate = implementation.estimate(workload, config, target, threads)
-                    assert estimate.seconds >= seconds
+                    floor = implementation.least_of(workload, config, target, threads)
+                    assert estimate.seconds >= max(seconds, floor)
     assert {"conv2d_direct", "conv2d_winograd_1d"} <= {name for name, s in least.items() if s}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("core", ["zen4", "haswell", "cortex-a76", "cortex-a53"])
+def test_what_needs_no_estimate_is_never_the_fastest(core: str, threads: int) -> None:
+    strategy, estimated, every = Strategy(Core.named(core), threads), 0, 0
+    offers = strategy._offers
+    for workload in (*ODD_CONVOLUTIONS, DENSE, *POINTWISE):
+        for implementation in offers.able(workload):
+            configs = list(implementation.configs(workload, strategy.core, threads))
+            if not configs:
+                continue
+            seconds = [e.seconds for e in offers.estimates(implementation, workload, configs)]
+            counted = Counted(implementation)
+            choice = offers.best(counted, workload, configs)
+            assert choice.config is configs[seconds.index(min(seconds))]
+            assert choice.estimate.seconds == min(seconds)
+            if implementation.name == "conv2d_im2col":
+                estimated, every = estimated + counted.estimates, every + len(configs)
+    assert 0 < estimated < 0.8 * every
+
+
+@pytest.mark.parametrize("name", ["conv2d_im2col", "conv2d_direct", "conv2d_winograd"])
+def test_a_configuration_with_other_fields_is_one_made_of_them(name: str) -> None:
+    config = next(iter(get_implementation(name).configs(DENSE, NATIVE, 2)))
+    assert config.kind  # whatever was derived from the fields before
+    other = config.with_fields(mr=config.mr + 1, implementation="another")
+    assert other == dataclasses.replace(config, mr=config.mr + 1, implementation="another")
+    assert hash(other) == hash(dataclasses.replace(other))
+    assert vars(other).keys() == {field.name for field in dataclasses.fields(config)}
+    assert config.with_fields() == config and config.with_fields() is not config
+    with pytest.raises(TypeError, match="colour"):
+        config.with_fields(colour=1)
+
+
+class Counted:
+    """An implementation that counts its estimates."""
+
+    def __init__(self, implementation: Implementation) -> None:
+        self.implementation, self.estimates = implementation, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.implementation, name)
+
+    def estimate(self, *arguments: Any) -> Estimate:
+        self.estimates += 1
+        return self.implementation.estimate(*arguments)
 
 
 def _names(candidates: Iterable[Candidate]) -> set[str]:

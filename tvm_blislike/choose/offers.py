@@ -126,11 +126,27 @@ class Offers:
     def best(
         self, implementation: Implementation, workload: Workload, configs: list[Config]
     ) -> Choice:
-        """Return the fastest of some configurations of an implementation."""
-        estimates = self.estimates(implementation, workload, configs)
-        pairs = zip(estimates, configs, strict=True)
-        estimate, config = min(pairs, key=lambda pair: pair[0].seconds)
-        return Choice(workload, implementation, config, estimate, "")
+        """Return the fastest of some configurations of an implementation, the first of equals.
+
+        In the order of what they take at least: once that is more than the fastest so far takes,
+        the rest need no estimate.
+        """
+        if self.predictor is not None:  # it may predict anything
+            estimates = self.estimates(implementation, workload, configs)
+            at = min(range(len(configs)), key=lambda index: estimates[index].seconds)
+            return Choice(workload, implementation, configs[at], estimates[at], "")
+        core, threads = self.core, self.threads
+        least = [implementation.least_of(workload, c, core, threads) for c in configs]
+        found: tuple[float, int, Estimate] | None = None
+        for index in sorted(range(len(configs)), key=least.__getitem__):
+            if found is not None and least[index] > found[0]:
+                break
+            (estimate,) = self.estimates(implementation, workload, [configs[index]])
+            if found is None or (estimate.seconds, index) < found[:2]:
+                found = estimate.seconds, index, estimate
+        if found is None:
+            raise ValueError("no configurations")
+        return Choice(workload, implementation, configs[found[1]], found[2], "")
 
     def allowed(
         self, implementation: Implementation, workload: Workload, configs: Iterable[Config]

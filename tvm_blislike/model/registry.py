@@ -67,6 +67,12 @@ class Implementation(Protocol):
     def least_seconds(self, workload: Workload, core: Core, threads: int) -> float:
         """Return a time that no estimate of what applies is below; 0.0 where none is known."""
 
+    def least_of(self, workload: Workload, config: Config, core: Core, threads: int) -> float:
+        """Return a time that no estimate of a configuration, `relaid` or not, is below, sooner.
+
+        0.0 where none is known. What exceeds the best estimate so far spares an estimate.
+        """
+
     def workspace_bytes(self, workload: Workload, config: Config, threads: int) -> int:
         """Return the temporary memory that one call of all threads needs, in bytes."""
 
@@ -114,6 +120,7 @@ class Template:
     schedule: Callable[[s_tir.Schedule, Workload, Config, Core, int], None]
     error_bound: Callable[[Workload, Config], float] = lambda _workload, _config: 0.0
     least_seconds: Callable[[Workload, Core, int], float] = lambda *_: 0.0
+    least_of: Callable[[Workload, Config, Core, int], float] = lambda *_: 0.0
     relaid: Callable[[Workload, Config, Core], Iterable[Config]] = lambda *_: ()
     config_type: type[Config] = Config
     every: Callable[[Workload, Core, int], Space] | None = None

@@ -61,8 +61,9 @@ class CompiledModel:
         Configuration of the `tvm.target.Target` it was compiled for.
     report : Report
         What was decided for each layer, and why; its threads are those the model runs with.
-    runnable : tvm.runtime.Executable, optional
-        Runs in place of `executable`, which then stays as it is for `export`.
+    exportable : callable, optional
+        Makes an executable of the same for `export`, where `executable` is not as it was any more
+        once it has run.
     again : callable, optional
         Compiles the model again, for a model that was kept: `executable` then only runs, and what
         needs more of it, such as `export`, calls this first.
@@ -80,6 +81,7 @@ class CompiledModel:
     """
 
     _again: Callable[[], CompiledModel] | None = None
+    _exportable: Callable[[], Executable] | None = None
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class CompiledModel:
         outputs: Sequence[TensorSpec],
         target: Mapping[str, Any],
         report: Report,
-        runnable: Executable | None = None,
+        exportable: Callable[[], Executable] | None = None,
         again: Callable[[], CompiledModel] | None = None,
         variants: Sequence[Variant] = (),
     ) -> None:
@@ -99,9 +101,9 @@ class CompiledModel:
         self.threads = report.threads
         self._target = dict(target)
         self._executable = executable
-        self._machine = ModelMachine(runnable or executable, self.inputs, self._target)
+        self._machine = ModelMachine(executable, self.inputs, self._target)
         self._report = report
-        self._again = again
+        self._again, self._exportable = again, exportable
 
     @property
     def about(self) -> library.About:
@@ -114,6 +116,8 @@ class CompiledModel:
         """What `tvm.compile` returned, or a loaded library."""
         if self._again is not None:
             self._executable, self._again = self._again().executable, None
+        elif self._exportable is not None:
+            self._executable, self._exportable = self._exportable(), None
         return self._executable
 
     def run_linked(self, kernels: Module) -> None:

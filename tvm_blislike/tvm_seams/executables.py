@@ -35,11 +35,15 @@ def calling(lowered: tvm.IRModule, kernels: Iterable[tvm.runtime.Module]) -> tvm
     kernels : iterable of Module
         The code of these, in any number of parts.
     """
-    calls = {gvar: func for gvar, func in functions(lowered)}
-    executable = _without_kernels(tvm.IRModule(calls, attrs=lowered.attrs))
+    executable = _without_kernels(relax_part(lowered))
     for part in kernels:
         executable.mod.import_module(part)
     return executable
+
+
+def relax_part(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module's Relax functions alone, which is all that `calling` reads."""
+    return tvm.IRModule(dict(functions(mod)), attrs=mod.attrs)
 
 
 def _without_kernels(mod: tvm.IRModule) -> tvm.runtime.Executable:
