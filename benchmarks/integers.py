@@ -38,6 +38,7 @@ from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.operators import operator_of
 from tvm_blislike.passes import tir_pipeline
+from tvm_blislike.passes.constant_ranges import with_ranges
 from tvm_blislike.passes.plan import Plan, note_of
 from tvm_blislike.passes.schedule import schedule_chosen
 from tvm_blislike.probe import measure_peak_gops
@@ -132,7 +133,9 @@ def prepared(
     sch = s_tir.Schedule(te.create_prim_func([*inputs, result]))
     sch.annotate(stages(sch)["unpack"], CHOICE, note_of(w, c))
     plan = Plan(core, threads)
-    func = schedule_chosen(sch.mod["main"].with_attr("tirx.noalias", True), plan)
+    given = [None, None, *arrays[2:]]
+    func = with_ranges(sch.mod["main"].with_attr("tirx.noalias", True), [given])
+    func = schedule_chosen(func, plan)
     module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     target = tvm.target.Target(core.target_config(threads))
     function = tir_pipeline.compiled(module, target)["main"]

@@ -16,6 +16,7 @@ ISA = Isa(
     vector_bytes=32,
     register="xmm",
     memory_operand=True,
+    packs="llvm.x86.avx2.{}",
     # Two instructions, on one port.
     shifts_per_cycle=0.5,
     flags=frozenset({"avx2", "fma"}),

@@ -10,6 +10,7 @@ ISA = Isa(
     register="xmm",
     folds_broadcast=True,
     memory_operand=True,
+    packs="llvm.x86.avx512.{}.512",
     # One port.
     shifts_per_cycle=1.0,
     flags=frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),

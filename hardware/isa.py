@@ -55,6 +55,9 @@ class Isa:
         Dot products of 8 bits take two signed factors; otherwise the first one is unsigned.
     narrows_pairs : bool
         Narrowing joins vectors: results of fewer bits fill registers, as cheap to store as others.
+    packs : str
+        LLVM's name of a pack that saturates in lanes of 128 bits, with {} for the instruction's:
+        packssdw, packsswb, packuswb; "": it has none.
     max_keeps_nan : bool
         The larger or smaller of a number and what is none is what is none, whichever comes first.
     shifts_per_cycle : float or None
@@ -84,6 +87,7 @@ class Isa:
     memory_operand: bool = False
     signed_dot: bool = False
     narrows_pairs: bool = False
+    packs: str = ""
     max_keeps_nan: bool = False
     shifts_per_cycle: float | None = None
     flags: frozenset[str] = frozenset()

@@ -24,6 +24,7 @@ from tvm_blislike.passes.batches.depth_first import depth_first, of_batches
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.concat import concat_in_place
 from tvm_blislike.passes.constant_kernels import fold_constants
+from tvm_blislike.passes.constant_ranges import constant_ranges
 from tvm_blislike.passes.kernel_code import compiled_kernels
 from tvm_blislike.passes.legalize import NarrowIndices, legalize
 from tvm_blislike.passes.lengths.module import Lengths, of_lengths
@@ -201,6 +202,7 @@ def fused_kernels(
     behind = [
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
+        constant_ranges,
         # Once more: TVM's `compile_relax` does so before it looks functions up, attributes
         # included.
         relax.transform.AnnotateTIROpPattern(),

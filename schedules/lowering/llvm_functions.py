@@ -25,7 +25,7 @@ from tvm_blislike.microkernels import FUNCTIONS, LOOPS, TILE_LOOPS, tile_loops, 
 from tvm_blislike.microkernels.k_loops import Block, block_named
 from tvm_blislike.model.directives import FreshRegisters, KLoopCall
 from tvm_blislike.model.loop_names import Named
-from tvm_blislike.schedules.lowering import narrowing, residues, words
+from tvm_blislike.schedules.lowering import narrowing, packs, residues, words
 from tvm_blislike.schedules.lowering.rewrite import collect, sequence, without
 from tvm_blislike.tvm_seams import attributes
 
@@ -72,7 +72,8 @@ def _source(symbol: str) -> str:
         name, block, finish = found
         loop = LOOPS[name]
         return (loop.finish if finish else loop.source)(symbol, block)
-    return residues.source(symbol) or words.source(symbol) or tile_unit.unit_source(symbol)
+    sources = (packs.source, residues.source, words.source, tile_unit.unit_source)
+    return next(filter(None, (source_of(symbol) for source_of in sources)), "")
 
 
 def registers_source(isa: str) -> str:

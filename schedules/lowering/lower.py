@@ -28,6 +28,7 @@ from tvm_blislike.schedules.lowering import (
     llvm_functions,
     loop_code,
     narrowing,
+    packs,
     prefetch,
     register_transposes,
     residues,
@@ -110,6 +111,8 @@ OF_VECTORS: tuple[_Rewrite, ...] = (
     (("uint32",), _body(residues.by_functions)),
     (("bfloat16",), words.of_bfloat16),
     (("int32",), bias_first),
+    # Before what narrows vectors by themselves:
+    (packs.BYTES, packs.packed),
     (("int8", "uint8"), narrowing.by_permutation),
     ((), llvm_functions.with_sources),
     ((), _body(opaque_names)),

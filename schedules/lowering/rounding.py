@@ -16,23 +16,34 @@ before. Where x is none, the lower bound is one of bits, too: negative floats ar
 
 An integer that is needed as a float, as the terms of a residual addition are, is the same sum
 without the constant.
+
+Where an instruction set has packs that saturate, and types and constants tell that x is an integer
+of 32 bits, bounds and narrowing are left to them (`packs`):
+
+    -> clip(lrint(x) + zero, low, high)
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvm_blislike.schedules.lowering import packs
+from tvm_blislike.schedules.lowering.ranges import Range, known_ranges, range_of
 from tvm_blislike.schedules.lowering.vector_functions import f32, i32
 
 _SMALL = ("int8", "uint8", "int16")
 _ONES = 1.5 * 2**23
 # Of bounds and zero point: the sum stays where its last bit counts ones.
 _MOST = 2**21
+# Of x, which a contraction of product and sum may move by its last digit: stays within 32 bits.
+_INTEGERS = 2.0**31 - 2.0**16
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,7 @@ class _Rounded:
         return int(self.zero) % 2
 
 
-def by_low_bits(node: Any) -> Any:
+def by_low_bits(node: tirx.PrimFunc) -> tirx.PrimFunc:
     """Replace roundings of float32 to small integers within bounds, in scalar code.
 
     Parameters
@@ -63,16 +74,32 @@ def by_low_bits(node: Any) -> Any:
     tirx.PrimFunc
         Of equal results, but for what is no number.
     """
-    body = tvm_ffi.structural_map(node.body, [(tirx.Cast, _as_integer)])
+    known = known_ranges(node) if packs.joins(node) else None
+    as_integer = partial(_as_integer, known=known)
+    body = tvm_ffi.structural_map(node.body, [(tirx.Cast, as_integer)])
     return node.with_body(tvm_ffi.structural_map(body, [(tirx.Max, _as_float)]))
 
 
-def _as_integer(cast: tirx.Cast) -> Any:
+def _as_integer(cast: tirx.Cast, known: Mapping[str, Range] | None) -> Any:
     found = _rounded(cast.value) if str(cast.ty) in _SMALL else None
     if found is None:
         return cast
+    if known is not None and str(cast.ty) in packs.BYTES and _is_for_packs(found, known):
+        return tirx.Cast(cast.ty, _clipped(found))
     narrow = tirx.Cast(cast.ty, _inside(found))
     return narrow + tirx.const(1, str(cast.ty)) if found.is_odd else narrow
+
+
+def _is_for_packs(found: _Rounded, known: Mapping[str, Range]) -> bool:
+    """Whether x is an integer of 32 bits with the zero point, too."""
+    low, high = range_of(found.x, known)
+    return -_INTEGERS <= low and high <= _INTEGERS and abs(found.zero) <= packs.MOST_ZERO
+
+
+def _clipped(found: _Rounded) -> Any:
+    whole = packs.nearest(found.x)
+    moved = whole + i32(int(found.zero)) if found.zero else whole
+    return tirx.max(tirx.min(moved, i32(int(found.high))), i32(int(found.low)))
 
 
 def _as_float(clipped: tirx.Max) -> Any:

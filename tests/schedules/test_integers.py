@@ -32,6 +32,7 @@ from tvm_blislike.model.types import (
 )
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
 from tvm_blislike.operators import operator_of
+from tvm_blislike.passes.constant_ranges import with_ranges
 from tvm_blislike.runtime.runnable import why_not_runnable
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.tuning.kernels import CandidateGroup, build
@@ -108,19 +109,25 @@ def run(
     requantize: bool = False,
     core: Core = NATIVE,
     extreme: bool = False,
+    told: bool = True,
 ):
-    """Return what the compiled kernel makes of random bytes, and what is right, NCHW."""
+    """Return what the compiled kernel makes of random bytes, and what is right, NCHW.
+
+    The kernel is told of the scales that it requantizes by, or not.
+    """
     w, operator = workload, operator_of(workload)
     implementation = get_implementation(config.implementation)
     data, weights = some(w, extreme)
     reader = ((w.co,), requantized) if requantize else None
-    library = compiled(primfunc(w, config, (), reader), core, threads)
     expected = operator.reference(w, data, weights)
     scale = np.random.default_rng(1).uniform(0.5, 1, w.co).astype(np.float32)
     scale *= 200 / np.float32(max(1, np.abs(expected).max()))
     # Of few bits: products are exact, and it is the same whether LLVM fuses them with the addition.
     mantissa, exponent = np.frexp(scale)
     scale = np.ldexp(np.rint(mantissa * 16) / 16, exponent).astype(np.float32)
+    func = primfunc(w, config, (), reader)
+    func = with_ranges(func, [[None, None, scale]]) if told and requantize else func
+    library = compiled(func, core, threads)
     shape = Layout(config.out_layout).shape(w.n, w.co, w.oh, w.ow)
     out = np.full(shape, 77 if requantize else NOTHING, "uint8" if requantize else "int32")
     operands = [in_layout(data, config.data_layout), implementation.pack(w, config, weights)]
@@ -136,12 +143,13 @@ def run(
 @st.composite
 def cases(
     draw: st.DrawFn, name: str, core: Core, types: Types
-) -> tuple[Conv2dWorkload, Config, int, bool, Core, bool]:
+) -> tuple[Conv2dWorkload, Config, int, bool, Core, bool, bool]:
     threads = draw(st.sampled_from([1, 2]))
     workload = replace(draw(convolutions(groups=(1, 1, 1, 2, 3))), types=types)
     implementation = get_implementation(name)
     config = one_config(draw, implementation, workload, core, threads, FIELDS)
-    return workload, config, threads, draw(st.booleans()), core, draw(st.booleans())
+    flags = [draw(st.booleans()) for _ in range(3)]
+    return workload, config, threads, flags[0], core, *flags[1:]
 
 
 @examples(80)

@@ -35,6 +35,8 @@ DEFAULT = "blislike.default"
 # Bytes of the register file: `apply_template` to `finish`, which makes an attribute of it for
 # `lowering.lower`: functions with it are lowered.
 REGISTER_BYTES = "blislike.register_bytes"
+# Text, the name of the instruction set: as those bytes.
+ISA = "blislike.isa"
 # Of a function of any number of rows: the axis of them in each parameter, -1 for none.
 ROW_AXES = "blislike.row_axes"
 # Of a kernel of attention: what it computes, as text.
@@ -44,6 +46,9 @@ ATTENTION = "blislike.attention"
 
 # Text, the note of the choice: `finish` to `passes.reporting`.
 CHOSEN = "blislike.chosen"
+# Between which numbers the constants lie that a function is given, by the names of its buffers:
+# `passes.constant_ranges` to `lowering.ranges`.
+RANGES = "blislike.ranges"
 # Text, what the default rule made of a function, or why nothing: the rule to `passes.reporting`.
 DEFAULT_RULE = "blislike.default_rule"
 # Text, what cannot be computed and why: `onnx.impossible`, on a kernel that raises instead, to

@@ -16,6 +16,7 @@ from tvm_blislike.model.marks import (
     CHOICE,
     CHOSEN,
     DEFAULT,
+    ISA,
     PLAIN,
     REGISTER_BYTES,
     SCHEDULED,
@@ -93,6 +94,7 @@ def apply_template(
     sch.annotate(root, SCHEDULED, note_of(workload, config))
     registers = core.vector_registers * core.vector_bits // 8
     sch.annotate(root, REGISTER_BYTES, registers)
+    sch.annotate(root, ISA, core.isa.name)
 
 
 def finish(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
@@ -117,13 +119,9 @@ def _noted(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
 def _attributed(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a scheduled PrimFunc with what its root block says as attributes."""
     found = root_annotations(func)
-    return func.with_attr(
-        {
-            CHOSEN: found[SCHEDULED],
-            REGISTER_BYTES: found[REGISTER_BYTES],
-            **IS_SCHEDULED,
-        }
-    )
+    # A trace of before has no instruction set.
+    core = {key: found[key] for key in (REGISTER_BYTES, ISA) if key in found}
+    return func.with_attr({CHOSEN: found[SCHEDULED], **core, **IS_SCHEDULED})
 
 
 def _replaced(func: tirx.PrimFunc, config: Config, target: tvm.target.Target) -> tirx.PrimFunc:
