@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import ir, sym, tirx
 
@@ -116,8 +117,12 @@ def without(loop: tirx.For, *kinds: type[Directive], **changes: Any) -> tirx.For
 
 
 def asks_for(func: tirx.PrimFunc, feature: str) -> bool:
-    """Whether the target of a function names a feature of LLVM: those of x86 are, ARM's are not."""
+    """Whether the target of a function names a feature of LLVM: those of x86 are, ARM's are not.
+
+    Kernels of models carry none yet where they are lowered: theirs is the current one.
+    """
     target = func.attrs.get("target") if func.attrs else None
+    target = tvm.target.Target.current() if target is None else target
     return target is not None and feature in map(str, target.attrs.get("mattr", []))
 
 

@@ -101,6 +101,14 @@ def test_others_stay(places: list[tuple[int, int]], added: tuple[int, ...]) -> N
     assert pairs(changed(narrowed(places, added=added))) == 0
 
 
+def test_the_target_is_the_current_one_where_a_function_names_none() -> None:
+    with target_of(Core.named("emeraldrapids")):
+        assert pairs(narrowing.by_permutation(narrowed(IN_PAIRS))) == 2
+    with target_of(Core.named("skylake-avx512")):
+        assert pairs(narrowing.by_permutation(narrowed(IN_PAIRS))) == 0
+    assert pairs(narrowing.by_permutation(narrowed(IN_PAIRS))) == 0
+
+
 @pytest.mark.parametrize("core", ["skylake-avx512", "haswell", "cortex-a76"])
 def test_cores_without_the_permutation(core: str) -> None:
     func = narrowed(IN_PAIRS)
