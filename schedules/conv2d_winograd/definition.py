@@ -98,10 +98,11 @@ def pack_weights(
     if workload.types.is_integer_dot:
         points = integers.transform_weights(weights, rows, columns)
     else:
-        points = transform_weights(weights, rows, columns).astype(weights.dtype)
+        points = transform_weights(weights, rows, columns).astype(weights.dtype, copy=False)
     missing = geo.chunks * config.nc - workload.co
-    filled = np.pad(points, ((0, 0), (0, 0), (0, 0), (0, missing)))
-    panels = filled.reshape(*points.shape[:3], geo.chunks, geo.panels, config.nr)
+    if missing:
+        points = np.pad(points, ((0, 0), (0, 0), (0, 0), (0, missing)))
+    panels = points.reshape(*points.shape[:3], geo.chunks, geo.panels, config.nr)
     packed = np.ascontiguousarray(panels.transpose(3, 0, 1, 4, 2, 5))
     if config.ks > 1:
         packed = panels_of_b(packed.reshape(-1, workload.ci, config.nr), config.nr, config.ks)

@@ -270,9 +270,14 @@ def transform_weights(weights: np.ndarray, rows: Transforms, columns: Transforms
             f"expected weights (co, ci, {rows.r}, {columns.r}), got shape {weights.shape}"
         )
     g_h, g_w = (np.array(t.g, "float64") for t in (rows, columns))
-    half = np.tensordot(g_h, weights.astype("float64"), axes=(1, 2))
-    points = np.tensordot(g_w, half, axes=(1, 3)).transpose(1, 0, 3, 2)
-    return np.ascontiguousarray(points, "float32")
+    # In the order of the result from the beginning: the taps are moved, not the more numerous
+    # points. Row by row, what is in float64 stays small.
+    taps = np.ascontiguousarray(weights.transpose(2, 3, 1, 0), "float64")
+    half = (g_h @ taps.reshape(rows.r, -1)).reshape(rows.inputs, columns.r, -1)
+    points = np.empty((rows.inputs, columns.inputs, *taps.shape[2:]), "float32")
+    for row, of_row in zip(points, half, strict=True):
+        row[...] = (g_w @ of_row).reshape(row.shape)
+    return points
 
 
 def amplification(transforms: Transforms) -> float:

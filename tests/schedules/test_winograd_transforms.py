@@ -228,6 +228,16 @@ def test_convolution_square_and_rectangular(rows, columns):
     assert np.abs(y - expected).max() < error_bound(h, w, channels=7) * np.abs(expected).max()
 
 
+@pytest.mark.parametrize("filters, channels", [(1, 1), (3, 17), (33, 8)])
+def test_weights_are_rounded_once(filters, channels):
+    h, w = matrices(4, 3), matrices(2, 5)
+    g = np.random.default_rng(2).standard_normal((filters, channels, 3, 5)).astype("float32")
+    u = transform_weights(g, h, w)
+    exact = np.einsum("xi,yj,ocij->xyco", *(np.array(t.g, "float64") for t in (h, w)), g)
+    # Half a unit in the last place, and what double precision is wrong by.
+    assert np.all(np.abs(u - exact) <= np.spacing(np.abs(u)) / 2 + 1e-12 * np.abs(g).max())
+
+
 def test_weights_of_another_size():
     with pytest.raises(ValueError, match=r"expected weights \(co, ci, 3, 1\), got shape"):
         transform_weights(np.zeros((4, 4, 3, 3), "float32"), matrices(4, 3), matrices(1, 1))
