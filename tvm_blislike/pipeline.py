@@ -96,8 +96,8 @@ def blislike_pipeline(
         target = target or tvm.target.Target(core.target_config(threads))
         strategy = strategy_for(target, core, threads, override, constraints, records, predictor)
         with compiler_lock(), target:
-            calls, _plan = scheduled_calls(mod, strategy, target)
-            return lowered(for_machine(calls, target), strategy.core)
+            calls, plan = scheduled_calls(mod, strategy, target)
+            return lowered(for_machine(calls, target), plan)
 
     return run
 
@@ -309,7 +309,7 @@ def compile_functions(
         report = report_of(calls, plan)
         machine = for_machine(calls, target)
     progress.begin("code")
-    kernels = compiled_kernels(machine, target, strategy.core)
+    kernels = compiled_kernels(machine, target, plan)
     linked = compiler_lock()(partial(calling, relax_part(machine), kernels))
     found = signatures(calls)
     if lengths is not None:

@@ -60,14 +60,29 @@ def kernel(
         with T.prim_func(s_tir=True):
             T.func_name("main")
             T.func_attr({"global_symbol": "main", **NO_ALIAS})
-            given = [first.data, first.packed, *first.others]
-            given += [second.packed, *second.others, second.result]
-            buffers = [T.arg(f"p{i}", T.buffer(p.shape, p.dtype)) for i, p in enumerate(given)]
+            buffers = _parameters(first, second)
             with T.sblock("root"):
                 T.reads()
                 T.writes()
                 _slabs(_Pair(first, second, buffers, rows), parts, threads)
     return s_tir.transform.ConvertSSA()(tvm.IRModule({"main": builder.get()}))["main"]
+
+
+def declared(first: Layer, second: Layer) -> tirx.PrimFunc:
+    """Return a function with the parameters of `kernel` that does nothing."""
+    with IRBuilder() as builder:
+        with T.prim_func(s_tir=True):
+            T.func_name("main")
+            T.func_attr({"global_symbol": "main", **NO_ALIAS})
+            _parameters(first, second)
+            T.evaluate(0)
+    return builder.get()
+
+
+def _parameters(first: Layer, second: Layer) -> list[Any]:
+    given = [first.data, first.packed, *first.others]
+    given += [second.packed, *second.others, second.result]
+    return [T.arg(f"p{i}", T.buffer(p.shape, p.dtype)) for i, p in enumerate(given)]
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def meeting_late(b: Builder, x: relax.Var) -> relax.Expr:
 
 def run(mod: tvm.IRModule, images: int | None, *arrays: np.ndarray) -> list[np.ndarray]:
     strategy = Strategy(native_core(), 1, constraints=Constraints(images=images))
-    machine = relax.VirtualMachine(compile_module(mod, strategy)[2], tvm.cpu())
+    machine = relax.VirtualMachine(compile_module(mod, strategy)[0], tvm.cpu())
     result = machine["main"](*map(tvm.runtime.tensor, arrays))
     return [r.numpy() for r in ([result] if hasattr(result, "numpy") else result)]
 

@@ -12,9 +12,10 @@ from tvm import te
 
 from tvm_blislike.hardware import native_core
 from tvm_blislike.passes import kernel_code
+from tvm_blislike.passes.plan import Plan
 
 TARGET = tvm.target.Target({"kind": "llvm"})
-CORE = native_core()
+PLAN = Plan(native_core(), 1)
 
 
 def scaled(factor: int) -> tvm.tirx.PrimFunc:
@@ -28,7 +29,7 @@ def scaled(factor: int) -> tvm.tirx.PrimFunc:
 def test_every_kernel_is_in_one_module(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_code, "code_threads", lambda: threads)
     mod = tvm.IRModule({f"scaled{i}": scaled(i) for i in range(40)})
-    parts = kernel_code.compiled_kernels(mod, TARGET, CORE)
+    parts = kernel_code.compiled_kernels(mod, TARGET, PLAN)
     assert len(parts) == (1 if threads == 1 else 24)
     data = tvm.runtime.tensor(np.arange(64, dtype="float32"))
     for factor in range(40):
@@ -39,7 +40,7 @@ def test_every_kernel_is_in_one_module(threads: int, monkeypatch: pytest.MonkeyP
 
 
 def test_no_kernels_make_no_modules() -> None:
-    assert kernel_code.compiled_kernels(tvm.IRModule({}), TARGET, CORE) == []
+    assert kernel_code.compiled_kernels(tvm.IRModule({}), TARGET, PLAN) == []
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
@@ -77,5 +78,5 @@ def test_options_of_the_caller_hold_in_every_thread(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(kernel_code.tir_pipeline, "build", build)
     mod = tvm.IRModule({f"scaled{i}": scaled(i) for i in range(4)})
     with tvm.transform.PassContext(opt_level=1):
-        kernel_code.compiled_kernels(mod, TARGET, CORE)
+        kernel_code.compiled_kernels(mod, TARGET, PLAN)
     assert seen == [1] * 4

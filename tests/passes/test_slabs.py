@@ -97,9 +97,8 @@ def module_of(case, activation, residual, rng):
 
 def compiled(mod, threads=1, **limits):
     """Return the virtual machine and the report."""
-    run, report = compile_module(mod, Strategy(CORE, threads, constraints=Constraints(**limits)))[
-        2:0:-1
-    ]
+    strategy = Strategy(CORE, threads, constraints=Constraints(**limits))
+    run, report, _ = compile_module(mod, strategy)
     return relax.VirtualMachine(run, tvm.cpu()), report
 
 

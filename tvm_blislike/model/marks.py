@@ -49,6 +49,9 @@ CHOSEN = "blislike.chosen"
 # Between which numbers the constants lie that a function is given, by the names of its buffers:
 # `passes.constant_ranges` to `lowering.ranges`.
 RANGES = "blislike.ranges"
+# Text, of a function that is to be scheduled or made yet: `passes.schedule.scheduled` and
+# `passes.slabs` to `passes.schedule.lowered`, which finds in the plan how.
+LATER = "blislike.later"
 # Text, what the default rule made of a function, or why nothing: the rule to `passes.reporting`.
 DEFAULT_RULE = "blislike.default_rule"
 # Text, what cannot be computed and why: `onnx.impossible`, on a kernel that raises instead, to

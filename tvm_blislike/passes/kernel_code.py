@@ -4,9 +4,9 @@ TVM's passes over PrimFuncs and LLVM leave Python's lock alone while they work, 
 but what is made before: so kernels are parted into modules, and each CPU lowers and compiles one of
 them at a time. More modules than CPUs, because some kernels take ten times as long as others.
 
-Lowering (`schedule.lowered`) is Python that calls TVM in many small steps, each of which hands
-Python's lock on: two threads of it would wait for each other most of the time. So one thread lowers
-while the others are with TVM's passes and LLVM.
+Scheduling and lowering (`schedule.lowered`) are Python that calls TVM in many small steps, each of
+which hands Python's lock on: two threads of it would wait for each other most of the time. So one
+thread lowers while the others are with TVM's passes and LLVM.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import threading
 import tvm
 from tvm import tirx
 
-from tvm_blislike.hardware import Core
 from tvm_blislike.passes import tir_pipeline
+from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import lowered
 from tvm_blislike.side_by_side import code_threads, side_by_side
 
@@ -25,7 +25,7 @@ _MODULES_PER_THREAD = 8
 
 
 def compiled_kernels(
-    mod: tvm.IRModule, target: tvm.target.Target, core: Core
+    mod: tvm.IRModule, target: tvm.target.Target, plan: Plan
 ) -> list[tvm.runtime.Module]:
     """Return the modules of code of all PrimFuncs of a module, which do not call each other.
 
@@ -35,8 +35,8 @@ def compiled_kernels(
         Scheduled PrimFuncs (`schedule.scheduled`), and others, which are left out.
     target : Target
         What TVM generates code for.
-    core : Core
-        The same, in facts.
+    plan : Plan
+        Says how those are made that are left to be.
     """
     kernels = [(g, f) for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
     context = tvm.transform.PassContext.current()
@@ -48,7 +48,7 @@ def compiled_kernels(
     def build(part: int) -> tvm.runtime.Module:
         with context, target:
             with one_at_a_time:
-                loops = lowered(tvm.IRModule(dict(kernels[part::count])), core)
+                loops = lowered(tvm.IRModule(dict(kernels[part::count])), plan)
             return tir_pipeline.build(loops, target)
 
     return side_by_side(build, range(count if kernels else 0), threads)

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_blislike.choose.layout_choice import Node, Option, choose_options
 from tvm_blislike.choose.strategy import Strategy
@@ -78,6 +78,7 @@ class Plan:
     fused: dict[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     _noted: dict[str, Choice] = field(default_factory=dict)
+    _later: dict[str, Callable[[], tirx.PrimFunc]] = field(default_factory=dict)
 
     def note(self, choice: Choice) -> str:
         """Return the text by which a PrimFunc names its choice, for `noted`."""
@@ -88,6 +89,20 @@ class Plan:
     def note_anew(self, choice: Choice) -> None:
         """Have a note mean this choice, whose workload and configuration it has already."""
         self._noted[note_of(choice.workload, choice.config)] = choice
+
+    def leave(self, name: str, make: Callable[[], tirx.PrimFunc]) -> str:
+        """Leave a function to be made by the threads that generate code; return its key.
+
+        What stands for it until then has the key as its mark `LATER`.
+        """
+        key = f"{name} {len(self._later)}"
+        self._later[key] = make
+        return key
+
+    def left_function(self, key: str) -> tirx.PrimFunc | None:
+        """Make the function of a key; None for one that has no more to it than its template."""
+        make = self._later.get(key)
+        return None if make is None else make()
 
     def add_weights(self, func: relax.Function) -> None:
         """Take over what `passes.stored_weights` found out about a function."""

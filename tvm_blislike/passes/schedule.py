@@ -17,6 +17,7 @@ from tvm_blislike.model.marks import (
     CHOSEN,
     DEFAULT,
     ISA,
+    LATER,
     PLAIN,
     REGISTER_BYTES,
     SCHEDULED,
@@ -37,28 +38,52 @@ from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED
 
 def schedule(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
     """Return a module of which no PrimFunc is left unscheduled, ready for TVM's TIR pipeline."""
-    return lowered(scheduled(mod, plan), plan.core)
+    return lowered(scheduled(mod, plan), plan)
 
 
 def scheduled(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
-    """Return a module of which no PrimFunc is left unscheduled, for `lowered`."""
+    """Return a module of PrimFuncs that are scheduled or have a choice, for `lowered`."""
     result = mod.clone()
     for gvar, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc) and not is_ours(func):
-            by_template = _by_template(func, plan)
-            if by_template is not None:
-                result.update_func(gvar, by_template)
+        if isinstance(func, tirx.PrimFunc) and not is_ours(func) and not _is_left(func):
+            note = note_in(s_tir.Schedule(func))
+            if note is not None:
+                choice = plan.noted(note)
+                chosen = note_of(choice.workload, choice.config)
+                notes = {CHOSEN: chosen, LATER: "template", **IS_SCHEDULED}
+                result.update_func(gvar, func.with_attr(notes))
     result = _noted(result, tvm.target.Target.current())
     return s_tir.dlight.ApplyDefaultSchedule(DefaultCPU(plan.core))(result)
 
 
-def lowered(mod: tvm.IRModule, core: Core) -> tvm.IRModule:
-    """Return a module, or a part of it, whose scheduled PrimFuncs are loops.
+def lowered(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
+    """Return a module, or a part of it, whose PrimFuncs are loops.
 
-    It takes most of the time, and one function has nothing to do with another: the threads that
-    generate code do it, each with the kernels that it goes on with.
+    Templates are applied here, and slabs made. It takes most of the time, and one function has
+    nothing to do with another: the threads that generate code do it, each with the kernels that it
+    goes on with.
     """
-    return marked(keep_nan(lowering.lower(mod), core))
+    made = mod.clone()
+    for gvar, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc) and _is_left(func):
+            made.update_func(gvar, _made(func, plan))
+    return marked(keep_nan(lowering.lower(made), plan.core))
+
+
+def _is_left(func: tirx.PrimFunc) -> bool:
+    return bool(func.attrs) and LATER in func.attrs
+
+
+def _made(func: tirx.PrimFunc, plan: Plan) -> tirx.PrimFunc:
+    """Return what a function marked `LATER` stands for."""
+    notes = {key: value for key, value in func.attrs.items() if key != LATER}
+    made = plan.left_function(str(func.attrs[LATER]))
+    if made is None:
+        plain = func.without_attr(LATER).with_attr("global_symbol", "main")
+        made = schedule_chosen(plain, plan)
+    if "global_symbol" not in notes:
+        made = made.without_attr("global_symbol")
+    return made.with_attr(notes)
 
 
 def schedule_chosen(func: tirx.PrimFunc, plan: Plan) -> tirx.PrimFunc | None:

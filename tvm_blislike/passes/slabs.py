@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 
 import tvm
 from tvm import relax, s_tir, tirx
@@ -25,14 +26,14 @@ from tvm_blislike.errors import ChoiceError
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.choice import Candidate, Choice
 from tvm_blislike.model.estimate import Estimate
-from tvm_blislike.model.marks import CHOSEN
+from tvm_blislike.model.marks import CHOSEN, LATER
 from tvm_blislike.model.pair import PairWorkload
 from tvm_blislike.model.types import FLOAT32
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import note_in
 from tvm_blislike.schedules import get_implementation
-from tvm_blislike.schedules.slabs.kernel import Part, kernel
+from tvm_blislike.schedules.slabs.kernel import Part, declared, kernel
 from tvm_blislike.schedules.slabs.layer import Layer
 from tvm_blislike.tvm_seams import bindings, functions, op_name
 from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED
@@ -140,10 +141,12 @@ class _Joiner(PyExprMutator):
         if key not in self.made:
             choice = choose(first, second, self.strategy)
             if choice is not None:
-                func = joined(first, second, choice, self.strategy.core, self.strategy.threads)
-                note = self.plan.note(choice)
-                func = func.without_attr("global_symbol").with_attr({CHOSEN: note, **IS_SCHEDULED})
+                core, threads = self.strategy.core, self.strategy.threads
                 name = f"{NAME}_{first_name.name_hint}_{second_name.name_hint}"
+                left = self.plan.leave(name, partial(joined, first, second, choice, core, threads))
+                note = self.plan.note(choice)
+                func = declared(first, second).without_attr("global_symbol")
+                func = func.with_attr({CHOSEN: note, LATER: left, **IS_SCHEDULED})
                 self.made[key] = self.builder_.add_func(func, name.replace("fused_", ""))
             else:
                 self.made[key] = None

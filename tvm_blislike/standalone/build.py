@@ -93,7 +93,7 @@ def _compiled(
         for gvar, func in calls.functions_items()
         if isinstance(func, tirx.PrimFunc)
     }
-    loops = lowered(tvm.IRModule(kernels), strategy.core)
+    loops = lowered(tvm.IRModule(kernels), plan)
     executable = tir_pipeline.compiled(loops, target)
     return plan_calls(calls), executable, report_of(calls, plan)
 
