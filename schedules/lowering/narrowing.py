@@ -15,11 +15,11 @@ from typing import Any
 import tvm_ffi
 from tvm import sym, tirx
 
-from tvm_blislike.schedules.lowering.rewrite import asks_for, constant, sequence
+from tvm_blislike.schedules.lowering.rewrite import constant, has_feature, sequence
 
 SYMBOL = "blislike_low_bytes"
 # LLVM's name of the extension with the permutation.
-INSTRUCTION = "+avx512vbmi"
+INSTRUCTION = "avx512vbmi"
 _LANES = 16
 _BYTES = ("int8", "uint8")
 
@@ -32,7 +32,7 @@ def by_permutation(func: tirx.PrimFunc) -> tirx.PrimFunc:
     func : PrimFunc
         Below the level of blocks, with every unrolled loop written out, in vectors.
     """
-    if not asks_for(func, INSTRUCTION):
+    if not has_feature(func, INSTRUCTION):
         return func
     return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.SeqStmt, _joined)]))
 

@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import ir, sym, tirx
+from tvm.target.codegen import target_has_features
 
 from tvm_blislike.model.directive import Directive
 from tvm_blislike.model.loop_names import Named
@@ -116,14 +117,14 @@ def without(loop: tirx.For, *kinds: type[Directive], **changes: Any) -> tirx.For
     return remade(loop, annotations=kept, **changes)
 
 
-def asks_for(func: tirx.PrimFunc, feature: str) -> bool:
-    """Whether the target of a function names a feature of LLVM: those of x86 are, ARM's are not.
+def has_feature(func: tirx.PrimFunc, feature: str) -> bool:
+    """Whether the target of a function has a feature of LLVM, said by itself or by its processor.
 
-    Kernels of models carry none yet where they are lowered: theirs is the current one.
+    Kernels of models carry no target yet where they are lowered: theirs is the current one.
     """
     target = func.attrs.get("target") if func.attrs else None
     target = tvm.target.Target.current() if target is None else target
-    return target is not None and feature in map(str, target.attrs.get("mattr", []))
+    return target is not None and bool(target_has_features(feature, target))
 
 
 def sequence(parts: list[tirx.Stmt]) -> tirx.Stmt:

@@ -17,12 +17,12 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_blislike.schedules.lowering.rewrite import asks_for, collect, is_if
+from tvm_blislike.schedules.lowering.rewrite import collect, has_feature, is_if
 
 _TYPE = re.compile(r"bfloat16(?P<lanes>x\d+)?")
 _SYMBOL = re.compile(r"blislike_bfloat16_of_(?P<lanes>\d+)(?P<plain>_plain)?")
 # LLVM's name of the extension with the instruction on x86.
-_INSTRUCTION = "+avx512bf16"
+_INSTRUCTION = "avx512bf16"
 _POINTER = ir.Op.get("tirx.tvm_access_ptr")
 _REINTERPRET = ir.Op.get("tirx.reinterpret")
 _TWO_VALUES = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
@@ -41,7 +41,7 @@ def of_bfloat16(func: tirx.PrimFunc) -> tirx.PrimFunc:
     own = {buffer: _like(buffer) for buffer in buffers if _is_one(buffer)}
     if not own and not any(map(_is_one, func.params)):
         return func
-    return func.with_body(_Words(own, asks_for(func, _INSTRUCTION)).without(func.body))
+    return func.with_body(_Words(own, has_feature(func, _INSTRUCTION)).without(func.body))
 
 
 def _like(buffer: Any) -> Any:

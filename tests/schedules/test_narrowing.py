@@ -54,6 +54,11 @@ def pairs(func: tirx.PrimFunc) -> int:
     return str(func).count(narrowing.SYMBOL)
 
 
+@pytest.mark.parametrize("core", ["icelake-client", "icelake-server", "zen4", "zen5"])
+def test_processors_imply_it(core: str) -> None:
+    assert pairs(changed(narrowed(IN_PAIRS), core)) == 2
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("added", [(), (1, 1, 1, 1), (5, 5, 1, 1)])
 def test_neighbours_are_joined(dtype: str, added: tuple[int, ...]) -> None:
