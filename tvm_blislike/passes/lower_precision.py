@@ -1,9 +1,12 @@
 """Layers of fp32 with constant weights are computed in products of 16 bits, where the user allows.
 
-Weights are rounded here. What such a layer reads is rounded once, behind what makes it, so that it
-is a part of that kernel; elementwise readers, such as residual additions, take the rounded values
-as well, and only those go through memory. Results are sums in fp32, those of fp16 products are
-widened. Everything else, and what a model shows, stays in fp32.
+Weights are rounded here. What such a layer reads is rounded once. Of images that is
+behind what makes it and a part of that kernel; elementwise readers, such as residual additions,
+take the rounded values as well, and only those go through memory. Those of an encoder's rows take
+them in fp32, which costs no time there. Where the error of the whole is predicted to be too large,
+products add back what rounding their weights takes from a mean row (`passes.mean_rows`). Results
+are sums in fp32, those of fp16 products are widened. Everything else, and what a model shows, stays
+in fp32.
 """
 
 from __future__ import annotations
@@ -17,7 +20,13 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_blislike.choose.precision_choice import offered, types_of
+from tvm_blislike.choose.precision_choice import (
+    WHOLE_ERRORS,
+    adds_back,
+    keeps_terms,
+    offered,
+    types_of,
+)
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.model.marks import LEFT_WIDE, STORED_ERRORS
 from tvm_blislike.model.types import FLOAT32, Types
@@ -26,9 +35,11 @@ from tvm_blislike.operators import workload_of
 from tvm_blislike.passes import spills
 from tvm_blislike.passes.constants import TIDY
 from tvm_blislike.passes.image_operators import BINARY, UNARY
+from tvm_blislike.passes.mean_rows import LOST, lost_by, lost_product, sum_of_rows, with_common_rows
 from tvm_blislike.passes.quantized.to_integers import left_wide
 from tvm_blislike.passes.same_layer import on_operands
-from tvm_blislike.passes.storage import stored
+from tvm_blislike.passes.storage import StoredWeights, stored
+from tvm_blislike.passes.whole_error import predicted
 from tvm_blislike.tvm_seams import (
     bindings,
     constant,
@@ -36,6 +47,7 @@ from tvm_blislike.tvm_seams import (
     functions,
     is_constant,
     op_name,
+    static_shape,
     use_counts,
 )
 
@@ -57,12 +69,34 @@ class LowerPrecision:
         precision, core = self.strategy.constraints.precision, self.strategy.core
         for types in offered(core, precision):
             spills.ensure(core, types)
-        result = mod.clone()
+        result = mod
         for gvar, func in functions(mod):
-            layers = _layers(func, self.strategy)
-            rewritten = _LowerPrecision(mod, func, layers).visit_expr(func)
-            result.update_func(gvar, rewritten.with_attr(layers.attributes(func)))
+            layers = _layers(mod, func, self.strategy)
+            rounded = _rounded(func, layers, self.strategy)
+            rewriter = _LowerPrecision(result, layers, rounded)
+            rewritten = rewriter.visit_expr(func).with_attr(layers.attributes(func))
+            rewriter.builder_.update_func(gvar, rewritten)
+            result = rewriter.builder_.get()
         return TIDY(result)
+
+
+@dataclass(frozen=True)
+class _Narrow:
+    """A layer in 16 bits.
+
+    Parameters
+    ----------
+    types : Types
+        Of its product.
+    weights : numpy.ndarray
+        Rounded.
+    lost : StoredWeights or None
+        What rounding took from them, where it is added back for the mean row.
+    """
+
+    types: Types
+    weights: np.ndarray
+    lost: StoredWeights | None = None
 
 
 @dataclass
@@ -72,14 +106,17 @@ class _Layers:
     Parameters
     ----------
     narrow : dict
-        Result of a layer to its types and its rounded weights.
+        Result of a layer to what becomes of it.
     errors : dict
         Estimated relative errors by workload, in order of execution.
     whole : dict
         Layers that stay in fp32, with the reason.
+    readers : dict
+        What changed layers read, with these layers.
     """
 
-    narrow: dict[relax.Var, tuple[Types, np.ndarray]] = field(default_factory=dict)
+    narrow: dict[relax.Var, _Narrow] = field(default_factory=dict)
+    readers: dict[relax.Var, list[Workload]] = field(default_factory=dict)
     errors: dict[str, list[float]] = field(default_factory=dict)
     whole: dict[str, str] = field(default_factory=dict)
 
@@ -91,8 +128,9 @@ class _Layers:
         return {STORED_ERRORS: self.errors, LEFT_WIDE: wide}
 
 
-def _layers(func: relax.Function, strategy: Strategy) -> _Layers:
-    found = _Layers()
+def _layers(mod: tvm.IRModule, func: relax.Function, strategy: Strategy) -> _Layers:
+    found, estimated = _Layers(), {}
+    values = {binding.var: binding.value for binding in bindings(func)}
     for binding in bindings(func):
         layer = _layer(binding.value)
         if layer is None:
@@ -106,10 +144,27 @@ def _layers(func: relax.Function, strategy: Strategy) -> _Layers:
         if rounded is None:
             found.whole[str(layer)] = f"a weight is not finite in {types.b}"
             continue
-        found.narrow[binding.var] = types, rounded.values
+        narrow = replace(layer, types=types)
+        found.narrow[binding.var] = _Narrow(types, rounded.values)
+        found.readers.setdefault(binding.value.args[0], []).append(narrow)
         error = math.hypot(rounded.error, _ROUNDING[types.a])
-        found.errors.setdefault(str(replace(layer, types=types)), []).append(error)
+        found.errors.setdefault(str(narrow), []).append(error)
+        estimated[binding.var] = error
+    dtypes = {each.types.a for each in found.narrow.values()}
+    if any(predicted(func, estimated) > WHOLE_ERRORS[dtype] for dtype in dtypes):
+        for var in with_common_rows(mod, func) & found.narrow.keys():
+            found.narrow[var] = _corrected(found.narrow[var], values[var], strategy)
     return found
+
+
+def _corrected(layer: _Narrow, call: relax.Call, strategy: Strategy) -> _Narrow:
+    """Return a layer that adds back what its weights lost of a mean row, where that pays."""
+    types = Types.stored(LOST)
+    spills.ensure(strategy.core, types)
+    if not adds_back(strategy, replace(workload_of(call), types=layer.types), types):
+        return layer
+    lost = lost_by(constant_array(call.args[1]), layer.weights)
+    return replace(layer, lost=lost) if lost.values.any() else layer
 
 
 def _layer(call: relax.Expr) -> Workload | None:
@@ -132,27 +187,28 @@ def _layer(call: relax.Expr) -> Workload | None:
 class _LowerPrecision(PyExprMutator):
     """Rounds what layers read behind what makes it, and rewrites these layers."""
 
-    def __init__(self, mod: tvm.IRModule, func: relax.Function, layers: _Layers) -> None:
+    def __init__(self, mod: tvm.IRModule, layers: _Layers, rounded: dict[relax.Var, str]) -> None:
         super().__init__(mod)
         self.layers = layers
         # What is rounded where it is made, and to which type.
-        self.rounded = _rounded(func, layers)
-        # Values in fewer bits by variable and type, of the present block.
+        self.rounded = rounded
+        # Values in fewer bits by variable and type, and sums of their rows, of the present block.
         self.made: dict[tuple[relax.Var, str], relax.Var] = {}
+        self.sums: dict[relax.Var, tuple[relax.Var, int]] = {}
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
         # What is emitted in one block cannot be read in another.
-        self.made = {}
+        self.made, self.sums = {}, {}
         return super().visit_dataflow_block_(block)
 
     def visit_binding_block_(self, block: relax.BindingBlock) -> relax.BindingBlock:
-        self.made = {}
+        self.made, self.sums = {}, {}
         return super().visit_binding_block_(block)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         var = binding.var
         if var in self.layers.narrow:
-            value = self._layer(binding.value, *self.layers.narrow[var])
+            value = self._layer(binding.value, self.layers.narrow[var])
             dataflow = isinstance(var, relax.DataflowVar)
             shown = self.builder_.current_block_is_dataflow() and not dataflow
             emit = self.builder_.emit_output if shown else self.builder_.emit
@@ -168,12 +224,21 @@ class _LowerPrecision(PyExprMutator):
         args = [self._widened(arg) for arg in call.args]
         return relax.Call(call.op, args, call.attrs, call.ty_args)
 
-    def _layer(self, call: relax.Call, types: Types, weights: np.ndarray) -> relax.Expr:
+    def _layer(self, call: relax.Call, layer: _Narrow) -> relax.Expr:
+        types = layer.types
         data = self._narrow(call.args[0], types.a)
-        result = on_operands(call, data, constant(weights, types.b), types.out)
-        if types.out == _WIDE:
-            return result
-        return relax.op.astype(self.builder_.emit(result), _WIDE)
+        # In front of the product: it is added where that is in registers.
+        added = self._lost(data, layer.lost) if layer.lost is not None else None
+        result = on_operands(call, data, constant(layer.weights, types.b), types.out)
+        if types.out != _WIDE:
+            result = relax.op.astype(self.builder_.emit(result), _WIDE)
+        return result if added is None else relax.op.add(self.builder_.emit(result), added)
+
+    def _lost(self, data: relax.Var, lost: StoredWeights) -> relax.Var:
+        """Return what a layer's weights lost of the mean of rows; layers share sums of rows."""
+        if data not in self.sums:
+            self.sums[data] = sum_of_rows(self.builder_, data)
+        return lost_product(self.builder_, *self.sums[data], lost)
 
     def _narrow(self, var: relax.Var, dtype: str) -> relax.Var:
         """Return a variable rounded to a type, which all its readers share."""
@@ -191,20 +256,31 @@ class _LowerPrecision(PyExprMutator):
         return self.builder_.emit(relax.op.astype(self.made[arg, dtype], _WIDE))
 
 
-def _rounded(func: relax.Function, layers: _Layers) -> dict[relax.Var, str]:
-    """Return what is read by changed layers and else elementwise only, with their type."""
+def _rounded(func: relax.Function, layers: _Layers, strategy: Strategy) -> dict[relax.Var, str]:
+    """Return what is read by changed layers and else elementwise only, with their type.
+
+    Without what elementwise operators read in fp32, as the strategy finds worth it.
+    """
     found: dict[relax.Var, str] = {}
     others: set[relax.Var] = set()
     for binding in bindings(func):
         if binding.var in layers.narrow:
-            found.setdefault(binding.value.args[0], layers.narrow[binding.var][0].a)
+            found.setdefault(binding.value.args[0], layers.narrow[binding.var].types.a)
         elif not _is_elementwise(binding.value):
             relax.analysis.post_order_visit(
                 binding.value, lambda e: others.add(e) if isinstance(e, relax.Var) else None
             )
     found |= {var: dtype for var, dtype in _second_terms(func, layers).items() if var not in found}
     inner = {var: dtype for var, dtype in found.items() if isinstance(var, relax.DataflowVar)}
-    return {var: dtype for var, dtype in inner.items() if var not in others}
+    uses = use_counts(func)
+
+    def keeps(var: relax.Var) -> bool:
+        readers = layers.readers.get(var, [])
+        if len(readers) == uses[var]:
+            return False
+        return bool(readers) and keeps_terms(strategy, static_shape(var), readers)
+
+    return {var: dtype for var, dtype in inner.items() if var not in others and not keeps(var)}
 
 
 def _second_terms(func: relax.Function, layers: _Layers) -> dict[relax.Var, str]:
@@ -232,7 +308,7 @@ def _second_terms(func: relax.Function, layers: _Layers) -> dict[relax.Var, str]
         terms = {arg: layer_of(arg) for arg in value.args if isinstance(arg, relax.Var)}
         if len(terms) == 2 and None not in terms.values():
             second = max(terms, key=lambda term: order[terms[term]])
-            found[second] = layers.narrow[terms[second]][0].a
+            found[second] = layers.narrow[terms[second]].types.a
     return found
 
 
