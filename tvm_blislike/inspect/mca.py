@@ -31,10 +31,11 @@ _MODELS = {
     "icelake-server": "skylake-avx512",
     "znver4": "skylake-avx512",
 }
-# Micro-operations dispatched a cycle, where LLVM's versions differ. Neoverse V1 (15 in LLVM 19, 8
-# in LLVM 22) dispatches 8 macro-operations and 16 micro-operations, which are what llvm-mca counts
-# (Arm's Software Optimization Guide of it, 4.1, "Dispatch constraints").
-_DISPATCHED = {"neoverse-v1": 16}
+# Micro-operations dispatched for each of `Core.issue_per_cycle`, where the dispatch width of LLVM's
+# model differs from version to version: N1 8 in LLVM 19 and 3 in LLVM 22, V1 15 and 8. V1
+# dispatches 8 macro-operations and 16 micro-operations, which are what llvm-mca counts (Arm's
+# Software Optimization Guide of it, 4.1, "Dispatch constraints").
+_DISPATCHED = {"neoverse-n1": 1, "neoverse-v1": 2}
 _ITERATIONS = 200
 
 
@@ -83,11 +84,8 @@ def mca_cycles(loop: Sequence[Instruction], core: Core) -> float:
     """
     model = _MODELS.get(core.mcpu) or core.isa.pipelines or core.mcpu
     arguments = [f"-mtriple={core.mtriple}", f"-mcpu={model}", f"-iterations={_ITERATIONS}"]
-    if width := _DISPATCHED.get(model):
-        arguments.append(f"-dispatch={width}")
-    elif model == "neoverse-n1" and core.issue_per_cycle:
-        # LLVM's dispatch width of Neoverse N1 changed from version to version (8, then 3).
-        arguments.append(f"-dispatch={core.issue_per_cycle}")
+    if model in _DISPATCHED and core.issue_per_cycle:
+        arguments.append(f"-dispatch={_DISPATCHED[model] * core.issue_per_cycle}")
     done = subprocess.run(
         [find_tool(), *arguments], input=_listing(loop), capture_output=True, text=True, check=False
     )
