@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -165,6 +166,26 @@ def test_writers_at_once_overwrite_nothing(tmp_path: Path, machine: Machine) -> 
     assert len({r.seconds for r in _read(f"{tmp_path}/shared/")}) == 20
     machine("one")
     assert len({r.seconds for r in _read(f"{tmp_path}/shared/")}) == 20
+
+
+def test_a_writer_that_waited_finds_its_records_sent(
+    tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two on this machine send what both put; one waits for the lock while the other sends all."""
+    place, lock = f"{tmp_path}/shared/", files.locked
+    kept = Store(place)
+    kept.put([record()])
+
+    def after_the_other(path: Path) -> AbstractContextManager[None]:
+        monkeypatch.setattr(files, "locked", lock)
+        Store(place).send_or_raise()
+        return lock(path)
+
+    monkeypatch.setattr(files, "locked", after_the_other)
+    kept.send_or_raise()
+    assert files.locked is lock  # It was asked for.
+    machine("other")
+    assert len(_read(place)) == 1
 
 
 def test_without_the_store_nothing_is_lost(

@@ -152,8 +152,11 @@ class Store(LocalRecords):
             When that is not possible; nothing is lost.
         """
         if not self._unsent.exists():
-            return
+            return  # Nor is there a folder for the lock, perhaps.
         with files.locked(self._unsent):
+            # Only now: who kept the lock may have sent them all.
+            if not self._unsent.exists():
+                return
             objects = _as_objects(self._unsent.read_bytes())
             try:
                 for name, content in objects.items():
