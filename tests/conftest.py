@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from effort import EFFORT
+from hypothesis import settings
 
 # `python -m pytest` finds the folder tvm_blislike first, which is the package only in part.
 if importlib.util.find_spec("tvm_blislike.schedules") is None:
@@ -21,6 +23,10 @@ if importlib.util.find_spec("tvm_blislike.schedules") is None:
 os.environ["TVM_BLISLIKE_PROBE"] = "0"
 # Nor on what was compiled before.
 os.environ["TVM_BLISLIKE_CACHE"] = "0"
+# Nor on chance: who changes something is told what the change broke. With more effort other
+# examples are tried each time, to find what was always broken.
+settings.register_profile("tests", derandomize=EFFORT == 1)
+settings.load_profile("tests")
 
 
 @pytest.fixture(autouse=True, scope="session")
