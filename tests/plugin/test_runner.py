@@ -141,6 +141,28 @@ def test_addresses_are_taken_where_kernels_can_use_them(
         np.testing.assert_array_equal(memory, expected)
 
 
+@given(runs=st.lists(st.tuples(st.booleans(), st.integers(0, 1)), min_size=3, max_size=12))
+@examples(25)
+def test_places_are_known_again_whatever_ran_between(
+    network: tvm_blislike.CompiledModel, runs: list[tuple[bool, int]]
+) -> None:
+    """Runs on addresses, and on tuples of arrays, at two places in any order."""
+    runner, plain = network.runner(), images(2)
+    runner.run([plain[0]])
+    there = [((aligned(plain[0].shape, "float32"),), (aligned((1, 5), "float32"),)) for _ in plain]
+    for (image, *_), image_of in zip((inputs for inputs, _ in there), plain, strict=True):
+        image[:] = image_of
+    for on_addresses, place in runs:
+        inputs, outputs = there[place]
+        outputs[0][:] = other = there[1 - place][1][0].copy()
+        if on_addresses:
+            assert runner.run_at([address_of(inputs[0])], [address_of(outputs[0])])
+        else:
+            runner.run_on(inputs, outputs)
+        require_right(outputs[0], plain[place])
+        np.testing.assert_array_equal(there[1 - place][1][0], other)
+
+
 def test_one_input_at_one_place_with_other_strides(network: tvm_blislike.CompiledModel) -> None:
     whole = aligned((2, 3, 8, 8), "float32")
     whole[:] = np.arange(whole.size).reshape(whole.shape) / 100

@@ -7,8 +7,10 @@ warning says why.
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,7 @@ from tvm_blislike.torch.graphs import (
     Result,
     View,
     are_parameters,
+    empty_strided,
     numbers_of,
     results_of,
     with_arguments_only,
@@ -153,15 +156,16 @@ class _ForSizes:
         places: tuple[Sequence[int], Sequence[int]],
         options: Mapping[str, Any],
     ) -> None:
-        self._inputs, self._parameters = (
+        self._inputs, parameters = (
             [i for i in each if isinstance(arguments[i], torch.Tensor)] for each in places
         )
-        self._constants = Constants([arguments[i] for i in self._parameters])
+        self._parameters_of = _taken(parameters)
+        self._constants = Constants(self._parameters_of(arguments))
         self._results = results_of(graph, arguments)
         self._computed = [r for r in self._results if isinstance(r, Computed)]
-        self._are_as_computed = all(
-            isinstance(r, Computed) and r.is_contiguous() for r in self._results
-        )
+        written = [r.contiguous() for r in self._computed]
+        self._written = [(r.size, r.stride, r.dtype) for r in written]
+        self._are_as_written = list(self._results) == written
         computed = [i for i, r in enumerate(self._results) if isinstance(r, Computed)]
         bound = Bound(graph, arguments, self._inputs, computed)
         examples = tuple(arguments[i] for i in self._inputs)
@@ -189,19 +193,26 @@ class _ForSizes:
 
     def holds(self, arguments: Sequence[Any]) -> bool:
         """Whether the parameters are those that it was compiled with."""
-        return self._constants.hold([arguments[i] for i in self._parameters])
+        return self._constants.hold(self._parameters_of(arguments))
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         inputs = [arguments[i] for i in self._inputs]
-        found = [torch.empty(r.size, dtype=r.dtype) for r in self._computed]
+        found = list(starmap(empty_strided, self._written))
         with self._lock:
             if not (self._is_plain and self._runner.run_at(_places(inputs), _places(found))):
                 self._runner.run_on(_arrays(inputs), _arrays(found))
         # Kernels have just driven Python from the caches, where each line of it takes long.
-        if self._are_as_computed:
+        if self._are_as_written:
             return found
         values = map(_strided, found, self._computed)
         return [_value(result, arguments, values) for result in self._results]
+
+
+def _taken(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Return what takes the arguments at some places, hundreds where they are parameters."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return lambda arguments: [arguments[i] for i in places]
 
 
 def _places(tensors: Sequence[torch.Tensor]) -> list[int]:
