@@ -22,8 +22,8 @@ from tvm_blislike.cost_models.issue import CALL_CYCLES, call_cycles
 from tvm_blislike.cost_models.roofline import clock_hz, fork_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernels_for
+from tvm_blislike.microkernels.products import groups
 from tvm_blislike.model.attention import Attention
-from tvm_blislike.model.types import FLOAT32
 
 # Share of L2 that a thread's blocks may take, and of L1 that a strip of scores may.
 _L2_SHARE, _L1_SHARE = 0.75, 0.4
@@ -38,6 +38,8 @@ _EXP_CYCLES, _MASK_CYCLES, _ROW_CYCLES = 8.0, 2.0, 12.0
 # Cycles for a vector of K and V to be packed, of Q to be copied, and of sums to be rescaled.
 _PACK_CYCLES, _COPY_CYCLES, _RESCALE_CYCLES = 5.0, 1.5, 2.0
 _BYTES = 4
+# Steps of k that a product of a block may take at once: panels are packed for as many.
+_MOST_STEPS = 2
 
 
 @dataclass(frozen=True)
@@ -90,13 +92,30 @@ def workspace_bytes(attention: Attention, blocks: Blocks) -> int:
     """Return the memory that a thread needs beside operands and result."""
     nr, strip = blocks.kernel.nr, blocks.strip
     width = _up(attention.width, nr)
-    rows = blocks.queries * (attention.depth + width + blocks.kernel.lanes + 1)
-    columns = blocks.keys * (attention.depth + width)
-    return _BYTES * (rows + columns + strip * (blocks.keys + 3))
+    types = blocks.kernel.types
+    rows = blocks.queries * (width + blocks.kernel.lanes + 1)
+    factors = blocks.queries * attention.depth * types.a_bytes
+    factors += blocks.keys * (attention.depth + width) * types.b_bytes
+    if types.a != "float32":
+        factors += strip * blocks.keys * types.a_bytes
+    return factors + _BYTES * (rows + strip * (blocks.keys + 3))
+
+
+def able_kernels(attention: Attention, core: Core) -> tuple[Microkernel, ...]:
+    """Return the micro-kernels that both products may take, of the types of their factors."""
+    return tuple(filter(_is_able, kernels_for(core, attention.types)))
+
+
+def _is_able(kernel: Microkernel) -> bool:
+    """Whether operands are packed for a micro-kernel, and C is its own registers."""
+    product = kernel.product
+    plain = kernel.tiles is None and product.rows == product.joined == 1
+    return plain and kernel.ks <= _MOST_STEPS
 
 
 def _candidates(attention: Attention, core: Core) -> Iterator[Blocks]:
-    kernels = sorted(kernels_for(core, FLOAT32), key=lambda k: _products(attention, k, core))
+    able = able_kernels(attention, core)
+    kernels = sorted(able, key=lambda k: _products(attention, k, core))
     for kernel in kernels[:_KERNELS]:
         for tiles in _TILES:
             for keys in _key_blocks(attention, kernel):
@@ -163,8 +182,9 @@ def _tile_cycles(attention: Attention, kernel: Microkernel, core: Core) -> float
     """Return the cycles of both products of a tile of rows."""
     panels, wide = (math.ceil(n / kernel.nr) for n in (attention.columns, attention.width))
     sizes = (kernel, kernel.mr, kernel.vectors)
-    first = panels * call_cycles(core, *sizes, attention.depth)
-    return first + wide * call_cycles(core, *sizes, attention.columns)
+    steps, keys = (groups(n, kernel.ks) for n in (attention.depth, attention.columns))
+    first = panels * call_cycles(core, *sizes, steps)
+    return first + wide * call_cycles(core, *sizes, keys)
 
 
 def _panel_cycles(attention: Attention, blocks: Blocks, core: Core) -> float:
@@ -175,7 +195,7 @@ def _panel_cycles(attention: Attention, blocks: Blocks, core: Core) -> float:
     l2 = core.cache(2)
     if l2 is None:
         return 0.0
-    size = _BYTES * attention.columns * (attention.depth + attention.width)
+    size = blocks.kernel.types.b_bytes * attention.columns * (attention.depth + attention.width)
     return 0.5 * size / l2.bytes_per_cycle
 
 

@@ -30,6 +30,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tvm_blislike.cost_models.attention.blocks import Blocks
 from tvm_blislike.microkernels.operands import Operand, Update
+from tvm_blislike.microkernels.products import groups
 from tvm_blislike.microkernels.update_shape import UpdateShape
 from tvm_blislike.microkernels.vector_code import vector_code
 from tvm_blislike.model.attention import Attention
@@ -48,7 +49,8 @@ def kernel(
 ) -> tirx.PrimFunc:
     """Return the function (Q, K, V, mask of each view, result), of float32.
 
-    Its loops are final; what micro-kernels need is left to `schedules.lowering`.
+    Factors of products may be rounded to `attention.factors` where they are copied. Its loops are
+    final; what micro-kernels need is left to `schedules.lowering`.
 
     Parameters
     ----------
@@ -149,10 +151,10 @@ def _scores(strip: Strip, panel: Any, tile: Any) -> None:
     task = strip.block.task
     kernel = task.blocks.kernel
     mr, nr = kernel.mr, kernel.nr
-    depth = task.attention.depth
-    a = Operand.part(task.queries, (mr, depth), strip.first + tile * mr, 0)
-    b = Operand.part(task.keys, (depth, nr), panel, 0, 0)
-    sums = _product(task, a, b, depth)
+    steps, ks = groups(task.attention.depth, kernel.ks), kernel.ks
+    a = Operand.part(task.queries, (mr, steps * ks), strip.first + tile * mr, 0)
+    b = Operand.part(task.keys, (steps, nr * ks), panel, 0, 0)
+    sums = _product(task, a, b, steps)
     for row, lanes, loaded in _registers(task, sums):
         at = [tile * mr + row, _moved(lanes, panel * nr)]
         T.buffer_store(task.scores, loaded, at)
@@ -163,22 +165,25 @@ def _values(strip: Strip, panel: Any, tile: Any) -> None:
     task = strip.block.task
     kernel = task.blocks.kernel
     mr, nr = kernel.mr, kernel.nr
-    a = Operand.part(task.scores, (mr, strip.block.steps), tile * mr, 0)
-    b = Operand.part(task.values, (strip.block.steps, nr), panel, 0, 0)
-    sums = _product(task, a, b, strip.block.steps)
+    steps, ks = strip.block.groups, kernel.ks
+    a = Operand.part(task.weights, (mr, steps * ks), tile * mr, 0)
+    b = Operand.part(task.values, (steps, nr * ks), panel, 0, 0)
+    sums = _product(task, a, b, steps)
     for row, lanes, loaded in _registers(task, sums):
         at = [strip.first + tile * mr + row, _moved(lanes, panel * nr)]
         factor = T.broadcast(task.rescale[tile * mr + row], kernel.lanes)
         T.buffer_store(task.sums, tirx.BufferLoad(task.sums, at) * factor + loaded, at)
 
 
-def _product(task: Task, a: Operand, b: Operand, steps: int) -> Operand:
+def _product(task: Task, a: Operand, b: Operand, steps: Any) -> Operand:
     """Emit a micro-kernel call; return its block of C in registers."""
     kernel = task.blocks.kernel
     sums = Operand.local((1, kernel.mr, kernel.nr), _FLOAT)
     for row, lanes, _ in _registers(task, sums):
         T.buffer_store(sums.buffer, T.broadcast(T.float32(0), kernel.lanes), sums.at(0, row, lanes))
-    shape = UpdateShape(1, kernel.mr, steps=steps, unroll=_UNROLL)
+    # Of a number that is known at run time only, whole vectors are a multiple.
+    unroll = _UNROLL if isinstance(steps, int) else _UNROLL // kernel.ks
+    shape = UpdateShape(1, kernel.mr, steps=steps, unroll=unroll, ks=kernel.ks)
     vector_code(Update(kernel, shape, a, b, sums))
     return sums
 

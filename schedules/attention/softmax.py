@@ -34,7 +34,7 @@ def _fill(task: Task, buffer: Any, value: Any, count: int, *first: Any) -> None:
 
 
 def strip(strip: Strip) -> None:
-    """Emit weights in place of the scores of a strip, and add them to the sums of its rows."""
+    """Emit the weights of the scores of a strip, and add them to the sums of its rows."""
     with T.serial(0, strip.rows) as row:
         _largest(strip, row)
     _rescaling(strip)
@@ -84,7 +84,7 @@ def _rescaling(strip: Strip) -> None:
 
 
 def _weights(strip: Strip, number: Any) -> None:
-    """Emit e^(score - largest) in place of the scores of a row; add them up by lanes."""
+    """Emit the weights e^(score - largest) of the scores of a row; add them up by lanes."""
     task, block, place = strip.block.task, strip.block, strip.first + number
     sums = T.alloc_buffer((task.lanes,), "float32")
     before = tirx.BufferLoad(task.total, [place, _all(task)])
@@ -92,13 +92,16 @@ def _weights(strip: Strip, number: Any) -> None:
 
     def weight(at: Any, lane: Any) -> None:
         value = exp_below_one(task.scores[number, at] - task.less[number])
-        T.buffer_store(task.scores, value, [number, at])
-        T.buffer_store(sums, sums[lane] + task.scores[number, at], [lane])
+        T.buffer_store(task.weights, task.rounded(value), [number, at])
+        # As products take it: of equal values the result is the value.
+        stored = task.weights[number, at]
+        wide = stored if task.weights is task.scores else tirx.Cast("float32", stored)
+        T.buffer_store(sums, sums[lane] + wide, [lane])
 
     if isinstance(block.count, int):
         along(block.count, task.lanes, weight, by_lane=True)
-        for at in range(block.count, block.steps):
-            T.buffer_store(task.scores, T.float32(0), [number, at])
+        for at in range(block.count, block.groups * task.blocks.kernel.ks):
+            T.buffer_store(task.weights, task.rounded(T.float32(0)), [number, at])
     else:
         # Whole vectors: `_largest` left no score behind the last one.
         with T.serial(0, block.steps // task.lanes) as vector:

@@ -9,9 +9,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_blislike.cost_models.attention.blocks import Blocks
+from tvm_blislike.microkernels.products import groups
 from tvm_blislike.model.attention import Attention
 
 _FLOAT = "float32"
@@ -35,15 +37,16 @@ class Task:
     head, first : expression
         Which of the batch, and the first of its rows.
     queries, sums : buffer
-        (rows, depth) of Q, scaled, and (rows, whole panels of V) of O.
+        (rows, depth, in whole groups of k) of Q, scaled, and (rows, whole panels of V) of O.
     most : buffer
         (strips, rows of a strip): the largest score so far.
     total : buffer
         (rows, lanes): the sum of the weights, of each lane by itself.
     keys, values : buffer
-        Panels of a block of K and V: (panels, depth, nr), (panels, steps, nr).
-    scores : buffer
-        Of a strip: (rows, whole panels of K).
+        Panels of a block of K and V, in groups of k: (panels, groups of depth, nr * ks), (panels,
+        groups of steps, nr * ks).
+    scores, weights : buffer
+        Of a strip: (rows, whole panels of K). One buffer where both are float32.
     peak, less, rescale : buffer
         Of a strip, a number for each row: the largest score of the block, what is subtracted from
         scores, and the factor of what was summed before.
@@ -62,6 +65,7 @@ class Task:
     keys: Any
     values: Any
     scores: Any
+    weights: Any
     peak: Any
     less: Any
     rescale: Any
@@ -77,22 +81,31 @@ class Task:
         group: Any,
     ) -> Task:
         """Return a task with buffers of its own, the `group`th block of queries of a head."""
-        nr, lanes, depth = blocks.kernel.nr, blocks.kernel.lanes, attention.depth
+        kernel, factors = blocks.kernel, attention.factors
+        nr, lanes, ks = kernel.nr, kernel.lanes, kernel.ks
         rows = math.ceil(blocks.strip / lanes) * lanes
         panels, steps = math.ceil(attention.width / nr), max(2, blocks.keys)
-        shapes = (
-            (blocks.queries, depth),
-            (blocks.queries, panels * nr),
-            (blocks.queries // blocks.strip, rows),
-            (blocks.queries, lanes),
-            (math.ceil(blocks.keys / nr), depth, nr),
-            (panels, steps, nr),
-            (blocks.strip, math.ceil(steps / nr) * nr),
-            *3 * ((rows,),),
-        )
-        made = [T.alloc_buffer(shape, _FLOAT) for shape in shapes]
+        depth = groups(attention.depth, ks)
+        scores = (blocks.strip, math.ceil(steps / nr) * nr)
+        made = {
+            "queries": T.alloc_buffer((blocks.queries, depth * ks), factors),
+            "sums": T.alloc_buffer((blocks.queries, panels * nr), _FLOAT),
+            "most": T.alloc_buffer((blocks.queries // blocks.strip, rows), _FLOAT),
+            "total": T.alloc_buffer((blocks.queries, lanes), _FLOAT),
+            "keys": T.alloc_buffer((math.ceil(blocks.keys / nr), depth, nr * ks), factors),
+            "values": T.alloc_buffer((panels, groups(steps, ks), nr * ks), factors),
+            "scores": T.alloc_buffer(scores, _FLOAT),
+            **{name: T.alloc_buffer((rows,), _FLOAT) for name in ("peak", "less", "rescale")},
+        }
+        is_wide = factors == _FLOAT
+        made["weights"] = made["scores"] if is_wide else T.alloc_buffer(scores, factors)
         first = group * blocks.queries
-        return cls(attention, blocks, operands, masks, head, first, *made)
+        return cls(attention, blocks, operands, masks, head, first, **made)
+
+    def rounded(self, value: Any) -> Any:
+        """Return a value of float32 as products take it."""
+        factors = self.attention.factors
+        return value if factors == _FLOAT else tirx.Cast(factors, value)
 
     @property
     def count(self) -> Any:
@@ -144,6 +157,11 @@ class Block:
         if isinstance(self.count, int):
             return max(2, self.count)
         return ceil_div(self.count, self.task.lanes) * self.task.lanes
+
+    @property
+    def groups(self) -> Any:
+        """Groups of k of those steps."""
+        return ceil_div(self.steps, self.task.blocks.kernel.ks)
 
 
 @dataclass(frozen=True)

@@ -116,11 +116,12 @@ class _Words:
         return alloc if words is None else tirx.AllocBuffer(words, alloc.annotations)
 
     def _store(self, store: tirx.BufferStore) -> tirx.Stmt:
-        if not _is_one(store.buffer) or _is_wrapped(store.value):
+        own = self.own.get(store.buffer)
+        if not _is_one(store.buffer) or (own is None and _is_wrapped(store.value)):
             return store
         word = self._word(store.value)
-        if store.buffer in self.own:
-            return tirx.BufferStore(self.own[store.buffer], word, store.indices)
+        if own is not None:
+            return tirx.BufferStore(own, word, store.indices)
         value = tirx.reinterpret(_of("bfloat16", word), word)
         return tirx.BufferStore(store.buffer, value, store.indices)
 
@@ -187,7 +188,9 @@ class _Words:
         if isinstance(value, _TWO_VALUES):
             return self._rounded(self._wide(value))
         if isinstance(value, ir.Call) and value.op.same_as(_REINTERPRET):
-            return self.without(value.args[0])
+            bits = self.without(value.args[0])
+            words = _of("uint16", value)
+            return bits if str(bits.ty) == words else tirx.reinterpret(words, bits)
         raise TypeError(f"no words for {type(value).__name__} of bfloat16: {value}")
 
     def _rounded(self, value: Any) -> Any:

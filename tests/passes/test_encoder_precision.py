@@ -8,15 +8,20 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tvm
+from attention_harness import rounded
 from tvm import relax
 
 from tvm_blislike.choose import precision_choice
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.marks import ATTENTION, DEFAULT_RULE
 from tvm_blislike.model.types import BFLOAT_DOT, Types
 from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
 from tvm_blislike.passes import lower_precision
+from tvm_blislike.passes.attention.functions import attention_of
+from tvm_blislike.passes.attention.to_kernels import Attentions
+from tvm_blislike.passes.constants import TIDY
 from tvm_blislike.passes.lower_precision import LowerPrecision
 from tvm_blislike.passes.mean_rows import with_common_rows
 from tvm_blislike.passes.whole_error import predicted
@@ -27,6 +32,7 @@ from tvm_blislike.tvm_seams import (
     dtype_name,
     is_constant,
     op_name,
+    static_shape,
 )
 
 ZEN4 = Core.named("zen4")
@@ -137,6 +143,9 @@ def computed(mod: tvm.IRModule, x: np.ndarray) -> np.ndarray:
         value = binding.value
         if isinstance(value, relax.Var):
             known[binding.var] = known[value]
+        elif (attention := attention_of(mod, value)) is not None:
+            operands = [known[arg] for arg in value.args[1].fields]
+            known[binding.var] = rounded(attention, operands, static_shape(value))
         elif op_name(value) == "relax.call_tir":
             # The sum of every fourth row, see `test_sums_of_rows_are_those_of_some_rows`.
             (data,) = (known[arg] for arg in value.args[1].fields)
@@ -198,18 +207,22 @@ def test_rows_behind_activations_and_of_attention_have_much_in_common() -> None:
     assert [order.index(var) for var in order if var in found] == [2, 5, 7]
 
 
+def predictions(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return a list that gets what the pass predicts."""
+    found: list[float] = []
+    monkeypatch.setattr(
+        lower_precision, "predicted", lambda *args: found.append(predicted(*args)) or found[-1]
+    )
+    return found
+
+
 @pytest.mark.parametrize("layers", [3, 8])
 def test_errors_of_encoders_are_predicted(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lower_precision, "WHOLE_ERRORS", {"bfloat16": np.inf})
-    seen = []
-    monkeypatch.setattr(
-        lower_precision,
-        "predicted",
-        lambda func, errors: seen.append(predicted(func, errors)) or seen[-1],
-    )
+    found = predictions(monkeypatch)
     mod = Encoder(layers).module
     measured = error(lowered(mod), mod)
-    assert 0.8 < seen[0] / measured < 1.25
+    assert 0.8 < found[0] / measured < 1.25
 
 
 def test_products_add_back_what_weights_lost_where_the_whole_is_off(
@@ -255,7 +268,70 @@ def test_errors_add_up_and_branches_count_as_a_part() -> None:
     values = values_of(mod)
     products = [v for v, value in values.items() if op_name(value) == "relax.matmul"]
     up, down = products[-2:]
-    assert predicted(mod["main"], {}) == 0
-    assert predicted(mod["main"], {up: 3e-3, down: 4e-3}) == pytest.approx(0.2**0.5 * 5e-3)
+    assert predicted(mod, mod["main"], {}) == 0
+    assert predicted(mod, mod["main"], {up: 3e-3, down: 4e-3}) == pytest.approx(0.2**0.5 * 5e-3)
     # Behind the first addition, whose other term is exact.
-    assert predicted(mod["main"], {products[5]: 1e-3}) == pytest.approx(0.2**0.5 * 1e-3)
+    assert predicted(mod, mod["main"], {products[5]: 1e-3}) == pytest.approx(0.2**0.5 * 1e-3)
+
+
+def of_kernels(layers: int) -> tvm.IRModule:
+    """Return an encoder whose attentions are kernels."""
+    return Attentions(ZEN4, 1)(TIDY(Encoder(layers).module))
+
+
+def factors(mod: tvm.IRModule) -> list[str]:
+    """Return what attentions round the factors of their products to."""
+    found = (attention_of(mod, value) for value in values_of(mod).values())
+    return [each.factors for each in found if each is not None]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fast"])
+def test_attentions_multiply_16_bits(precision: str) -> None:
+    mod = of_kernels(2)
+    assert factors(mod) == 2 * ["float32"]
+    narrow = lowered(mod, precision)
+    assert factors(narrow) == 2 * ["bfloat16"]
+    # Equal ones are one kernel, and the old one is gone.
+    kernels = [f for _, f in narrow.functions_items() if ATTENTION in (f.attrs or {})]
+    assert len(kernels) == 1
+    assert "error 2.4e-03" in str(kernels[0].attrs[DEFAULT_RULE])
+    calls = [v for v in values_of(narrow).values() if attention_of(narrow, v) is not None]
+    tensors = [arg for call in calls for arg in call.args[1].fields]
+    assert {dtype_name(tensor) for tensor in tensors} == {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("core", "limits"),
+    [
+        ("zen4", Constraints(precision="fp16")),
+        ("zen4", Constraints(precision="bf16", max_error=1e-3)),
+        ("zen3", Constraints(precision="bf16")),
+    ],
+)
+def test_attentions_stay_in_fp32_without_such_products(core: str, limits: Constraints) -> None:
+    strategy = Strategy(Core.named(core), 1, constraints=limits)
+    mod = Attentions(strategy.core, 1)(TIDY(Encoder(1).module))
+    assert factors(LowerPrecision(strategy)(mod)) == ["float32"]
+
+
+@pytest.mark.parametrize("layers", [3, 8])
+def test_errors_of_attentions_are_predicted(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lower_precision, "WHOLE_ERRORS", {"bfloat16": np.inf})
+    found = predictions(monkeypatch)
+    mod = of_kernels(layers)
+    narrow = lowered(mod)
+    assert factors(narrow) == layers * ["bfloat16"]
+    assert 0.8 < found[-1] / error(narrow, mod) < 1.25
+
+
+def test_attentions_stay_in_fp32_where_the_whole_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = predictions(monkeypatch)
+    mod = of_kernels(8)
+    monkeypatch.setattr(lower_precision, "WHOLE_ERRORS", {"bfloat16": 1e-9})
+    without = lowered(mod)
+    assert factors(without) == 8 * ["float32"]
+    # The last prediction is that of all products in 16 bits, and of what they add back.
+    monkeypatch.setattr(lower_precision, "WHOLE_ERRORS", {"bfloat16": 1.01 * found[-1]})
+    within = lowered(mod)
+    assert factors(within) == 8 * ["bfloat16"]
+    assert max(error(without, mod), error(within, mod)) < 1.25 * found[-1]

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.cost_models.attention.blocks import able_kernels, blocks_of, seconds
 from tvm_blislike.cost_models.data_types import missing_types
 from tvm_blislike.cost_models.roofline import clock_hz
 from tvm_blislike.cost_models.transforms import transform_seconds
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.attention import Attention
 from tvm_blislike.model.types import PRECISIONS, Types
 from tvm_blislike.model.workload import GemmWorkload, Workload
 
@@ -73,6 +75,32 @@ def types_of(strategy: Strategy, layer: Workload) -> tuple[Types, str]:
         return best.workload.types, ""
     ways = f"{1e3 * narrow:.3g} ms in {best.workload.types.a}, {1e3 * whole.seconds:.3g} in float32"
     return layer.types, f"fp32 is predicted to be as fast: {ways}"
+
+
+def factors_of(strategy: Strategy, attention: Attention) -> str:
+    """Return the data type of the factors of an attention's products: its own, or one of 16 bits.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        Predicts the times, and knows what the user asks for.
+    attention : Attention
+        In fp32.
+    """
+    limits, core, threads = strategy.constraints, strategy.core, strategy.threads
+
+    def seconds_of(one: Attention) -> float:
+        return seconds(one, blocks_of(one, core, threads), core, threads)
+
+    for types in offered(core, limits.precision):
+        narrow = replace(attention, factors=types.a)
+        # Sums of products and the softmax are fp32.
+        if narrow.types != types or not _is_within(limits.max_error, types):
+            continue
+        able = able_kernels(narrow, core)
+        if able and seconds_of(narrow) < WORTH * seconds_of(attention):
+            return narrow.factors
+    return attention.factors
 
 
 def keeps_terms(strategy: Strategy, shape: Iterable[int], readers: Sequence[Workload]) -> bool:

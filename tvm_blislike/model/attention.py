@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tvm_blislike.model.types import Types
 from tvm_blislike.model.views import View
 
 
@@ -51,6 +52,9 @@ class Attention:
         In the order in which they are applied.
     guarded : bool
         A row of which nothing is kept becomes zeros; otherwise no numbers (NaN).
+    factors : str
+        Data type of the operands of both products, to which they are rounded. Tensors, sums and the
+        softmax are float32.
     """
 
     q: View
@@ -60,6 +64,7 @@ class Attention:
     scale: float = 1.0
     masks: tuple[Mask, ...] = ()
     guarded: bool = False
+    factors: str = "float32"
 
     def to_json(self) -> str:
         """Return the text that `from_data` reads, as data of JSON."""
@@ -73,7 +78,12 @@ class Attention:
             Mask(**{**each, "view": each["view"] and View.from_data(each["view"])})
             for each in data["masks"]
         )
-        return Attention(*views, data["scale"], tuple(masks), data["guarded"])
+        return Attention(*views, data["scale"], tuple(masks), data["guarded"], data["factors"])
+
+    @property
+    def types(self) -> Types:
+        """Types of both products."""
+        return Types(self.factors, self.factors)
 
     @property
     def batch(self) -> int:
@@ -120,7 +130,8 @@ class Attention:
 
     def __str__(self) -> str:
         masks = f", {len(self.masks)} masks" if self.masks else ""
+        rounded = "" if self.factors == "float32" else f", products of {self.factors}"
         return (
             f"attention {self.batch} x ({self.rows} x {self.columns}),"
-            f" {self.depth} deep, {self.width} wide{masks}"
+            f" {self.depth} deep, {self.width} wide{masks}{rounded}"
         )

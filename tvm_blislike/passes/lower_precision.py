@@ -4,9 +4,10 @@ Weights are rounded here. What such a layer reads is rounded once. Of images tha
 behind what makes it and a part of that kernel; elementwise readers, such as residual additions,
 take the rounded values as well, and only those go through memory. Those of an encoder's rows take
 them in fp32, which costs no time there. Where the error of the whole is predicted to be too large,
-products add back what rounding their weights takes from a mean row (`passes.mean_rows`). Results
-are sums in fp32, those of fp16 products are widened. Everything else, and what a model shows, stays
-in fp32.
+products add back what rounding their weights takes from a mean row (`passes.mean_rows`), and both
+products of an attention, whose kernel else rounds their operands as it copies them, stay in fp32 if
+that is not enough. Results are sums in fp32, those of fp16 products are widened. Everything else,
+and what a model shows, stays in fp32.
 """
 
 from __future__ import annotations
@@ -28,18 +29,24 @@ from tvm_blislike.choose.precision_choice import (
     types_of,
 )
 from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.model.attention import Attention
 from tvm_blislike.model.marks import LEFT_WIDE, STORED_ERRORS
 from tvm_blislike.model.types import FLOAT32, Types
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.operators import workload_of
 from tvm_blislike.passes import spills
+from tvm_blislike.passes.attention.narrow import (
+    NarrowAttentions,
+    attention_error,
+    narrow_attentions,
+)
 from tvm_blislike.passes.constants import TIDY
 from tvm_blislike.passes.image_operators import BINARY, UNARY
 from tvm_blislike.passes.mean_rows import LOST, lost_by, lost_product, sum_of_rows, with_common_rows
 from tvm_blislike.passes.quantized.to_integers import left_wide
 from tvm_blislike.passes.same_layer import on_operands
 from tvm_blislike.passes.storage import StoredWeights, stored
-from tvm_blislike.passes.whole_error import predicted
+from tvm_blislike.passes.whole_error import ROUNDING, predicted, product_error
 from tvm_blislike.tvm_seams import (
     bindings,
     constant,
@@ -53,8 +60,9 @@ from tvm_blislike.tvm_seams import (
 
 _WIDE = "float32"
 _PLAIN = ("NCHW", "OIHW", "NCHW")
-# Root mean square of the relative errors of rounded numbers whose logarithms are equally likely.
-_ROUNDING = {"bfloat16": 1.7e-3, "float16": 2.1e-4}
+# Share of the square of an error by rounded weights that comes in where they add back what they
+# lost: of rows of an encoder, 0.83 less in the mean of those of BERT-base.
+_NOT_MEAN = 0.2
 
 
 @tvm.transform.module_pass(opt_level=0, name="blislike.LowerPrecision")
@@ -73,7 +81,7 @@ class LowerPrecision:
         for gvar, func in functions(mod):
             layers = _layers(mod, func, self.strategy)
             rounded = _rounded(func, layers, self.strategy)
-            rewriter = _LowerPrecision(result, layers, rounded)
+            rewriter = _LowerPrecision(result, layers, rounded, self.strategy)
             rewritten = rewriter.visit_expr(func).with_attr(layers.attributes(func))
             rewriter.builder_.update_func(gvar, rewritten)
             result = rewriter.builder_.get()
@@ -113,10 +121,13 @@ class _Layers:
         Layers that stay in fp32, with the reason.
     readers : dict
         What changed layers read, with these layers.
+    attentions : dict
+        Results of attentions to those whose products are in 16 bits.
     """
 
     narrow: dict[relax.Var, _Narrow] = field(default_factory=dict)
     readers: dict[relax.Var, list[Workload]] = field(default_factory=dict)
+    attentions: dict[relax.Var, Attention] = field(default_factory=dict)
     errors: dict[str, list[float]] = field(default_factory=dict)
     whole: dict[str, str] = field(default_factory=dict)
 
@@ -129,8 +140,37 @@ class _Layers:
 
 
 def _layers(mod: tvm.IRModule, func: relax.Function, strategy: Strategy) -> _Layers:
-    found, estimated = _Layers(), {}
-    values = {binding.var: binding.value for binding in bindings(func)}
+    """Return what changes, so that the whole is predicted to be off by no more than is worth time.
+
+    Where it is off by more, products add back what they lost; where that is not enough, attentions
+    stay in fp32.
+    """
+    found, lost = _narrow_layers(func, strategy)
+    attentions = narrow_attentions(mod, func, strategy)
+    types = [each.types.a for each in found.narrow.values()]
+    types += [each.factors for each in attentions.values()]
+    most = min((WHOLE_ERRORS[dtype] for dtype in types), default=math.inf)
+
+    def is_off() -> bool:
+        errors = {var: _error(layer, lost[var]) for var, layer in found.narrow.items()}
+        for var, each in attentions.items():
+            errors[var] = product_error(0.0, attention_error(each))
+        return predicted(mod, func, errors) > most
+
+    if is_off():
+        values = {binding.var: binding.value for binding in bindings(func)}
+        for var in with_common_rows(mod, func) & found.narrow.keys():
+            found.narrow[var] = _corrected(found.narrow[var], values[var], strategy)
+    if not is_off():
+        found.attentions = attentions
+    return found
+
+
+def _narrow_layers(
+    func: relax.Function, strategy: Strategy
+) -> tuple[_Layers, dict[relax.Var, float]]:
+    """Return the layers that change, and the relative errors of their rounded weights."""
+    found, lost = _Layers(), {}
     for binding in bindings(func):
         layer = _layer(binding.value)
         if layer is None:
@@ -147,14 +187,16 @@ def _layers(mod: tvm.IRModule, func: relax.Function, strategy: Strategy) -> _Lay
         narrow = replace(layer, types=types)
         found.narrow[binding.var] = _Narrow(types, rounded.values)
         found.readers.setdefault(binding.value.args[0], []).append(narrow)
-        error = math.hypot(rounded.error, _ROUNDING[types.a])
+        error = math.hypot(rounded.error, ROUNDING[types.a])
         found.errors.setdefault(str(narrow), []).append(error)
-        estimated[binding.var] = error
-    dtypes = {each.types.a for each in found.narrow.values()}
-    if any(predicted(func, estimated) > WHOLE_ERRORS[dtype] for dtype in dtypes):
-        for var in with_common_rows(mod, func) & found.narrow.keys():
-            found.narrow[var] = _corrected(found.narrow[var], values[var], strategy)
-    return found
+        lost[binding.var] = rounded.error
+    return found, lost
+
+
+def _error(layer: _Narrow, lost: float) -> float:
+    """Return what a layer comes to in the whole; `lost` is the error of its weights."""
+    share = 1.0 if layer.lost is None else _NOT_MEAN
+    return product_error(math.sqrt(share) * lost, ROUNDING[layer.types.a])
 
 
 def _corrected(layer: _Narrow, call: relax.Call, strategy: Strategy) -> _Narrow:
@@ -187,9 +229,16 @@ def _layer(call: relax.Expr) -> Workload | None:
 class _LowerPrecision(PyExprMutator):
     """Rounds what layers read behind what makes it, and rewrites these layers."""
 
-    def __init__(self, mod: tvm.IRModule, layers: _Layers, rounded: dict[relax.Var, str]) -> None:
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        layers: _Layers,
+        rounded: dict[relax.Var, str],
+        strategy: Strategy,
+    ) -> None:
         super().__init__(mod)
         self.layers = layers
+        self.attentions = NarrowAttentions(self.builder_, strategy)
         # What is rounded where it is made, and to which type.
         self.rounded = rounded
         # Values in fewer bits by variable and type, and sums of their rows, of the present block.
@@ -207,8 +256,8 @@ class _LowerPrecision(PyExprMutator):
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         var = binding.var
-        if var in self.layers.narrow:
-            value = self._layer(binding.value, self.layers.narrow[var])
+        value = self._in_16_bits(var, binding.value)
+        if value is not None:
             dataflow = isinstance(var, relax.DataflowVar)
             shown = self.builder_.current_block_is_dataflow() and not dataflow
             emit = self.builder_.emit_output if shown else self.builder_.emit
@@ -223,6 +272,15 @@ class _LowerPrecision(PyExprMutator):
             return super().visit_call_(call)
         args = [self._widened(arg) for arg in call.args]
         return relax.Call(call.op, args, call.attrs, call.ty_args)
+
+    def _in_16_bits(self, var: relax.Var, call: relax.Call) -> relax.Expr | None:
+        """Return what becomes of a layer or an attention, None for anything else."""
+        if var in self.layers.narrow:
+            return self._layer(call, self.layers.narrow[var])
+        if var in self.layers.attentions:
+            operands = [self.visit_expr(each) for each in call.args[1].fields]
+            return self.attentions.call(self.layers.attentions[var], operands, call)
+        return None
 
     def _layer(self, call: relax.Call, layer: _Narrow) -> relax.Expr:
         types = layer.types

@@ -20,7 +20,7 @@ import numpy as np
 import tvm
 from tvm import relax, te
 
-from tvm_blislike.model.marks import ATTENTION
+from tvm_blislike.passes.attention.functions import VALUES, attention_of
 from tvm_blislike.passes.image_operators import BINARY, UNARY
 from tvm_blislike.passes.storage import StoredWeights, stored
 from tvm_blislike.tvm_seams import bindings, constant, op_name, static_shape
@@ -34,8 +34,6 @@ _SOFTMAX = "relax.nn.softmax"
 _MOVES = {"relax.reshape", "relax.permute_dims"}
 # Rows of a matrix of which the mean is taken: it is a thirtieth of what rows differ by off.
 _ROWS = 32
-# Of the operands of an attention's kernel.
-_VALUES = 2
 
 
 def with_common_rows(mod: tvm.IRModule, func: relax.Function) -> set[relax.Var]:
@@ -97,9 +95,8 @@ def _mixed(
     mod: tvm.IRModule, value: relax.Expr, values: Mapping[relax.Var, relax.Expr]
 ) -> relax.Expr | None:
     """Return the values whose means are the result of an attention, None for anything else."""
-    if op_name(value) == "relax.call_tir":
-        is_kernel = ATTENTION in (mod[value.args[0]].attrs or {})
-        return value.args[1].fields[_VALUES] if is_kernel else None
+    if attention_of(mod, value) is not None:
+        return value.args[1].fields[VALUES]
     if op_name(value) != "relax.matmul":
         return None
     weights = _made_of(value.args[0], values)

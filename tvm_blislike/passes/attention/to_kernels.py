@@ -6,14 +6,11 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_blislike.cost_models.attention.blocks import blocks_of
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.attention import Attention
-from tvm_blislike.model.marks import ATTENTION, DEFAULT_RULE, REGISTER_BYTES
+from tvm_blislike.passes.attention.functions import function_of
 from tvm_blislike.passes.attention.patterns import Found, Patterns
-from tvm_blislike.schedules.attention.kernel import kernel
 from tvm_blislike.tvm_seams import functions, static_shape, use_counts
-from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED, NEVER_FUSED
 
 
 @tvm.transform.module_pass(opt_level=0, name="blislike.Attentions")
@@ -76,15 +73,6 @@ class _ToKernels(PyExprMutator):
         shapes = tuple(static_shape(operand) for operand in operands)
         key = (attention, shapes, result)
         if key not in self.made:
-            blocks = blocks_of(attention, self.core, self.threads)
-            func = kernel(attention, shapes, result, blocks, self.threads)
-            registers = self.core.vector_registers * self.core.vector_bits // 8
-            notes = {
-                DEFAULT_RULE: f"{attention}; {blocks}",
-                REGISTER_BYTES: registers,
-                ATTENTION: attention.to_json(),
-            }
-            func = func.without_attr("global_symbol")
-            func = func.with_attr({**notes, **IS_SCHEDULED, **NEVER_FUSED})
+            func = function_of(attention, shapes, result, self.core, self.threads)
             self.made[key] = self.builder_.add_func(func, "attention")
         return self.made[key]
