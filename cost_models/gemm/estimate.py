@@ -32,6 +32,7 @@ from tvm_blislike.cost_models.moving import (
     l2_cycles,
     level_holding,
     line_cycles,
+    lost_share,
     placed,
     share_bytes,
     vector_cycles,
@@ -45,10 +46,6 @@ from tvm_blislike.model.workload import GemmWorkload
 
 # Share of a stream from beyond L2 that shows although it is prefetched behind computation.
 EXPOSED = 0.3
-# Part of L1 that keeps a panel while others pass by; of more panels ever less stays, beyond all of
-# L1 nothing. 768x768x768 by 5x16 blocks with kc = 384, whose panels are 0.98 of L1, runs no faster
-# than where all streams from L2: 41.5 GMAC/s, 6x16 blocks with all of k 45.1 (Zen 3).
-L1_PLANNED = 0.7
 # Rows of C up to which a tile's lines follow one another closely enough to be fetched ahead.
 _NEAR_ROW_BYTES = 2048
 # Cycles to store a row of a block of C to another page than the row before: rows are the inner loop
@@ -163,10 +160,7 @@ def _lost_share(geo: GemmGeometry, core: Core, height: int, width: int) -> float
         return 1.0
     types = geo.workload.types
     panels = (height * types.a_bytes + width * types.b_bytes) * geo.kc
-    room = share_bytes(core, 1, 1)
-    if panels >= room:
-        return 1.0
-    return max(0.0, panels / room - L1_PLANNED) / (1.0 - L1_PLANNED)
+    return lost_share(panels, share_bytes(core, 1, 1))
 
 
 def _apart_cycles(
