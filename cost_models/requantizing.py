@@ -22,7 +22,7 @@ from tvm_blislike.microkernels import Microkernel
 _JOINED = 4
 # Instructions of a vector of sums: two conversions and a product; of `_JOINED` of them three packs
 # and two additions of the zero point.
-_INSTRUCTIONS = 3 + (3 + 2) / _JOINED
+INSTRUCTIONS = 3 + (3 + 2) / _JOINED
 # Registers of the zero point and of an order.
 _CONSTANTS = 2
 
@@ -42,12 +42,12 @@ def requantizing_cycles(core: Core, kernel: Microkernel, rows: int, vectors: int
         Of the block, cut or whole.
     """
     sums = rows * vectors
-    arithmetic = sums * _INSTRUCTIONS / (core.vectors_per_cycle or core.fma_per_cycle)
-    permutations = rows * _pieces(vectors) / shuffles_per_cycle(core)
+    arithmetic = sums * INSTRUCTIONS / (core.vectors_per_cycle or core.fma_per_cycle)
+    permutations = rows * pieces(vectors) / shuffles_per_cycle(core)
     return arithmetic + permutations + _reloads(core, sums, vectors) / core.loads_per_cycle
 
 
-def _pieces(vectors: int) -> int:
+def pieces(vectors: int) -> int:
     """Return how many stores a row of bytes takes: whole registers, halves, quarters."""
     whole, rest = divmod(vectors, _JOINED)
     return whole + rest.bit_count()

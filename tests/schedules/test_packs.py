@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from guard import GuardedArrays  # noqa: E402
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from tvm_blislike.cost_models.requantizing import INSTRUCTIONS, pieces  # noqa: E402
 from tvm_blislike.hardware import Core  # noqa: E402
 from tvm_blislike.model.directives import Vector, WriteOut  # noqa: E402
 from tvm_blislike.model.marks import ISA, REGISTER_BYTES  # noqa: E402
@@ -215,6 +217,20 @@ def test_the_assembly_has_packs_and_no_bounds(
     assert assembly.count("\tvcvtps2dq\t") == 4 * columns
     for gone in ("vmaxps", "vminps", "vpmaxsd", "vpminsd", "vpmovdb", "vrndscaleps", "vroundps"):
         assert gone not in assembly, gone
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 6, 8])
+def test_the_model_counts_what_the_assembly_has(core: str, columns: int) -> None:
+    lanes = CORES[core].vector_bits // 32
+    scale = np.full(columns * lanes, 0.5, np.float32)
+    assembly = library(loops(Epilogue(4, columns * lanes, zero=3), core, scale), core).mod
+    names = re.findall(r"^\t(v\w+)\t", assembly.inspect_source("asm"), re.MULTILINE)
+    of_sums = [n for n in names if re.match(r"vcvt(dq2ps|ps2dq)|vmulps|vpack|vpaddsw", n)]
+    assert len(of_sums) == 4 * columns * INSTRUCTIONS
+    # Rows follow one another here: parts of them join those of the next one.
+    moves = [n for n in names if re.match(r"vpermd|vperm2i128|vextract", n)]
+    assert len(moves) == 4 * pieces(columns) if columns % 4 == 0 else moves
 
 
 @pytest.mark.parametrize("core", RUN)
