@@ -127,7 +127,7 @@ def schedules(mod: tvm.IRModule, strategy: Strategy) -> Iterator[s_tir.Schedule]
     """Yield the schedules of a module's only PrimFunc."""
     (func,) = (func for _, func in mod.functions_items())
     sch = s_tir.Schedule(mod)
-    note, product = note_in(sch), product_of(func)
+    note, product = note_in(func), product_of(func)
     if note is not None:
         workload, chosen = read_note(note)
         for config in alternatives(workload, chosen, strategy):

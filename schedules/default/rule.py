@@ -36,6 +36,7 @@ from tvm_blislike.schedules.default.transpose import emit_transposed
 from tvm_blislike.schedules.lowering.brain_floats import through_bits
 from tvm_blislike.schedules.lowering.rewrite import collect, sequence, substitute, uses_any
 from tvm_blislike.schedules.lowering.vector_math import vectorize_math
+from tvm_blislike.tvm_seams.schedules import Schedule
 
 
 class DefaultCPU(ScheduleRule):
@@ -81,11 +82,11 @@ class DefaultCPU(ScheduleRule):
             reason = str(refusal).strip().splitlines()[-1]
             scheduled, family = _parallel_only(func), f"unscheduled: {reason}"
         scheduled = through_bits(vectorize_math(scheduled, machine.vector_bits < 512))
-        return s_tir.Schedule(scheduled.with_attr(DEFAULT_RULE, family))
+        return Schedule(scheduled.with_attr(DEFAULT_RULE, family))
 
 
 def _schedule(func: tirx.PrimFunc, machine: TargetFacts) -> tuple[tirx.PrimFunc, str]:
-    sch = s_tir.Schedule(func)
+    sch = Schedule(func)
     blocks = leaf_blocks(sch)
     for block in blocks:
         check(sch, block)
@@ -99,7 +100,7 @@ def _schedule(func: tirx.PrimFunc, machine: TargetFacts) -> tuple[tirx.PrimFunc,
 
 def _parallel_only(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make the outermost loop of every block parallel where that is legal."""
-    sch = s_tir.Schedule(func)
+    sch = Schedule(func)
     try:
         blocks = leaf_blocks(sch)
     except Unscheduled:

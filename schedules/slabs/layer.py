@@ -20,6 +20,7 @@ from tvm_blislike.schedules.common import root_block, stages
 from tvm_blislike.schedules.lowering.lower import lower
 from tvm_blislike.schedules.lowering.rewrite import collect, constant, substitute
 from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED, NO_ALIAS
+from tvm_blislike.tvm_seams.schedules import Schedule
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Layer:
 
         None where something else is computed as well: a padded copy, or another shape.
         """
-        sch = s_tir.Schedule(func.with_attr("global_symbol", "main"))
+        sch = Schedule(func.with_attr("global_symbol", "main"))
         marked = stages(sch)
         if marked.keys() != {"acc", "unpack"}:
             return None
@@ -131,7 +132,7 @@ class Layer:
         }
         sums = implementation.compute(workload, config, data, packed)
         result = self._followed(sums, others)
-        sch = s_tir.Schedule(te.create_prim_func([data, packed, *others.values(), result]))
+        sch = Schedule(te.create_prim_func([data, packed, *others.values(), result]))
         implementation.schedule(sch, workload, config, core, 1)
         registers = core.vector_registers * core.vector_bits // 8
         func = sch.mod["main"].with_attr({REGISTER_BYTES: registers, **IS_SCHEDULED, **NO_ALIAS})

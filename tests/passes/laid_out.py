@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tvm
 from relax_graphs import calls
-from tvm import relax, s_tir
+from tvm import relax
 
 from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.strategy import Strategy
@@ -32,7 +32,7 @@ def laid_out(mod: tvm.IRModule) -> tvm.IRModule:
 def layouts(mod: tvm.IRModule) -> list[tuple[str, str]]:
     """Layouts of input and output of each convolution."""
     functions = (mod[call.args[0]] for call in calls(mod, "call_tir"))
-    notes = (note_in(s_tir.Schedule(func)) for func in functions)
+    notes = (note_in(func) for func in functions)
     configs = (read_note(note)[1] for note in notes if note is not None)
     return [(config.data_layout, config.out_layout) for config in configs]
 

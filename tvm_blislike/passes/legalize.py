@@ -42,6 +42,7 @@ from tvm_blislike.tvm_seams.attributes import (
     NEVER_FUSED,
     NO_ALIAS,
 )
+from tvm_blislike.tvm_seams.schedules import Schedule
 
 Lower = Callable[[relax.BlockBuilder, relax.Call], relax.Expr | None]
 _MOST_ELEMENTS = 2**31 - 1
@@ -119,7 +120,7 @@ def primfunc(
     data = te.placeholder(data_shape, workload.types.a, name="data")
     packed = te.placeholder(packed_shape, packed_dtype, name="packed")
     result = choice.implementation.compute(workload, config, data, packed)
-    sch = s_tir.Schedule(te.create_prim_func([data, packed, result]))
+    sch = Schedule(te.create_prim_func([data, packed, result]))
     (output,) = sch.get_output_blocks(sch.get_sblock("root"))
     if "unpack" not in stages(sch):
         sch.annotate(output, STAGE, "unpack")

@@ -29,11 +29,13 @@ from tvm_blislike.model.workload import Workload
 from tvm_blislike.passes.plain_products import product_of, replaced
 from tvm_blislike.passes.plan import Plan, note_of
 from tvm_blislike.schedules import get_implementation, read_config
-from tvm_blislike.schedules.common import root_block, stages
+from tvm_blislike.schedules.common import root_block
 from tvm_blislike.schedules.default.rule import DefaultCPU
 from tvm_blislike.schedules.lowering import lower as lowering
 from tvm_blislike.schedules.lowering.not_a_number import keep_nan
+from tvm_blislike.schedules.lowering.rewrite import collect
 from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED
+from tvm_blislike.tvm_seams.schedules import Schedule
 
 
 def schedule(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
@@ -46,7 +48,7 @@ def scheduled(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
     result = mod.clone()
     for gvar, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc) and not is_ours(func) and not _is_left(func):
-            note = note_in(s_tir.Schedule(func))
+            note = note_in(func)
             if note is not None:
                 choice = plan.noted(note)
                 chosen = note_of(choice.workload, choice.config)
@@ -94,20 +96,23 @@ def schedule_chosen(func: tirx.PrimFunc, plan: Plan) -> tirx.PrimFunc | None:
 
 def _by_template(func: tirx.PrimFunc, plan: Plan) -> tirx.PrimFunc | None:
     """Schedule a PrimFunc by the template of its choice, for `finish`; None without a choice."""
-    sch = s_tir.Schedule(func)
-    note = note_in(sch)
+    note = note_in(func)
     if note is None:
         return None
-    choice = plan.noted(note)
+    choice, sch = plan.noted(note), Schedule(func)
     apply_template(sch, choice.workload, choice.config, plan.core, plan.threads)
     return sch.mod["main"]
 
 
-def note_in(sch: s_tir.Schedule) -> str | None:
-    """Return the note of a PrimFunc's choice, None for one without an implementation."""
-    unpack = stages(sch).get("unpack")
-    annotations = sch.get(unpack).annotations if unpack is not None else {}
-    return str(annotations[CHOICE]) if CHOICE in annotations else None
+def note_in(func: tirx.PrimFunc) -> str | None:
+    """Return the note of an unscheduled PrimFunc's choice, None for one without an implementation.
+
+    Read from the blocks: a schedule of the function would have all of them analysed first.
+    """
+    for block in collect(func.body, s_tir.SBlock):
+        if CHOICE in block.annotations:
+            return str(block.annotations[CHOICE])
+    return None
 
 
 def apply_template(
@@ -152,7 +157,7 @@ def _attributed(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _replaced(func: tirx.PrimFunc, config: Config, target: tvm.target.Target) -> tirx.PrimFunc:
     """Return the configuration's schedule of what a plain product computes."""
     workload = product_of(_without_note(func, PLAIN))
-    sch = s_tir.Schedule(replaced(func, workload, config).with_attr("global_symbol", "main"))
+    sch = Schedule(replaced(func, workload, config).with_attr("global_symbol", "main"))
     threads = int(target.attrs.get("num-cores", 1))
     apply_template(sch, workload, config, core_of(target), threads)
     return _attributed(sch.mod["main"].with_attr(dict(func.attrs)))
@@ -166,6 +171,6 @@ def _by_default(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc
 
 def _without_note(func: tirx.PrimFunc, key: str) -> tirx.PrimFunc:
     """Return a PrimFunc without an annotation of its root block."""
-    sch = s_tir.Schedule(func.with_attr("global_symbol", "main"))
+    sch = Schedule(func.with_attr("global_symbol", "main"))
     sch.unannotate(root_block(sch), key)
     return func.with_body(sch.mod["main"].body)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import tvm
-from tvm import relax, s_tir, tirx
+from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_blislike.choose.constraints import Pin
@@ -93,17 +93,18 @@ class _Joiner(PyExprMutator):
         self.mod, self.plan, self.strategy = mod, plan, strategy
         self.uses: Counter[relax.Var] = Counter()
         self.calls: dict[relax.Var, relax.Expr] = {}
+        self.choices: dict[tvm.ir.GlobalVar, Choice | None] = {}
         self.layers: dict[tvm.ir.GlobalVar, Layer | None] = {}
         self.made: dict[tuple[tvm.ir.GlobalVar, tvm.ir.GlobalVar], tvm.ir.GlobalVar | None] = {}
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        second = self._layer(call)
-        if second is None or not is_pointwise(second.workload):
+        second = self._layer(call) if self._may_be_second(call) else None
+        if second is None:
             return super().visit_call_(call)
         read = second.arguments(call.args[1])[second.data]
         before = self.calls.get(read)
-        first = self._layer(before) if self.uses[read] == 1 else None
-        if first is None or not is_depthwise(first.workload):
+        first = self._layer(before) if self._may_be_first(read) else None
+        if first is None:
             return super().visit_call_(call)
         function = self._joined(before.args[0], call.args[0], first, second)
         if function is None:
@@ -112,22 +113,39 @@ class _Joiner(PyExprMutator):
         operands = [first.data, first.packed, *first.others, second.packed, *second.others]
         return relax.call_tir(function, [self.visit_expr(given[p]) for p in operands], call.ty)
 
-    def _layer(self, call: relax.Expr) -> Layer | None:
-        if op_name(call) != "relax.call_tir":
+    def _may_be_second(self, call: relax.Call) -> bool:
+        """Whether a 1x1 convolution may read a depthwise one: taking layers apart takes long."""
+        choice = self._choice(call)
+        is_second = choice is not None and is_pointwise(choice.workload)
+        return is_second and any(map(self._may_be_first, call.args[1]))
+
+    def _may_be_first(self, read: relax.Expr) -> bool:
+        """Whether a variable is a depthwise convolution's result that is read once."""
+        is_read_once = isinstance(read, relax.Var) and self.uses[read] == 1
+        choice = self._choice(self.calls.get(read)) if is_read_once else None
+        return choice is not None and is_depthwise(choice.workload)
+
+    def _choice(self, call: relax.Expr | None) -> Choice | None:
+        """Return the choice of a kernel that can be made of a slab, None for any other value."""
+        if call is None or op_name(call) != "relax.call_tir":
             return None
         gvar = call.args[0]
-        if gvar not in self.layers:
-            self.layers[gvar] = self._taken_apart(self.mod[gvar])
-        return self.layers[gvar]
+        if gvar not in self.choices:
+            self.choices[gvar] = self._noted(self.mod[gvar])
+        return self.choices[gvar]
 
-    def _taken_apart(self, func: tirx.PrimFunc) -> Layer | None:
+    def _noted(self, func: tirx.PrimFunc) -> Choice | None:
         if IS_SCHEDULED.keys() & (func.attrs or {}).keys():
             return None
-        note = note_in(s_tir.Schedule(func.with_attr("global_symbol", "main")))
+        note = note_in(func)
         choice = self.plan.noted(note) if note else None
-        if choice is None or not getattr(choice.implementation, "packed_by", ()):
-            return None
-        return Layer.of(func, choice.workload, choice.config)
+        return choice if getattr(choice and choice.implementation, "packed_by", ()) else None
+
+    def _layer(self, call: relax.Call) -> Layer | None:
+        gvar, choice = call.args[0], self._choice(call)
+        if gvar not in self.layers:
+            self.layers[gvar] = Layer.of(self.mod[gvar], choice.workload, choice.config)
+        return self.layers[gvar]
 
     def _joined(
         self,

@@ -14,6 +14,7 @@
 | `pipelines` | its pipelines for Relax functions and PrimFuncs |
 | `relax_ir` | how it spells its Relax IR |
 | `runtime` | threads, workspaces and caches of its C runtime |
+| `schedules` | its schedules of PrimFuncs, without checks in Python |
 | `steps` | functions inside functions that are being built, and that call themselves |
 | `tapes` | the calls that its virtual machine makes, and its C interface of functions |
 | `wheels` | the files in its wheels |

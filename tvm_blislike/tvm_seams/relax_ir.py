@@ -66,11 +66,13 @@ def _memory(tensor: tvm.runtime.Tensor) -> np.ndarray | None:
 def static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
     """Return the shape of a tensor expression, None where a size is symbolic or unknown."""
     shape = getattr(expr.ty, "shape", None)
-    if shape is None or not isinstance(shape, relax.ShapeExpr):
+    if not isinstance(shape, relax.ShapeExpr):
         return None
-    if not all(isinstance(extent, tvm.tirx.IntImm | int) for extent in shape):
+    # All at once: every step of a loop over TVM's own containers asks for their length anew.
+    extents = shape.values[:]
+    if not all(isinstance(extent, tvm.tirx.IntImm) for extent in extents):
         return None
-    return tuple(int(extent) for extent in shape)
+    return tuple([extent.value for extent in extents])
 
 
 def has_known_sizes(expr: relax.Expr) -> bool:
