@@ -40,7 +40,7 @@ from tvm_blislike.schedules.lowering.bias_first import bias_first
 from tvm_blislike.schedules.lowering.gathers import shuffle_gathers
 from tvm_blislike.schedules.lowering.opaque_names import opaque_names
 from tvm_blislike.schedules.lowering.open_rows import opened
-from tvm_blislike.schedules.lowering.rewrite import at_directives, collect
+from tvm_blislike.schedules.lowering.rewrite import at_directives, collect, with_body
 from tvm_blislike.schedules.lowering.rounding import by_low_bits
 from tvm_blislike.schedules.lowering.vector_math import vectorize_math
 from tvm_blislike.tvm_seams.pipelines import lower_blocks
@@ -100,7 +100,7 @@ OF_FUNCTIONS: tuple[
 
 
 def _body(change: Callable[[tirx.Stmt], tirx.Stmt]) -> Callable[[tirx.PrimFunc], tirx.PrimFunc]:
-    return lambda func: func.with_body(change(func.body))
+    return lambda func: with_body(func, change(func.body))
 
 
 # What is rewritten in every function, directives or not, and what it is about: functions that are

@@ -23,6 +23,11 @@ def collect(node: Any, kind: type | tuple[type, ...]) -> list[Any]:
     return found
 
 
+def with_body(func: tirx.PrimFunc, body: tirx.Stmt) -> tirx.PrimFunc:
+    """Return a function with another body; itself with its own: TVM goes through a new one."""
+    return func if body.same_as(func.body) else func.with_body(body)
+
+
 def uses_any(node: Any, variables: Iterable[tirx.Var]) -> bool:
     """Whether `node` mentions one of `variables`."""
     return not set(variables).isdisjoint(collect(node, tirx.Var))

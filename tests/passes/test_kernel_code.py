@@ -25,12 +25,15 @@ def scaled(factor: int) -> tvm.tirx.PrimFunc:
     return func.with_attr("global_symbol", f"scaled{factor}")
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_every_kernel_is_in_one_module(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("threads", "most", "modules"), [(1, 32, 1), (3, 32, 40), (3, 8, 24)])
+def test_every_kernel_is_in_one_module(
+    threads: int, most: int, modules: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernel_code, "code_threads", lambda: threads)
+    monkeypatch.setattr(kernel_code, "_MODULES_PER_THREAD", most)
     mod = tvm.IRModule({f"scaled{i}": scaled(i) for i in range(40)})
     parts = kernel_code.compiled_kernels(mod, TARGET, PLAN)
-    assert len(parts) == (1 if threads == 1 else 24)
+    assert len(parts) == modules
     data = tvm.runtime.tensor(np.arange(64, dtype="float32"))
     for factor in range(40):
         (owner,) = [part for part in parts if part.implements_function(f"scaled{factor}")]

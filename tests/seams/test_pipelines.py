@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tvm
+import tvm_ffi
 from small_kernels import TARGET, Seen, doubled
-from tvm import relax, te
+from tvm import relax, s_tir, te, tirx
 
 from tvm_blislike.tvm_seams import pipelines
 
@@ -92,15 +95,93 @@ with (
     present = tvm.transform.PassContext.current()
     tvm.compile(doubled(), TARGET)
 left_out = {*every.names} - {*kept.names}
-print(json.dumps([present.opt_level, dict(present.config) == options, sorted(left_out)]))
+same_options = dict(present.config) == options
+print(json.dumps([present.opt_level, same_options, sorted(left_out), every.names]))
 """
 
 
 def test_passes_that_kernels_do_not_need_are_left_out_and_no_others() -> None:
-    level, same_options, left_out = printed(NEEDED)
+    level, same_options, left_out, every = printed(NEEDED)
     assert level == 1 and same_options
     wanted = {*pipelines._FOR_GPUS, *pipelines._BEHIND_BLOCKS}
     assert {*left_out} == wanted, "TVM's passes have other names"
+    assert {*pipelines._ABOUT} <= {*every}, "TVM's passes have other names"
+
+
+def lowered_kernel(
+    value: Callable[[tirx.Var], Any],
+    dtype: str = "float32",
+    only: Callable[[tirx.Var], Any] | None = None,
+) -> tirx.PrimFunc:
+    """Return a function without blocks that writes a value of each of 8 rows, or of `only` some."""
+    result, i = tirx.decl_buffer((8,), dtype, "result"), tirx.Var("i", "int32")
+    store = tirx.BufferStore(result, value(i), [i])
+    body = tirx.IfThenElse(only(i), store, None) if only else store
+    loop = tirx.For(i, 0, tirx.IntImm("int32", 8), tirx.ForKind.SERIAL, body)
+    return tirx.PrimFunc([result], loop).with_attr({"global_symbol": "kernel", "target": TARGET})
+
+
+def one(dtype: str = "float32") -> Any:
+    return tirx.const(1.0, dtype)
+
+
+# Functions without blocks, and the passes that are about what occurs in them.
+CASES: dict[str, tuple[tirx.PrimFunc, set[str]]] = {
+    "plain": (lowered_kernel(lambda i: tirx.Cast("float32", i)), set()),
+    "condition": (
+        lowered_kernel(lambda i: tirx.Cast("float32", i), only=lambda i: i < 4),
+        {"s_tir.HoistIfThenElse"},
+    ),
+    "select": (
+        lowered_kernel(lambda i: tirx.Select(i < 4, one(), one() + one())),
+        {"s_tir.RewriteUnsafeSelect"},
+    ),
+    "likely": (
+        lowered_kernel(lambda i: tirx.if_then_else(tirx.likely(i < 4), one(), one() + one())),
+        {"s_tir.LoopPartition"},
+    ),
+    "bfloat16 in between": (
+        lowered_kernel(lambda i: tirx.Cast("float32", tirx.Cast("bfloat16", i))),
+        {"tirx.BF16ComputeLegalize"},
+    ),
+    "bfloat16 in memory": (
+        lowered_kernel(lambda i: one("bfloat16"), "bfloat16"),
+        {"tirx.BF16ComputeLegalize"},
+    ),
+    "float8 by a call": (
+        lowered_kernel(
+            lambda i: tirx.Cast("float32", tirx.reinterpret("float8_e4m3fn", tirx.Cast("int8", i)))
+        ),
+        {"tirx.FP8ComputeLegalize"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_pass_is_left_out_only_where_it_changes_nothing(case: str) -> None:
+    func, about = CASES[case]
+    mod = tvm.IRModule({"kernel": func})
+    idle = pipelines._idle_passes(mod)
+    assert {*idle} == {*pipelines._ABOUT} - about
+    for name in idle:
+        home, _, short = name.rpartition(".")
+        change = getattr((tirx if home == "tirx" else s_tir).transform, short)()
+        assert tvm_ffi.structural_equal(change(mod), mod, map_free_vars=True), name
+    with pipelines.with_needed(mod):
+        assert {*idle} <= {*map(str, tvm.transform.PassContext.current().disabled_pass)}
+
+
+def test_modules_to_be_linked_have_no_entry() -> None:
+    mod = tvm.IRModule({"kernel": CASES["plain"][0]})
+    for context, entries in ((contextlib.nullcontext, 1), (pipelines.without_entries, 0)):
+        with context():
+            text = tirx.build(mod, TARGET).inspect_source("ll")
+        message = "TVM makes entries by another pass"
+        assert len(re.findall(r"^define .*@__tvm_ffi_main\(", text, re.M)) == entries, message
+
+
+def test_no_pass_is_left_out_for_functions_with_blocks() -> None:
+    assert pipelines._idle_passes(tvm.IRModule({"doubled": doubled()})) == []
 
 
 def test_blocks_are_lowered_where_there_are_any_by_all_passes_about_them() -> None:

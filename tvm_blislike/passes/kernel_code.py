@@ -2,7 +2,8 @@
 
 TVM's passes over PrimFuncs and LLVM leave Python's lock alone while they work, and share nothing
 but what is made before: so kernels are parted into modules, and each CPU lowers and compiles one of
-them at a time. More modules than CPUs, because some kernels take ten times as long as others.
+them at a time. Most models have one for each kernel: some take ten times as long as others, and one
+thread begins with its second while the others wait for their first to be lowered.
 
 Scheduling and lowering (`schedule.lowered`) are Python that calls TVM in many small steps, each of
 which hands Python's lock on: two threads of it would wait for each other most of the time. So one
@@ -20,8 +21,10 @@ from tvm_blislike.passes import tir_pipeline
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import lowered
 from tvm_blislike.side_by_side import code_threads, side_by_side
+from tvm_blislike.tvm_seams.pipelines import without_entries
 
-_MODULES_PER_THREAD = 8
+# Each has a context of LLVM, and becomes a file when the model is kept or exported.
+_MODULES_PER_THREAD = 32
 
 
 def compiled_kernels(
@@ -39,7 +42,7 @@ def compiled_kernels(
         Says how those are made that are left to be.
     """
     kernels = [(g, f) for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
-    context = tvm.transform.PassContext.current()
+    context = without_entries()
     # An instrument may watch one pass at a time only.
     threads = 1 if context.instruments else code_threads()
     count = min(len(kernels), _MODULES_PER_THREAD * threads) if threads > 1 else 1

@@ -57,15 +57,15 @@ def hide_remainders(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.I
     ours = [(g, f) for g, f in mod.functions_items() if f.attrs and OURS in f.attrs]
     if not ours:
         return mod
-    from tvm_blislike.schedules.lowering import remainders
+    from tvm_blislike.schedules.lowering import remainders, rewrite
 
     result = mod.clone()
     for gvar, func in ours:
-        result.update_func(gvar, func.with_body(remainders.hide(func.body)))
+        result.update_func(gvar, rewrite.with_body(func, remainders.hide(func.body)))
     return result
 
 
 def build(mod: tvm.IRModule, target: tvm.target.Target, _params: Any = None) -> tvm.runtime.Module:
     """Compile PrimFuncs, as TVM's builder does (a builder's `f_build`)."""
-    with pipelines.with_needed():
+    with pipelines.with_needed(mod):
         return tirx.build(mod, target, pipeline())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tvm
-from tvm import relax, s_tir, tirx
+import tvm_ffi
+from tvm import ir, relax, s_tir, tirx
 
 from tvm_blislike.tvm_seams.branch_memory import branch_memory
 
@@ -42,6 +43,21 @@ _BEHIND_BLOCKS = (
     "s_tir.InjectSoftwarePipeline",
     "tirx.RemoveNoOp",
 )
+_ENTRIES = "tirx.AnnotateEntryFunc"
+# What some of its passes are about: calls, keys of attributes, statements, expressions, data types.
+# Where none of these occurs in functions without blocks they go through all statements for nothing.
+_ABOUT: Mapping[str, frozenset[str]] = {
+    "s_tir.LowerInitBlock": frozenset(),
+    "s_tir.PlanAndUpdateBufferAllocationLocation": frozenset(),
+    "s_tir.ConvertBlocksToOpaque": frozenset(),
+    "s_tir.LowerMatchBuffer": frozenset(),
+    "s_tir.LoopPartition": frozenset({"prim.likely", "pragma_loop_partition_hint"}),
+    "s_tir.InjectDoubleBuffer": frozenset({"double_buffer_scope", "double_buffer_write"}),
+    "s_tir.HoistIfThenElse": frozenset({"IfThenElse"}),
+    "s_tir.RewriteUnsafeSelect": frozenset({"Select"}),
+    "tirx.BF16ComputeLegalize": frozenset({"bfloat16"}),
+    "tirx.FP8ComputeLegalize": frozenset({"float8"}),
+}
 # The pipeline's passes up to the one that leaves no blocks, without those about GPUs.
 _LOWER_BLOCKS = tvm.transform.Sequential(
     [
@@ -57,13 +73,67 @@ _LOWER_BLOCKS = tvm.transform.Sequential(
 )
 
 
-def with_needed() -> tvm.transform.PassContext:
+def with_needed(mod: tvm.IRModule | None = None) -> tvm.transform.PassContext:
     """Return the present context of passes, to be entered, with those that kernels need.
 
     What is compiled in it must have a pipeline of `register_around`, which lowers blocks itself.
+
+    Parameters
+    ----------
+    mod : IRModule, optional
+        The kernels, if nothing else is compiled: passes about what does not occur in them are left
+        out as well.
     """
     present = tvm.transform.PassContext.current()
-    return _context([*present.disabled_pass, *_FOR_GPUS, *_BEHIND_BLOCKS])
+    idle = [] if mod is None else _idle_passes(mod)
+    return _context([*present.disabled_pass, *_FOR_GPUS, *_BEHIND_BLOCKS, *idle])
+
+
+def without_entries() -> tvm.transform.PassContext:
+    """Return the present context of passes, to be entered, for modules that are linked together.
+
+    Of a module with one function TVM makes it an entry, by a second function of the same name in
+    each such module.
+    """
+    return _context([*tvm.transform.PassContext.current().disabled_pass, _ENTRIES])
+
+
+def _idle_passes(mod: tvm.IRModule) -> list[str]:
+    """Return the passes of `_ABOUT` that change nothing in a module; none if it has blocks."""
+    found: set[str] = set()
+    for _, func in mod.functions_items():
+        found |= _occurring(func)
+    if "SBlockRealize" in found:
+        return []
+    return [name for name, about in _ABOUT.items() if found.isdisjoint(about)]
+
+
+def _occurring(func: tirx.PrimFunc) -> set[str]:
+    """Return what `_ABOUT` names, of what occurs in a function.
+
+    Data types are those of its parameters and buffers, of casts and of what calls return: all
+    others follow from these.
+    """
+    found: set[str] = set()
+    dtypes: set[str] = {str(getattr(param, "dtype", param.ty)) for param in func.params}
+
+    def called(call: ir.Call) -> None:
+        found.add(str(getattr(call.op, "name", "")))
+        dtypes.add(str(call.ty))
+
+    def is_there(node: Any) -> None:
+        found.add(type(node).__name__)
+
+    callbacks = [
+        (ir.Call, called),
+        (tirx.Cast, lambda cast: dtypes.add(str(cast.ty))),
+        (tirx.AttrStmt, lambda attribute: found.add(str(attribute.attr_key))),
+        ((tirx.AllocBuffer, tirx.DeclBuffer), lambda node: dtypes.add(str(node.buffer.dtype))),
+        ((tirx.IfThenElse, tirx.Select, s_tir.SBlockRealize), is_there),
+    ]
+    tvm_ffi.structural_walk(func.body, callbacks, order="pre")
+    wide = {name for name in ("bfloat16", "float8") if any(name in dtype for dtype in dtypes)}
+    return found | wide
 
 
 def lower_blocks(mod: tvm.IRModule) -> tvm.IRModule:
