@@ -27,8 +27,8 @@ from tvm.script.ir_builder import tirx as T
 
 # Vectors of fp32 of a register of bytes.
 VECTORS = 4
-# Two lookups, those for signs, two interleavings of bytes and four of words, for `VECTORS`; both for
-# signs take as long as one of the others.
+# Two lookups, those for signs, two interleavings of bytes and four of words, for `VECTORS`; both
+# for signs take as long as one of the others.
 INSTRUCTIONS = 9 / VECTORS
 _LANES = 16
 _FLOATS, _WORDS, _BYTES = "<16 x float>", "<16 x i32>", "<64 x i8>"
