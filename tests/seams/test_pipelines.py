@@ -192,10 +192,10 @@ def test_blocks_are_lowered_where_there_are_any_by_all_passes_about_them() -> No
     for name, mod in (("blocks", blocks), ("lowered", lowered)):
         seen[name] = Seen()
         with tvm.transform.PassContext(instruments=[seen[name]]), pipelines.with_needed():
-            after = pipelines._lower_blocks(mod)
+            after = pipelines.without_blocks(mod)
         assert "T.sblock" not in after.script()
     assert set(pipelines._BEHIND_BLOCKS[:2]) < {*seen["blocks"].names}
-    assert seen["lowered"].names == [pipelines._lower_blocks.info.name]
+    assert seen["lowered"].names == [pipelines.without_blocks.info.name]
 
 
 @pytest.mark.parametrize("context", [contextlib.nullcontext, pipelines.with_needed])

@@ -2,8 +2,7 @@
 
 TVM's passes over PrimFuncs and LLVM leave Python's lock alone while they work, and share nothing
 but what is made before: so kernels are parted into modules, and each CPU lowers and compiles one of
-them at a time. Most models have one for each kernel: some take ten times as long as others, and one
-thread begins with its second while the others wait for their first to be lowered.
+them at a time. More modules than CPUs, because some kernels take ten times as long as others.
 
 Scheduling and lowering (`schedule.lowered`) are Python that calls TVM in many small steps, each of
 which hands Python's lock on: two threads of it would wait for each other most of the time. So one
@@ -21,10 +20,10 @@ from tvm_blislike.passes import tir_pipeline
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import lowered
 from tvm_blislike.side_by_side import code_threads, side_by_side
-from tvm_blislike.tvm_seams.pipelines import without_entries
+from tvm_blislike.tvm_seams.pipelines import without_blocks, without_entries
 
-# Each has a context of LLVM, and becomes a file when the model is kept or exported.
-_MODULES_PER_THREAD = 32
+# With one for each kernel threads end closer together, but a module takes longer than is won.
+_MODULES_PER_THREAD = 8
 
 
 def compiled_kernels(
@@ -52,6 +51,7 @@ def compiled_kernels(
         with context, target:
             with one_at_a_time:
                 loops = lowered(tvm.IRModule(dict(kernels[part::count])), plan)
-            return tir_pipeline.build(loops, target)
+            # The default rule leaves blocks, of which nothing is known before they are lowered.
+            return tir_pipeline.build(without_blocks(loops), target)
 
     return side_by_side(build, range(count if kernels else 0), threads)

@@ -160,7 +160,7 @@ def _context(disabled: Iterable[str]) -> tvm.transform.PassContext:
 
 
 @tvm.transform.module_pass(opt_level=0, name="blislike.LowerBlocks")
-def _lower_blocks(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+def without_blocks(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
     """Lower functions that have blocks: some were lowered before."""
     left = {g: f for g, f in mod.functions_items() if _has_blocks(f)}
     if not left:
@@ -199,7 +199,7 @@ def register_around(name: str, first: tvm.transform.Pass, last: tvm.transform.Pa
     `last` sees functions as they are before LLVM does: flat buffers, no blocks, TVM's calls.
     """
     pipeline, host, *others = tirx.get_tir_pipeline(_DEFAULT)
-    whole = tvm.transform.Sequential([first, _lower_blocks, pipeline], name=f"{name}.TIR")
+    whole = tvm.transform.Sequential([first, without_blocks, pipeline], name=f"{name}.TIR")
 
     def finalize() -> tvm.transform.Pass:
         return tvm.transform.Sequential([last, host()], name=f"{name}.Host")
