@@ -152,6 +152,9 @@ class Core:
         Places of a panel of weights from which its lines are asked for by turns, fastest. 1 where
         requests in order come in time; more where each of several slow streams is one that the
         prefetchers of L2 get ahead of.
+    l2_crowding : float
+        Part of its time that work loses, for each L2 that its operands take beyond what other data
+        leaves them: small where the level beyond is near.
     """
 
     name: str
@@ -191,6 +194,7 @@ class Core:
     follows_rows: bool = True
     ahead_bytes: int = 2048
     prefetch_streams: int = 4
+    l2_crowding: float = 0.6
 
     def __hash__(self) -> int:
         return self._hash

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from tvm_blislike.cost_models.cache_room import room_bytes
 from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, BlockedConfig, WinogradConfig
+from tvm_blislike.cost_models.conv2d_winograd.estimate import bytes_beyond_l2
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
 from tvm_blislike.cost_models.conv2d_winograd.integers import (
     MOST_POINTS as MOST_INTEGER_POINTS,
@@ -97,7 +98,7 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Wino
         for config in (c for k in kernels(w, core) for c in blocked(start, w, k, core, threads)):
             geo = WinogradGeometry(w, config)
             room = planned_bytes(geo, core, threads)
-            if geo.v_bytes + geo.p_bytes <= room:
+            if geo.v_bytes + geo.p_bytes <= max(room, bytes_beyond_l2(core, threads)):
                 yield from parted(config, geo, threads)
             keeps_v = geo.blocks * geo.v_bytes <= MOST_KEPT_V
             if keeps_v and geo.p_bytes <= room / 2 and geo.chunks > 1:
@@ -136,9 +137,11 @@ def derivation(
     """Say what bounds a block of tiles."""
     geo = WinogradGeometry(workload, config)
     room = planned_bytes(geo, core, threads)
+    taken = geo.v_bytes + geo.p_bytes
+    beyond = "" if taken <= room else ": more, as the level beyond is near"
     return (
-        f"block of {config.mc} tiles: V and P take {geo.v_bytes + geo.p_bytes:,} of {room:,.0f} "
-        "bytes that L2 has beside two panels of U and a way for C",
+        f"block of {config.mc} tiles: V and P take {taken:,} of {room:,.0f} "
+        f"bytes that L2 has beside two panels of U and a way for C{beyond}",
     )
 
 

@@ -63,9 +63,13 @@ TRANSFORM_CYCLES = 1.5
 POINTS_IN_REGISTERS = 36
 SPILLING = 1.7
 # V and P beyond this part of L2 lose some of it to the weights and images that pass by: 64 channels
-# of 56x56 take 2 % longer at 0.48 of L2, 10 % at 0.66; 128 channels of 112x112 13 % at 0.63.
+# of 56x56 take 2 % longer at 0.48 of L2, 10 % at 0.66; 128 channels of 112x112 13 % at 0.63 (Golden
+# Cove, of whose kind most cores' `l2_crowding` is).
 ROOMY = 0.45
-CROWDING = 0.6
+# Part of the time that larger blocks of tiles may lose by crowding and be worth estimating.
+LITTLE_LOST = 0.03
+# Blocks of more than twice L2 lost by it wherever they were measured.
+LEAST_CROWDING = 0.02
 
 
 def estimate(
@@ -132,7 +136,13 @@ def workspace_bytes(
 
 def _crowding(core: Core, size: int, threads: int) -> float:
     """Part of the time that is added where V and P leave too little of L2."""
-    return CROWDING * max(0.0, size / l2_bytes(core, threads) - ROOMY)
+    return core.l2_crowding * max(0.0, size / l2_bytes(core, threads) - ROOMY)
+
+
+def bytes_beyond_l2(core: Core, threads: int) -> float:
+    """Return what V and P may take where blocks beyond L2 lose little by it; 0 elsewhere."""
+    room = ROOMY + LITTLE_LOST / max(core.l2_crowding, LEAST_CROWDING)
+    return room * l2_bytes(core, threads) if room > 1.0 else 0.0
 
 
 def _products(geo: WinogradGeometry, kernel: Microkernel, core: Core) -> dict[str, float]:

@@ -56,6 +56,13 @@ def room(core: Core, threads: int) -> float:
     return share_bytes(core, 2, threads) or share_bytes(core, 1, threads)
 
 
+def loses_little(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> bool:
+    """Whether blocks beyond L2 are of a core that has the next level near."""
+    cycles = dict(winograd.estimate(workload, config, core, threads).cycles)
+    lost = cycles.pop("crowding")
+    return lost <= 0.0301 * (sum(cycles.values()) - cycles.pop("fork"))
+
+
 def check(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> None:
     """Raise AssertionError when a configuration or its estimate cannot be right."""
     geo = WinogradGeometry(workload, config)
@@ -70,7 +77,8 @@ def check(workload: Conv2dWorkload, config: Config, core: Core, threads: int) ->
     assert min(candidates.taps_of_phases(workload)) == 1 or config.tile_h == config.tile_w
     assert config.loop_order in (TILES, CHANNELS)
     if config.loop_order == TILES:
-        assert geo.v_bytes + geo.p_bytes <= room(core, threads)
+        fits = geo.v_bytes + geo.p_bytes <= room(core, threads)
+        assert fits or loses_little(workload, config, core, threads)
     else:
         assert geo.p_bytes <= room(core, threads)
         assert geo.v_bytes * geo.blocks <= candidates.MOST_KEPT_V
@@ -311,6 +319,21 @@ def test_flat_transforms_pay_where_all_points_fit_into_registers(tile: int, wins
 def test_more_work_takes_longer(sizes: tuple[str, ...]) -> None:
     more = dataclasses.replace(LAYER, **{size: 2 * getattr(LAYER, size) for size in sizes})
     assert fastest(more) > 1.3 * fastest(LAYER)
+
+
+def test_blocks_go_beyond_l2_where_the_next_level_is_near() -> None:
+    """Zen 4, two threads: 49 tiles in two parts are faster than blocks of 14 (0.33 and 0.39 ms)."""
+    near, layer = Core.named("zen4"), dataclasses.replace(LAYER, ci=128, co=128, h=28, w=28)
+    far = dataclasses.replace(near, l2_crowding=0.6)
+    found = {}
+    for core in (near, far):
+        configs = candidates.configs(layer, core, 2)
+        config = min(configs, key=lambda c: winograd.estimate(layer, c, core, 2).seconds)
+        geo = WinogradGeometry(layer, config)
+        found[core.l2_crowding] = (geo.v_bytes + geo.p_bytes) / share_bytes(core, 2, 2)
+        said = candidates.derivation(layer, config, core, 2)[0]
+        assert said.endswith("as the level beyond is near") == (core is near)
+    assert found[near.l2_crowding] > 1 > 0.5 > found[far.l2_crowding]
 
 
 GOLDEN_COVE = [
