@@ -88,7 +88,7 @@ def sizes(r: int, dtype: str, among: Iterable[int] = TILE_SIZES) -> tuple[int, .
 
 def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[WinogradConfig]:
     """Yield the configurations worth estimating: blocks and chunks whose V and P fit into L2."""
-    w = workload
+    w, beyond = workload, bytes_beyond_l2(core, threads)
     taps = taps_of_phases(w)
     among = TILE_SIZES if w.stride == (1, 1) else PHASED_TILE_SIZES
     for tile_h, tile_w in itertools.product(*(sizes(each, w.types.acc, among) for each in taps)):
@@ -98,7 +98,7 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Wino
         for config in (c for k in kernels(w, core) for c in blocked(start, w, k, core, threads)):
             geo = WinogradGeometry(w, config)
             room = planned_bytes(geo, core, threads)
-            if geo.v_bytes + geo.p_bytes <= max(room, bytes_beyond_l2(core, threads)):
+            if geo.v_bytes + geo.p_bytes <= max(room, beyond):
                 yield from parted(config, geo, threads)
             keeps_v = geo.blocks * geo.v_bytes <= MOST_KEPT_V
             if keeps_v and geo.p_bytes <= room / 2 and geo.chunks > 1:

@@ -161,8 +161,9 @@ def _layers(mod: tvm.IRModule, func: relax.Function, strategy: Strategy) -> _Lay
         values = {binding.var: binding.value for binding in bindings(func)}
         for var in with_common_rows(mod, func) & found.narrow.keys():
             found.narrow[var] = _corrected(found.narrow[var], values[var], strategy)
-    if not is_off():
-        found.attentions = attentions
+        if is_off():
+            return found
+    found.attentions = attentions
     return found
 
 
