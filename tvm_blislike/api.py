@@ -278,15 +278,21 @@ def compile_with(
     from tvm_blislike.pipeline import compile_functions
 
     loaded, made = built_sizes(strategy, model, shapes, compile_functions)
-    executable, report, exportable, functions = made
     target = strategy.core.target_config(strategy.threads)
     variants = [
         Variant(name, _sized(loaded.inputs, taken), _sized(loaded.outputs, given))
-        for name, (taken, given) in functions[:-1]
+        for name, (taken, given) in made.functions[:-1]
     ]
-    inputs, outputs = loaded.inputs, loaded.outputs
-    model_of = partial(CompiledModel, executable, inputs, outputs, target, report)
-    return model_of(exportable=exportable, variants=variants)
+    return CompiledModel(
+        made.executable,
+        loaded.inputs,
+        loaded.outputs,
+        target,
+        made.report,
+        made.exportable,
+        variants=variants,
+        weights=made.weights,
+    )
 
 
 def _sized(

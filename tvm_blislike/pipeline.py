@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,7 @@ from tvm_blislike.passes.slabs import join_layers
 from tvm_blislike.passes.stored_weights import StoreWeights
 from tvm_blislike.probe.native import core_of
 from tvm_blislike.records.book import RecordBook
-from tvm_blislike.tvm_seams.executables import calling, relax_part
+from tvm_blislike.tvm_seams.executables import calling, relax_part, taking_weights
 from tvm_blislike.tvm_seams.pipelines import (
     VIEWS,
     dispatch_passes,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from tvm_blislike.model.types import Types
     from tvm_blislike.model.variant import Batches
     from tvm_blislike.model.workload import Workload
+    from tvm_blislike.tvm_seams.loaded import Weights
 
 
 def blislike_pipeline(
@@ -251,20 +253,43 @@ def explain_module(
         return report_of(*scheduled_calls(mod, strategy, target, batches, lengths))
 
 
-def compile_module(
-    mod: tvm.IRModule, strategy: Strategy
-) -> tuple[tvm.runtime.Executable, Report, Callable[[], tvm.runtime.Executable]]:
+@dataclass(frozen=True)
+class Made:
+    """A compiled module.
+
+    Parameters
+    ----------
+    executable : Executable
+        To run: its functions take their weights behind what the model's take.
+    weights : mapping of str to sequence of Tensor
+        Of each function.
+    report : Report
+        Of what was chosen for each layer.
+    exportable : callable
+        Makes another executable, whose functions have their weights. Not one that has run is
+        exported: a virtual machine leaves a note about each constant in its own, a fault of TVM,
+        which logs a warning for each then, and so does whoever loads the library.
+    functions : list of tuple
+        The function of each size with what goes in and out, the largest last.
+    """
+
+    executable: tvm.runtime.Executable
+    weights: Weights
+    report: Report
+    exportable: Callable[[], tvm.runtime.Executable]
+    functions: list[tuple[str, Signature]]
+
+
+def compile_module(mod: tvm.IRModule, strategy: Strategy) -> tuple[tvm.runtime.Executable, Report]:
     """Compile an imported module for the core of a strategy.
 
     Returns
     -------
     tuple
-        The executable to run, the report of what was chosen for each layer, and what makes another
-        executable, to export: a virtual machine leaves a note about each constant in its own, a
-        fault of TVM. Exported then, it logs a warning for each, and so does whoever loads the
-        library. A model that only runs does without.
+        The executable to run or to export, and the report of what was chosen for each layer.
     """
-    return compile_functions(mod, strategy)[:3]
+    made = compile_functions(mod, strategy)
+    return made.exportable(), made.report
 
 
 @compiler_lock()
@@ -273,12 +298,7 @@ def compile_functions(
     strategy: Strategy,
     batches: Batches | None = None,
     lengths: Lengths | None = None,
-) -> tuple[
-    tvm.runtime.Executable,
-    Report,
-    Callable[[], tvm.runtime.Executable],
-    list[tuple[str, Signature]],
-]:
+) -> Made:
     """Compile an imported module of a function for each of several sizes.
 
     Parameters
@@ -291,12 +311,6 @@ def compile_functions(
         Smaller ones that `main` is to be made for as well.
     lengths : Lengths, optional
         Sizes of which one function is to take any; `mod` is not looked at then.
-
-    Returns
-    -------
-    tuple
-        As of `compile_module`, and the function of each size with what goes in and out, the largest
-        last.
 
     Raises
     ------
@@ -318,4 +332,4 @@ def compile_functions(
     else:
         names = [*map(function_name, range(len(found) - 1)), MAIN]
         functions = [(name, found[name]) for name in names]
-    return linked(), report, linked, functions
+    return Made(*taking_weights(machine, kernels), report, linked, functions)

@@ -98,7 +98,7 @@ def module_of(case, activation, residual, rng):
 def compiled(mod, threads=1, **limits):
     """Return the virtual machine and the report."""
     strategy = Strategy(CORE, threads, constraints=Constraints(**limits))
-    run, report, _ = compile_module(mod, strategy)
+    run, report = compile_module(mod, strategy)
     return relax.VirtualMachine(run, tvm.cpu()), report
 
 

@@ -116,11 +116,16 @@ def test_what_is_asked_for_by_a_function_or_turned_off_is_not_kept(
     assert store.entries() == [] and store.clear() == []
 
 
-@pytest.mark.parametrize("name", ["kernels.so", "machine.bin", "about.json"])
+@pytest.mark.parametrize("name", ["kernels.so", "machine.bin", "weights.bin", "about.json"])
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
 def test_a_damaged_entry_is_compiled_again(
-    model: Path, compilations: list[object], name: str, damage: str
+    model: Path,
+    compilations: list[object],
+    name: str,
+    damage: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("tvm_blislike.tvm_seams.weights._LEAST_BYTES", 1)
     tvm_blislike.compile(model, threads=1)
     file = store.entries()[0].path / name
     content = bytearray(file.read_bytes())
@@ -136,6 +141,27 @@ def test_a_damaged_entry_is_compiled_again(
     np.testing.assert_allclose(again.run([IMAGE])["scores"], small_reference(IMAGE), rtol=1e-4)
     tvm_blislike.compile(model, threads=1)
     assert len(compilations) == 2
+
+
+@pytest.mark.parametrize("least", [1, 1 << 30])
+def test_kept_sizes_share_weights(
+    tmp_path: Path, compilations: list[object], least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tvm_blislike.tvm_seams.weights._LEAST_BYTES", least)
+    path, sizes = tmp_path / "open.onnx", {"N": range(1, 4)}
+    onnx.save(small_network(batch="N"), path)
+    tvm_blislike.compile(path, threads=1, shapes=sizes)
+    kept = tvm_blislike.compile(path, threads=1, shapes=sizes)
+    assert len(compilations) == 1
+    bytes_of_one = 4 * (8 * 3 * 9 + 8 + 8 * 5)
+    weights = (store.entries()[0].path / "weights.bin").stat().st_size
+    # Blocks of kernels end with zeros.
+    assert (bytes_of_one <= weights < 6 * bytes_of_one) if least == 1 else weights == 0
+    for batch in (3, 1, 2):
+        images = np.random.default_rng(batch).standard_normal((batch, 3, 8, 8)).astype("float32")
+        for run in (kept.run, kept.runner(sizes={"image": images.shape}).run):
+            expected = small_reference(images)
+            np.testing.assert_allclose(run([images])["scores"], expected, rtol=1e-4)
 
 
 def test_data_beside_a_model_counts(tmp_path: Path, compilations: list[object]) -> None:

@@ -169,13 +169,13 @@ def test_an_executable_to_export_is_made_once_and_when_it_is_asked_for(
     monkeypatch.setattr(pipeline, "calling", counted)
     model = tvm_blislike.compile(small_network(), threads=1)
     assert _close(model.run(image)["scores"], image)
-    assert len(made) == 1
+    assert not made
     for name in ("one.so", "two.so"):
         model.export(tmp_path / name)
         loaded = tvm_blislike.CompiledModel.load(tmp_path / name)
         assert _close(loaded.run(image)["scores"], image)
     # That which has run is not what is exported.
-    assert len(made) == 2 and model.executable is made[1]
+    assert len(made) == 1 and model.executable is made[0]
     assert _close(model.run(image)["scores"], image)
 
 

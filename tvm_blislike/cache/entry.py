@@ -1,11 +1,13 @@
 """What is kept of a compiled model, and how it becomes one again.
 
-Three files, each with a checksum at its end: the kernels as a library, the virtual machine's code
-with the weights, and a description of both. An entry that is damaged is as good as none.
+Four files: the kernels as a library, the virtual machine's code, the weights, and a description of
+all. The weights' checksums stand in the description, the others end with theirs. An entry that is
+damaged is as good as none.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import mmap
 import os
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tvm_blislike.cache import weights as weight_file
 from tvm_blislike.errors import ModelError
 from tvm_blislike.export import checksum
 from tvm_blislike.export.link import find_compiler, link
@@ -25,7 +28,10 @@ from tvm_blislike.side_by_side import code_threads, side_by_side
 if TYPE_CHECKING:
     from tvm.runtime import Executable, Module
 
+    from tvm_blislike.tvm_seams.loaded import Weights
+
 _KERNELS, _MACHINE, _ABOUT = "kernels.so", "machine.bin", "about.json"
+_WEIGHTS = "weights.bin"
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,8 @@ class Told:
         Of which the compiler warned.
     extensions : list of str
         Of the processor that its code may use, see `runtime.runnable`.
+    weights : dict
+        How weights lie in their file, see `weights.write`, which knows it.
     """
 
     about: About
@@ -51,10 +59,22 @@ class Told:
     beside: dict[str, str]
     warnings: list[str]
     extensions: list[str]
+    weights: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def write(executable: Executable | Module, told: Told, entry: Path) -> None:
+def write(executable: Executable | Module, weights: Weights, told: Told, entry: Path) -> None:
     """Write an entry's files into its folder.
+
+    Parameters
+    ----------
+    executable : Executable
+        What runs.
+    weights : mapping of str to sequence of Tensor
+        What its functions take behind the model's inputs.
+    told : Told
+        The entry is to say, its weights aside.
+    entry : Path
+        The folder.
 
     Raises
     ------
@@ -81,6 +101,7 @@ def write(executable: Executable | Module, told: Told, entry: Path) -> None:
         "beside": told.beside,
         "warnings": told.warnings,
         "extensions": told.extensions,
+        "weights": weight_file.write(weights, entry / _WEIGHTS),
     }
     (entry / _ABOUT).write_text(json.dumps({**text, "about": told.about.to_json()}) + "\n")
     for name in (_KERNELS, _MACHINE, _ABOUT):
@@ -100,8 +121,8 @@ def describe(entry: Path) -> Told:
     return Told(**{**fields, "about": About.from_json(fields["about"])})
 
 
-def read(entry: Path, model: Path | None) -> tuple[Module, Told]:
-    """Return what to run of an entry, and what it says; its warnings are given again.
+def read(entry: Path, model: Path | None) -> tuple[Module, Weights, Told]:
+    """Return what to run of an entry, its weights, and what it says, with its warnings given again.
 
     Parameters
     ----------
@@ -121,7 +142,8 @@ def read(entry: Path, model: Path | None) -> tuple[Module, Told]:
     for name in (_KERNELS, _MACHINE):
         checksum.verify(entry / name)
     remember(told.about.target, told.extensions)
-    return loaded.read_machine(entry / _MACHINE, kernels_of(entry)), told
+    weights = weight_file.read(entry / _WEIGHTS, told.weights)
+    return loaded.read_machine(entry / _MACHINE, kernels_of(entry)), weights, told
 
 
 def current(entry: Path, model: Path | None) -> Told:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tvm_blislike.records.book import RecordBook
 
 # Counts up when entries are written in another way.
-_FORMAT = 2
+_FORMAT = 3
 _ROOT = Path(__file__).parents[1]
 # Rooms that stand beside the package in a checkout, and in it when it is installed.
 _BESIDE = ("hardware", "microkernels", "cost_models", "schedules")

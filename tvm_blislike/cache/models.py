@@ -55,14 +55,14 @@ def _opened(
     if place is None:
         return None
     try:
-        module, told = entry.read(place, model)
+        module, weights, told = entry.read(place, model)
         about, report = told.about, Report.from_json(told.about.report)
     except Exception as error:  # whatever a damaged file leads to
         _log.debug("%s is dropped: %s", place, error)
         store.drop(place)
         return None
-    specs, variants = (about.inputs, about.outputs), about.variants
-    return CompiledModel(module, *specs, about.target, report, again=compile, variants=variants)
+    specs, others = (about.inputs, about.outputs), {"variants": about.variants, "weights": weights}
+    return CompiledModel(module, *specs, about.target, report, again=compile, **others)
 
 
 def _compiled(key: str, model: Path | None, compile: Callable[[], CompiledModel]) -> CompiledModel:
@@ -82,7 +82,7 @@ def _compiled(key: str, model: Path | None, compile: Callable[[], CompiledModel]
             )
             needed = extensions(compiled.target)
             told = entry.Told(compiled.about, str(place), beside, texts, needed)
-            place = store.put(key, lambda folder: entry.write(compiled.executable, told, folder))
+            place = store.put(key, lambda folder: entry.write(*compiled.running, told, folder))
             if place is not None:
                 compiled.run_linked(entry.kernels_of(place))
         except ToolchainError as error:

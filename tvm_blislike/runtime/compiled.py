@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from tvm_blislike.export.bundle import Bundle
     from tvm_blislike.model.report import Report
+    from tvm_blislike.tvm_seams.loaded import Weights
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,15 @@ class CompiledModel:
     report : Report
         What was decided for each layer, and why; its threads are those the model runs with.
     exportable : callable, optional
-        Makes an executable of the same for `export`, where `executable` is not as it was any more
-        once it has run.
+        Makes an executable of the same for `export`, where `executable` takes weights, or is not as
+        it was any more once it has run.
     again : callable, optional
         Compiles the model again, for a model that was kept: `executable` then only runs, and what
         needs more of it, such as `export`, calls this first.
     variants : sequence of Variant
         Of the other sizes that it takes.
+    weights : mapping of str to sequence of Tensor
+        What functions of `executable` take behind the inputs.
 
     Attributes
     ----------
@@ -93,6 +96,7 @@ class CompiledModel:
         exportable: Callable[[], Executable] | None = None,
         again: Callable[[], CompiledModel] | None = None,
         variants: Sequence[Variant] = (),
+        weights: Weights | None = None,
     ) -> None:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -101,7 +105,7 @@ class CompiledModel:
         self.threads = report.threads
         self._target = dict(target)
         self._executable = executable
-        self._machine = ModelMachine(executable, self.inputs, self._target)
+        self._machine = ModelMachine(executable, self.inputs, self._target, weights or {})
         self._report = report
         self._again, self._exportable = again, exportable
 
@@ -119,6 +123,11 @@ class CompiledModel:
         elif self._exportable is not None:
             self._executable, self._exportable = self._exportable(), None
         return self._executable
+
+    @property
+    def running(self) -> tuple[Executable | Module, Weights]:
+        """What runs, and what its functions take behind the inputs."""
+        return self._machine.executable, self._machine.weights
 
     def run_linked(self, kernels: Module) -> None:
         """Run its kernels out of a library of them from now on, instead of having TVM link them."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     from tvm.runtime import Executable, Module
 
+    from tvm_blislike.tvm_seams.loaded import Weights
+
 # A function, and the shapes that it is run on.
 Key = tuple[str, tuple[tuple[int, ...], ...]]
 
@@ -32,6 +34,8 @@ class Interpreter:
         Configuration of the `tvm.target.Target` it was compiled for.
     may_record : bool
         Whether conditions alone decide which kernels a function calls on inputs of given sizes.
+    weights : mapping of str to sequence of Tensor
+        What functions take behind the inputs.
 
     Raises
     ------
@@ -40,7 +44,11 @@ class Interpreter:
     """
 
     def __init__(
-        self, executable: Executable | Module, target: Mapping[str, Any], may_record: bool
+        self,
+        executable: Executable | Module,
+        target: Mapping[str, Any],
+        may_record: bool,
+        weights: Weights,
     ) -> None:
         from tvm_blislike.tvm_seams import loaded
 
@@ -49,12 +57,12 @@ class Interpreter:
         # Which TVM would do one after the other.
         side_by_side(loaded.make_code, loaded.generated(executable), code_threads())
         self._machine = loaded.VirtualMachine(executable)
-        self._may_record = may_record
+        self._may_record, self._weights = may_record, weights
         self._begun: set[Key] = set()
 
     def run(self, function: str, buffers: Sequence[Any]) -> list[Any]:
         """Run a function on tensors; return the outputs, which its next run may overwrite."""
-        return _listed(self._machine[function](*buffers))
+        return _listed(self._machine[function](*buffers, *self._weights.get(function, ())))
 
     def recorded(
         self, function: str, arrays: Sequence[np.ndarray]

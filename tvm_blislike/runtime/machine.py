@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tvm.runtime import Executable, Module
 
     from tvm_blislike.model.tensor_spec import TensorSpec
+    from tvm_blislike.tvm_seams.loaded import Weights
 
 # Sizes whose calls are kept: each has memory of its own.
 _MOST_SIZES = 64
@@ -34,9 +35,13 @@ class ModelMachine:
         In the order of the functions' arguments.
     target : mapping
         Configuration of the `tvm.target.Target` it was compiled for.
+    weights : mapping of str to sequence of Tensor
+        What functions take behind the inputs.
 
     Attributes
     ----------
+    executable, weights
+        As above.
     started : Interpreter or None
         None before the first run.
     """
@@ -46,9 +51,10 @@ class ModelMachine:
         executable: Executable | Module,
         inputs: Sequence[TensorSpec],
         target: Mapping[str, Any],
+        weights: Weights,
     ) -> None:
         self.started: Interpreter | None = None
-        self._executable, self._target = executable, target
+        self.executable, self.weights, self._target = executable, weights, target
         # The one that ran last comes last.
         self._kept: dict[Key, Runs] = {}
         self._may_record = all(None not in spec.shape for spec in inputs)
@@ -103,7 +109,7 @@ class ModelMachine:
         from tvm_blislike.tvm_seams import executables
 
         with self._lock:
-            self._executable = executables.with_kernels(self._executable, kernels)
+            self.executable = executables.with_kernels(self.executable, kernels)
 
     def timed(
         self, arrays: Sequence[np.ndarray], repeat: int, function: str = MAIN
@@ -124,7 +130,9 @@ class ModelMachine:
     def _interpreter(self) -> Interpreter:
         """Return the executable's interpreter, started unless it is; no run is kept then."""
         if self.started is None:
-            self.started = Interpreter(self._executable, self._target, self._may_record)
+            self.started = Interpreter(
+                self.executable, self._target, self._may_record, self.weights
+            )
             self._kept = {}
         return self.started
 

@@ -17,6 +17,7 @@
 | `schedules` | its schedules of PrimFuncs, without checks in Python |
 | `steps` | functions inside functions that are being built, and that call themselves |
 | `tapes` | the calls that its virtual machine makes, and its C interface of functions |
+| `weights` | constants of functions as arguments |
 | `wheels` | the files in its wheels |
 | `workers` | what its worker processes run |
 

@@ -11,9 +11,10 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tvm_blislike.tvm_seams.loaded import LLVM, MACHINE
+from tvm_blislike.tvm_seams.loaded import LLVM, MACHINE, Weights
 from tvm_blislike.tvm_seams.relax_ir import functions
 from tvm_blislike.tvm_seams.tapes import loop_module
+from tvm_blislike.tvm_seams.weights import taken_out
 
 # Of code that was loaded.
 _LOADED = "library"
@@ -39,6 +40,14 @@ def calling(lowered: tvm.IRModule, kernels: Iterable[tvm.runtime.Module]) -> tvm
     for part in kernels:
         executable.mod.import_module(part)
     return executable
+
+
+def taking_weights(
+    lowered: tvm.IRModule, kernels: Iterable[tvm.runtime.Module]
+) -> tuple[tvm.runtime.Executable, Weights]:
+    """Return an executable as of `calling`, whose functions take their weights, and these."""
+    without, weights = taken_out(relax_part(lowered))
+    return calling(without, kernels), weights
 
 
 def relax_part(mod: tvm.IRModule) -> tvm.IRModule:

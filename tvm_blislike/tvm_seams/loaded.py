@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,6 +31,9 @@ _CPU, _POOLED = 1, 2
 # With sorting and random numbers; another library may lack it.
 _RUNTIME, _EXTRAS = "tvm_runtime", "tvm_runtime_extra"
 _held: list[Any] = []
+
+# Of each function that takes any: what stands behind its other arguments.
+Weights = Mapping[str, Sequence[tvm_ffi.Tensor]]
 
 
 def load_runtime() -> None:
@@ -185,6 +188,30 @@ def fill(tensor: Any, array: np.ndarray) -> None:
     values = np.ascontiguousarray(array)
     copy = function("runtime.TVMTensorCopyFromBytes")
     copy(tensor, ctypes.c_void_p(values.ctypes.data), values.nbytes)
+
+
+def bytes_of(tensor: Any) -> int:
+    """Return the bytes of a tensor of TVM."""
+    dtype = tensor.dtype
+    return int(np.prod(tensor.shape, dtype=np.int64)) * -(-dtype.bits * dtype.lanes // 8)
+
+
+def memory_of(tensor: Any) -> memoryview:
+    """Return the memory of a contiguous tensor on the CPU, byte by byte, which holds it."""
+    memory = (ctypes.c_ubyte * bytes_of(tensor)).from_address(tensor.data_ptr())
+    memory.owner = tensor  # type: ignore[attr-defined]
+    return memoryview(memory).cast("B")
+
+
+def part_of(memory: Any, start: int, shape: Sequence[int], dtype: str) -> tvm_ffi.Tensor:
+    """Return a tensor that lies in another one's memory, which it holds, from a byte on.
+
+    It has to be aligned as kernels count on there.
+    """
+    sizes = tvm_ffi.Shape([int(size) for size in shape])
+    view = function("runtime.TVMTensorCreateView")(memory, sizes, tvm_ffi.dtype(dtype), start)
+    # Kernels take no tensor that begins behind its pointer. This moves the pointer.
+    return function("vm.builtin.ensure_zero_offset")(view)
 
 
 def numpy_of(tensor: Any) -> np.ndarray:

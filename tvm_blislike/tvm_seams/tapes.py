@@ -17,7 +17,7 @@ import numpy as np
 import tvm_ffi
 
 from tvm_blislike.compiler_lock import compiler_lock
-from tvm_blislike.tvm_seams.loaded import LOOP, empty, fill
+from tvm_blislike.tvm_seams.loaded import LOOP, bytes_of, empty, fill
 
 # What has no effect but on the machine's registers, and the same in every run of the same sizes.
 _ALLOCATES = "vm.builtin.alloc_tensor"
@@ -196,12 +196,6 @@ def _tensor(array: np.ndarray) -> Any:
     tensor = empty(array.shape, str(array.dtype))
     fill(tensor, array)
     return tensor
-
-
-def bytes_of(tensor: Any) -> int:
-    """Return the bytes of a tensor of TVM."""
-    dtype = tensor.dtype
-    return int(np.prod(tensor.shape, dtype=np.int64)) * -(-dtype.bits * dtype.lanes // 8)
 
 
 def _dl_words(tensor: Any) -> list[int]:
