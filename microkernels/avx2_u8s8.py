@@ -8,9 +8,9 @@ accumulators are the least that keep it busy.
 from __future__ import annotations
 
 from tvm_blislike.hardware.avx2 import ISA
-from tvm_blislike.microkernels.avx512_u8s8 import TYPES
 from tvm_blislike.microkernels.kernel import Microkernel, within_budget
 from tvm_blislike.microkernels.products import dot_of_bytes
+from tvm_blislike.model.types import BYTES
 
 PRODUCT = dot_of_bytes("llvm.x86.avx512.vpdpbusd.256", lanes=8)
 
@@ -24,5 +24,5 @@ SHAPES = (
 )
 
 KERNELS = within_budget(
-    [Microkernel(ISA, mr, nr, TYPES, ("avxvnni",), PRODUCT) for mr, nr in SHAPES]
+    [Microkernel(ISA, mr, nr, BYTES, ("avxvnni",), PRODUCT) for mr, nr in SHAPES]
 )

@@ -11,10 +11,9 @@ from __future__ import annotations
 from tvm_blislike.hardware.avx512 import ISA
 from tvm_blislike.microkernels.kernel import Microkernel, within_budget
 from tvm_blislike.microkernels.products import dot_of_bytes
-from tvm_blislike.model.types import Types
+from tvm_blislike.model.types import BYTES
 
 PRODUCT = dot_of_bytes("llvm.x86.avx512.vpdpbusd.512", lanes=16)
-TYPES = Types("uint8", "int8", "int32", "int32")
 
 # Not offered: 28x16, 29x16 and 9x48, which LLVM 22 spills on some core.
 SHAPES = (
@@ -26,4 +25,4 @@ SHAPES = (
     *((mr, 128) for mr in range(1, 3)),
 )
 
-KERNELS = within_budget([Microkernel(ISA, mr, nr, TYPES, ("vnni",), PRODUCT) for mr, nr in SHAPES])
+KERNELS = within_budget([Microkernel(ISA, mr, nr, BYTES, ("vnni",), PRODUCT) for mr, nr in SHAPES])

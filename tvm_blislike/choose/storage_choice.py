@@ -7,12 +7,15 @@ from dataclasses import replace
 
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.transforms import transform_seconds
-from tvm_blislike.model.types import Types
+from tvm_blislike.model.types import BYTES, STORED, Types
 from tvm_blislike.model.workload import Workload
 
 # Share of its time in fp32 that a layer may take at most with weights in fewer bytes: predictions
 # are no better than that, and rounding should gain something.
 WORTH = 0.95
+# Bytes that a number of fp32 becomes where weights of 8 bits are multiplied as integers
+# (`passes.fixed_point`): as many as fp32 has of its own behind the exponent.
+DIGITS = 3
 
 
 def why_whole(strategy: Strategy, layer: Workload, types: Types) -> str:
@@ -41,3 +44,35 @@ def why_whole(strategy: Strategy, layer: Workload, types: Types) -> str:
     each = ((types.b, stored), (layer.types.b, whole))
     ways = ", ".join(f"{1e3 * choice.seconds:.3g} ms in {name}" for name, choice in each)
     return f"memory does not bound it: {ways}"
+
+
+def in_digits(layer: Workload) -> Workload:
+    """Return the product of integers that computes a matrix product of fp32 by weights of int8."""
+    return replace(layer, m=DIGITS * layer.m, types=BYTES)
+
+
+def multiplies_digits(strategy: Strategy, layer: Workload, dtype: str) -> bool:
+    """Whether a layer with weights in fewer bytes multiplies them as integers, as they are stored.
+
+    That is three products of bytes instead of a conversion and one of fp32, and two small kernels.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        Predicts both.
+    layer : Workload
+        In fp32.
+    dtype : str
+        Storage type of the weights.
+    """
+    if dtype != STORED["int8"] or layer.images or layer.batch > 1:
+        return False
+    digits = strategy.choose(in_digits(layer))
+    converted = strategy.choose(replace(layer, types=Types.stored(dtype)))
+    if digits.config is None or converted.config is None:
+        return False
+    core, threads = strategy.core, strategy.threads
+    data, result = layer.m * layer.k, DIGITS * layer.m * layer.n
+    # Reading rows twice, for the largest and for bytes; then sums.
+    around = 2 * transform_seconds(data, core, threads) + transform_seconds(result, core, threads)
+    return digits.seconds + around < converted.seconds

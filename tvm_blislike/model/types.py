@@ -123,6 +123,8 @@ class Types:
 
 FLOAT32 = Types()
 BFLOAT_DOT = Types("bfloat16", "bfloat16", "float32", "float32")
+# Unsigned bytes by signed ones, as x86 multiplies them.
+BYTES = Types("uint8", "int8", "int32", "int32")
 # Integers of 8 bits in 16.
 WORDS = Types("int16", "int16", "int32", "int32")
 # Unsigned bytes by signed ones that panels hold in 16 bits: a magnitude and a mask for each.

@@ -14,14 +14,22 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_blislike.choose.storage_choice import why_whole
+from tvm_blislike.choose.storage_choice import in_digits, multiplies_digits, why_whole
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.data_types import missing_types
 from tvm_blislike.model.marks import STORED_ERRORS, WHOLE_WEIGHTS
-from tvm_blislike.model.types import FLOAT32, MASKED, STORED, WORDS, WORDS_BY_BYTES, Types
+from tvm_blislike.model.types import (
+    BYTES,
+    FLOAT32,
+    MASKED,
+    STORED,
+    WORDS,
+    WORDS_BY_BYTES,
+    Types,
+)
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.operators import workload_of
-from tvm_blislike.passes import spills
+from tvm_blislike.passes import fixed_point, spills
 from tvm_blislike.passes.constants import TIDY
 from tvm_blislike.passes.same_layer import on_operands
 from tvm_blislike.passes.storage import StoredWeights, is_exact, stored
@@ -44,18 +52,18 @@ class StoreWeights:
         """Return the rewritten module."""
         result, changed = mod.clone(), False
         for gvar, func in functions(mod):
-            rewriter = _StoreWeights(mod, self.strategy)
+            rewriter = _StoreWeights(result, self.strategy)
             # Those of layers whose weights are narrow already (`passes.lower_precision`).
             known = (func.attrs or {}).get(STORED_ERRORS, {})
             rewriter.errors = {str(layer): list(errors) for layer, errors in known.items()}
             rewritten = rewriter.visit_expr(func)
-            if rewriter.whole:
-                func = func.with_attr(WHOLE_WEIGHTS, rewriter.whole)
-                result.update_func(gvar, func)
             if len(rewriter.errors) > len(known) or rewriter.narrowed:
                 changed = True
                 attributes = {STORED_ERRORS: rewriter.errors, WHOLE_WEIGHTS: rewriter.whole}
-                result.update_func(gvar, rewritten.with_attr(attributes))
+                rewriter.builder_.update_func(gvar, rewritten.with_attr(attributes))
+                result = rewriter.builder_.get()
+            elif rewriter.whole:
+                result.update_func(gvar, func.with_attr(WHOLE_WEIGHTS, rewriter.whole))
         return TIDY(result) if changed else result
 
 
@@ -86,9 +94,21 @@ class _StoreWeights(PyExprMutator):
         if found is None:
             self.whole[str(layer)] = f"a weight is not finite in {dtype}"
             return call
-        named = str(_stored_layer(layer, dtype))
-        self.errors.setdefault(named, []).append(found.error)
-        return self._by_stored(call, found, axis)
+        digits = self._multiplies_digits(layer, found)
+        product = in_digits(layer) if digits else replace(layer, types=Types.stored(dtype))
+        self.errors.setdefault(str(product), []).append(found.error)
+        if digits:
+            result = fixed_point.product(self.builder_, call.args[0], found)
+        else:
+            values = constant(found.values, str(found.values.dtype))
+            result = on_operands(call, call.args[0], values, "float32")
+        return self._scaled(result, found, axis)
+
+    def _multiplies_digits(self, layer: Workload, found: StoredWeights) -> bool:
+        spills.ensure(self.strategy.core, BYTES)
+        if not multiplies_digits(self.strategy, layer, str(found.values.dtype)):
+            return False
+        return fixed_point.are_sums_exact(found.values)
 
     def _dtype(self, layer: Workload, weights: np.ndarray) -> str:
         """Return the type in which the weights of a layer are to be stored, "" for fp32."""
@@ -123,9 +143,8 @@ class _StoreWeights(PyExprMutator):
             data = self.builder_.emit(relax.op.astype(data, "int16"))
         return on_operands(call, data, constant(weights.astype("int8"), "int8"), "int32")
 
-    def _by_stored(self, call: relax.Call, found: StoredWeights, axis: int) -> relax.Expr:
-        values = constant(found.values, str(found.values.dtype))
-        result = on_operands(call, call.args[0], values, "float32")
+    def _scaled(self, result: relax.Expr, found: StoredWeights, axis: int) -> relax.Expr:
+        """Return a product by stored weights times the scales of these, if they have any."""
         if found.scales is None:
             return result
         # A factor of each channel, along the channels of an image or the columns of a matrix.
@@ -150,7 +169,3 @@ def _layer(call: relax.Call) -> Workload | None:
     attrs = call.attrs
     usual = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == ("NCHW", "OIHW", "NCHW")
     return layer if usual and not layer.is_depthwise else None
-
-
-def _stored_layer(layer: Workload, dtype: str) -> Workload:
-    return replace(layer, types=Types.stored(dtype))
