@@ -172,7 +172,7 @@ def _compiled(implementation, workload, config, core):
     from tvm_blislike.model.choice import Choice
     from tvm_blislike.model.layouts import Layout
     from tvm_blislike.operators import operator_of
-    from tvm_blislike.passes.legalize import primfunc
+    from tvm_blislike.passes.definitions import primfunc
     from tvm_blislike.passes.plan import Plan, note_of
     from tvm_blislike.passes.schedule import schedule_chosen
     from tvm_blislike.schedules.lowering import lower as lowering

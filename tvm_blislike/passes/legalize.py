@@ -11,11 +11,10 @@ from collections.abc import Callable
 from functools import partial
 
 import tvm
-from tvm import relax, s_tir, te, tirx, topi
+from tvm import relax, s_tir, tirx, topi
 
 from tvm_blislike.hardware import Core, dtype_bits
-from tvm_blislike.model.choice import Choice
-from tvm_blislike.model.marks import CHOICE, STAGE, WORDS_OF_SIGNS
+from tvm_blislike.model.marks import WORDS_OF_SIGNS
 from tvm_blislike.passes.binary.operators import (
     CODES,
     lower_codes,
@@ -26,23 +25,18 @@ from tvm_blislike.passes.concat import lower_concat
 from tvm_blislike.passes.image_operators import lower_interleave
 from tvm_blislike.passes.lookups import is_lookup, lower_lookup
 from tvm_blislike.passes.not_finite import NAMES, lower_not_finite
-from tvm_blislike.schedules.common import stages
 from tvm_blislike.schedules.lowering.rewrite import collect
 from tvm_blislike.tvm_seams import (
     constant,
     constant_array,
     dtype_name,
     is_constant,
-    op_name,
     static_shape,
 )
 from tvm_blislike.tvm_seams.attributes import (
     BEGINS_A_KERNEL,
-    FUSES_WHAT_FOLLOWS,
     NEVER_FUSED,
-    NO_ALIAS,
 )
-from tvm_blislike.tvm_seams.schedules import Schedule
 
 Lower = Callable[[relax.BlockBuilder, relax.Call], relax.Expr | None]
 _MOST_ELEMENTS = 2**31 - 1
@@ -60,74 +54,30 @@ def reshaped(builder: relax.BlockBuilder, value: relax.Expr, shape: tuple[int, .
 
 def emit_call(
     builder: relax.BlockBuilder,
-    choice: Choice,
-    note: str,
+    func: tirx.PrimFunc,
+    name: str,
     data: relax.Expr,
-    operand: relax.Expr,
-    layer: relax.Call,
-    made: dict[str, tirx.PrimFunc],
+    packed: relax.Expr,
+    dtype: str,
 ) -> relax.Expr:
-    """Emit the call of the implementation's PrimFunc; pack the operand now if it is constant.
+    """Return the call of an implementation's PrimFunc, not yet emitted.
 
     Parameters
     ----------
     builder : relax.BlockBuilder
-        Where to emit.
-    choice : Choice
-        What computes the layer.
-    note : str
-        By which the plan knows it.
-    data, operand : relax.Expr
-        In the shapes and layouts of the choice, the operand not yet packed.
-    layer : relax.Call
-        What the call takes the place of, for the name.
-    made : dict of str to tirx.PrimFunc
-        PrimFuncs by note, those of this plan; layers of the same choice share one.
-
-    Returns
-    -------
-    relax.Expr
-        Not yet emitted.
+        Where to put the PrimFunc.
+    func : tirx.PrimFunc
+        See `definitions.primfunc`.
+    name : str
+        Of the PrimFunc, until it is fused.
+    data, packed : relax.Expr
+        In the shapes and layouts of the choice.
+    dtype : str
+        Of the result.
     """
-    implementation, workload, config = choice.implementation, choice.workload, choice.config
-    if is_constant(operand):
-        packed = relax.const(implementation.pack(workload, config, constant_array(operand)))
-    else:
-        packed = builder.emit_te(
-            lambda t: implementation.pack_te(workload, config, t),
-            operand,
-            primfunc_name_hint=f"{config.implementation}_pack",
-        )
-    func = made.get(note)
-    if func is None:
-        shapes = static_shape(data), static_shape(packed)
-        func = primfunc(choice, note, *shapes, dtype_name(packed))
-    made[note] = func
-    gvar = builder.add_func(func, f"{config.implementation}_{op_name(layer).rpartition('.')[2]}")
+    gvar = builder.add_func(func, name)
     shape = [int(extent) for extent in func.params[-1].shape]
-    return relax.call_tir(gvar, [data, packed], relax.TensorType(shape, workload.types.out))
-
-
-def primfunc(
-    choice: Choice,
-    note: str,
-    data_shape: tuple[int, ...],
-    packed_shape: tuple[int, ...],
-    packed_dtype: str,
-) -> tvm.tirx.PrimFunc:
-    """Return the unscheduled PrimFunc (data, packed operand, result) , which notes its choice."""
-    workload, config = choice.workload, choice.config
-    data = te.placeholder(data_shape, workload.types.a, name="data")
-    packed = te.placeholder(packed_shape, packed_dtype, name="packed")
-    result = choice.implementation.compute(workload, config, data, packed)
-    sch = Schedule(te.create_prim_func([data, packed, result]))
-    (output,) = sch.get_output_blocks(sch.get_sblock("root"))
-    if "unpack" not in stages(sch):
-        sch.annotate(output, STAGE, "unpack")
-    sch.annotate(output, CHOICE, note)
-    return (
-        sch.mod["main"].without_attr("global_symbol").with_attr({**FUSES_WHAT_FOLLOWS, **NO_ALIAS})
-    )
+    return relax.call_tir(gvar, [data, packed], relax.TensorType(shape, dtype))
 
 
 def legalize(core: Core) -> tvm.transform.Pass:

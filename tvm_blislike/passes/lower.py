@@ -22,6 +22,7 @@ from tvm_blislike.model.marks import WORDS_OF_SIGNS
 from tvm_blislike.operators import operator_of
 from tvm_blislike.passes.binary.operators import words_along
 from tvm_blislike.passes.constants import TIDY
+from tvm_blislike.passes.definitions import Definitions, definitions
 from tvm_blislike.passes.image_operators import (
     BINARY,
     POOLS,
@@ -47,9 +48,10 @@ from tvm_blislike.tvm_seams import (
 
 def lower(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
     """Return the module whose planned layers are calls of PrimFuncs, in the planned layouts."""
-    lowering = _Lowering(mod, plan)
-    for gvar, func in functions(mod):
-        lowering.builder_.update_func(gvar, lowering.visit_expr(func))
+    with definitions(mod, plan) as made:
+        lowering = _Lowering(mod, plan, made)
+        for gvar, func in functions(mod):
+            lowering.builder_.update_func(gvar, lowering.visit_expr(func))
     return TIDY(lowering.builder_.get())
 
 
@@ -76,12 +78,11 @@ class LaidOut:
 class _Lowering(PyExprMutator):
     """Re-emit each binding as it was planned."""
 
-    def __init__(self, mod: tvm.IRModule, plan: Plan) -> None:
+    def __init__(self, mod: tvm.IRModule, plan: Plan, definitions: Definitions) -> None:
         super().__init__(mod)
-        self.plan = plan
+        self.plan, self.definitions = plan, definitions
         self.images: dict[relax.Var, LaidOut] = {}
         self.made: dict[tuple[relax.Var, Layout], relax.Var] = {}
-        self.primfuncs: dict[str, tvm.tirx.PrimFunc] = {}
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
         # What is emitted in one block cannot be read in another.
@@ -115,9 +116,9 @@ class _Lowering(PyExprMutator):
         if binding.var in self.plan.choices:
             choice = self.plan.choices[binding.var]
             return (
-                self._on_images(call, choice)
+                self._on_images(binding, choice)
                 if choice.workload.images
-                else self._plain(call, choice)
+                else self._plain(binding, choice)
             )
         if layout is None or layout == NCHW:
             return self._flattened(call) if is_flattening(call) else None
@@ -127,8 +128,9 @@ class _Lowering(PyExprMutator):
         sizes = static_shape(call)
         return None if result is None else LaidOut(self.builder_.emit(result), layout, sizes)
 
-    def _on_images(self, call: relax.Call, choice: Choice) -> LaidOut | relax.Var:
+    def _on_images(self, layer: relax.VarBinding, choice: Choice) -> LaidOut | relax.Var:
         """Emit a layer that reads an image and makes one."""
+        call = layer.value
         reads, writes = map(Layout, choice.layouts)
         given, wanted = Layout(call.attrs.data_layout), Layout(call.attrs.out_layout)
         source, operand = call.args
@@ -137,23 +139,26 @@ class _Lowering(PyExprMutator):
             data = self._converted(source, reads)
         else:
             data = self._moved(LaidOut(self.visit_expr(source), given, sizes), reads)
-        result = self._called(choice, data, self.visit_expr(operand), call)
+        result = self._called(choice, data, self.visit_expr(operand), layer)
         image = LaidOut(self.builder_.emit(result), writes, result_sizes)
         return image if wanted == NCHW else self._moved(image, wanted)
 
-    def _plain(self, call: relax.Call, choice: Choice) -> relax.Var:
+    def _plain(self, layer: relax.VarBinding, choice: Choice) -> relax.Var:
         """Emit a layer whose operands have no layouts."""
-        builder, (data, operand) = self.builder_, map(self.visit_expr, call.args)
+        builder, call = self.builder_, layer.value
+        data, operand = map(self.visit_expr, call.args)
         shapes = operator_of(choice.workload).call_shapes(choice.workload)
         data, operand = map(partial(reshaped, builder), (data, operand), shapes)
-        result = self._called(choice, data, operand, call)
+        result = self._called(choice, data, operand, layer)
         return builder.emit(reshaped(builder, builder.normalize(result), static_shape(call)))
 
     def _called(
-        self, choice: Choice, data: relax.Expr, operand: relax.Expr, layer: relax.Call
+        self, choice: Choice, data: relax.Expr, operand: relax.Expr, layer: relax.VarBinding
     ) -> relax.Expr:
-        note = self.plan.note(choice)
-        return emit_call(self.builder_, choice, note, data, operand, layer, self.primfuncs)
+        packed = self.definitions.packed(self.builder_, layer.var, choice, operand)
+        func = self.definitions.primfunc(choice, static_shape(data), packed)
+        name = f"{choice.config.implementation}_{op_name(layer.value).rpartition('.')[2]}"
+        return emit_call(self.builder_, func, name, data, packed, choice.workload.types.out)
 
     def _moved(self, image: LaidOut, layout: Layout) -> relax.Var:
         if image.layout == layout:

@@ -34,7 +34,7 @@ from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.types import Types
 from tvm_blislike.operators import workload_of
 from tvm_blislike.passes import tir_pipeline
-from tvm_blislike.passes.legalize import primfunc
+from tvm_blislike.passes.definitions import primfunc
 from tvm_blislike.passes.plan import Plan, note_of
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.schedules import all_implementations, get_implementation, user_implementations

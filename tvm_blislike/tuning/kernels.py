@@ -131,7 +131,7 @@ def functions(group: CandidateGroup, number: int, config: Config) -> dict[str, A
     from tvm import te
 
     from tvm_blislike.model.choice import Choice
-    from tvm_blislike.passes.legalize import primfunc
+    from tvm_blislike.passes.definitions import primfunc
     from tvm_blislike.passes.plan import note_of
     from tvm_blislike.schedules import get_implementation
 
