@@ -66,7 +66,8 @@ def schedule(
         # Products of bytes are so short that waiting for another term shows.
         TermsAhead().on(sch, loops["xt"])
     if config.prefetch and not _streams(geo, kernel):
-        _prefetch_panels(sch, loops, call, geo, core.prefetch_streams)
+        in_loops = int(kernel.takes_groups and kernel.tiles is None)
+        _prefetch_panels(sch, loops, call, geo, core.prefetch_streams, in_loops)
 
 
 def _tile_epilogue(
@@ -212,9 +213,15 @@ def _streams(geo: DirectGeometry, kernel: Microkernel) -> bool:
 
 
 def _prefetch_panels(
-    sch: s_tir.Schedule, loops: dict[str, Any], call: Any, geo: DirectGeometry, streams: int
+    sch: s_tir.Schedule,
+    loops: dict[str, Any],
+    call: Any,
+    geo: DirectGeometry,
+    streams: int,
+    in_loops: int,
 ) -> None:
     """Ask for the next tile's weights while this tile's are in use (`lowering.prefetch`)."""
-    NextWeights(geo.tiles_w, geo.config.oh_block * geo.tiles_w, streams).on(sch, loops["yi"])
+    blocks = geo.config.oh_block * geo.tiles_w
+    NextWeights(geo.tiles_w, blocks, streams, in_loops).on(sch, loops["yi"])
     Named("column").on(sch, loops["xt"])
     Named("call").on(sch, call)

@@ -361,6 +361,23 @@ def next_weights(
 
 
 @T.prim_func(s_tir=True)
+def many_next_weights(
+    a: T.Buffer((6, 64), "uint8"),
+    b: T.Buffer((1, 2, 1, 1, 16, 512), "int8"),
+    c: T.Buffer((6, 128), "int32"),
+):
+    for tile in range(2):
+        for row in T.serial(2, annotations=NextWeights(3, 6, streams=1, in_loops=1).note()):
+            for column in T.serial(3, annotations=Named("column").note()):
+                for call in T.serial(1, annotations=Named("call").note()):
+                    for k in T.serial(16, annotations=Named("k").note()):
+                        for j in T.serial(128, annotations=Named("nr").note()):
+                            c[row * 3 + column, j] = c[row * 3 + column, j] + T.Cast(
+                                "int32", a[row * 3 + column, k * 4]
+                            ) * T.Cast("int32", b[0, tile, call, 0, k, j * 4])
+
+
+@T.prim_func(s_tir=True)
 def terms_ahead(
     a: T.Buffer((8, 16), F32),
     b: T.Buffer((16, 80), F32),
@@ -404,7 +421,7 @@ GOLDEN: dict[type, tuple[tirx.PrimFunc, ...]] = {
     Ring: (ring,),
     NextPanel: (next_panel,),
     Ahead: (ahead,),
-    NextWeights: (next_weights,),
+    NextWeights: (next_weights, many_next_weights),
     TermsAhead: (terms_ahead,),
 }
 

@@ -26,12 +26,13 @@ from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.schedules.conv2d_direct.definition import IMPLEMENTATION
-from tvm_blislike.schedules.lowering.prefetch import parts
-from tvm_blislike.schedules.lowering.rewrite import substitute
+from tvm_blislike.schedules.lowering.prefetch import _AT_ONCE, parts
+from tvm_blislike.schedules.lowering.rewrite import collect, substitute
 from tvm_blislike.tuning import kernels
 
 CORE, ZEN4 = Core.named("skylake-avx512"), Core.named("zen4")
 BYTES = Types("uint8", "int8", "int32", "int32")
+DIRECT = "conv2d_direct"
 
 
 @given(st.integers(1, 600), st.integers(1, 600), st.integers(1, 5))
@@ -121,6 +122,37 @@ def test_a_core_says_from_how_many_places(name: str, workload: Conv2dWorkload) -
     assert one and four
     apart = [sum(b != a + 1 for a, b in itertools.pairwise(lines)) for lines in (one, four)]
     assert apart[0] < apart[1]
+
+
+@pytest.mark.parametrize("core", ["zen4", "zen3"])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_products_of_bytes_lie_between_requests(core: str, kernel: int) -> None:
+    described = Core.named(core)
+    sides = (kernel // 2,) * 4
+    workload = Conv2dWorkload(1, 2048, 7, 7, 192, kernel, kernel, padding=sides)
+    workload = dataclasses.replace(workload, types=quantized_types(described))
+    offers = [o for o in Strategy(described, 1).offers(workload) if o[0].implementation == DIRECT]
+    config, _ = min((o for o in offers if o[0].prefetch), key=lambda offer: offer[1])
+    panel = 2048 * kernel**2 * config.nr * workload.types.b_bytes // LINE_BYTES
+    blocks = config.oh_block * math.ceil(7 / config.tile_w)
+    assert panel > 2 * _AT_ONCE * kernel * blocks
+    group = kernels.CandidateGroup(workload, (config,), described, 1)
+    with tvm.target.Target(described.target_config(1)):
+        made = schedule(tvm.IRModule(kernels.functions(group, 0, config)), Plan(described, 1))
+    body = made["candidate_0"].body
+    runs = list(requests_in_a_row(body))
+    assert runs and max(runs) <= _AT_ONCE
+    asked = set(lines_asked_for(body, {}))
+    weights = np.zeros((192, 2048, kernel, kernel), workload.types.b)
+    lines = get_implementation(DIRECT).pack(workload, config, weights).nbytes // LINE_BYTES
+    assert set(range(lines // math.ceil(192 / config.nr), lines)) <= asked
+
+
+def requests_in_a_row(body: tirx.Stmt) -> Iterator[int]:
+    """Yield how many prefetches stand side by side, of each sequence that has some."""
+    for sequence in collect(body, tirx.SeqStmt):
+        is_one = [isinstance(s, tirx.Evaluate) and "prefetch" in str(s.value) for s in sequence]
+        yield from (len(list(run)) for found, run in itertools.groupby(is_one) if found)
 
 
 @pytest.mark.parametrize("core", ["zen4", "haswell", "cortex-a76"])

@@ -264,12 +264,14 @@ class Ahead(Directive):
 class NextWeights(Directive):
     """Calls in a slab of `blocks` blocks, `columns` in a row, ask for the next panel of B.
 
-    From as many places of it side by side as `streams`.
+    From as many places of it side by side as `streams`; in front of k loops, or, where these would
+    be more requests than a core has in flight and `in_loops` is 1, inside.
     """
 
     columns: int
     blocks: int
     streams: int
+    in_loops: int = 0
     rules = (rule.has_inside("column", "call", "nr"),)
 
 
