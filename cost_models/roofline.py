@@ -14,6 +14,8 @@ from tvm_blislike.model.workload import Workload
 
 # Of a breakdown: what threads wait for each other where several run on a core.
 SHARED_CORES = "shared cores"
+# What sums in another order may differ by.
+ROUNDED_DOWN = 1 - 1e-12
 
 
 def clock_hz(core: Core) -> float:

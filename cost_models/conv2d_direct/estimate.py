@@ -13,6 +13,7 @@ Where the operands live (per thread, "rows" and "channels" order alike):
 
 from __future__ import annotations
 
+import functools
 import math
 
 from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
@@ -51,7 +52,7 @@ from tvm_blislike.cost_models.moving import (
     weights_cycles,
 )
 from tvm_blislike.cost_models.requantizing import is_requantized, requantizing_cycles
-from tvm_blislike.cost_models.roofline import finish, fork_cycles
+from tvm_blislike.cost_models.roofline import ROUNDED_DOWN, clock_hz, finish, fork_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.model.estimate import Estimate
@@ -83,7 +84,6 @@ def estimate(workload: Conv2dWorkload, config: DirectConfig, core: Core, threads
     """
     geo = DirectGeometry(workload, config)
     kernel = kernel_of(core, config.mr, config.nr, workload.types, config.ks)
-    parts = _parts(geo, threads)
     k_steps = geo.k_groups
     panel = k_steps * config.ks * config.nr * workload.types.b_bytes
     slab = slab_bytes(geo)
@@ -97,7 +97,7 @@ def estimate(workload: Conv2dWorkload, config: DirectConfig, core: Core, threads
     calls = _call_cycles(geo, kernel, core, k_steps, arrival, exposed, apart)
     tiles = geo.tiles * workload.groups
     slabs = workload.n * math.ceil(geo.tiles_h / config.oh_block)
-    share = parts / (slabs if config.loop_order == "rows" else slabs * tiles)
+    share = _share(geo, threads)
     cycles = {name: value * share for name, value in calls.items()}
     cycles["strides"] = sum(cycles.values()) * _stride_loss(workload, config, core)
     passes = slabs * share if config.loop_order == "rows" else slabs
@@ -131,6 +131,31 @@ def estimate(workload: Conv2dWorkload, config: DirectConfig, core: Core, threads
     return finish(core, threads, workload, cycles, footprint)
 
 
+def least_of(workload: Conv2dWorkload, config: DirectConfig, core: Core, threads: int) -> float:
+    """Return seconds that no estimate of a configuration is below: of its calls, from L1.
+
+    Candidates that have the same blocks of registers and layouts are many.
+    """
+    geo, known, c = DirectGeometry(workload, config), _calls_from_l1(workload, core), config
+    key = (c.nr, c.ks, c.tile_h, c.tile_w, c.data_layout, c.out_layout)
+    if key not in known:
+        kernel = kernel_of(core, config.mr, config.nr, workload.types, config.ks)
+        calls = _call_cycles(geo, kernel, core, geo.k_groups, 0.0, 0.0, 0.0)
+        known[key] = sum(calls.values())
+    cycles = known[key] * _share(geo, threads) + _far_line_cycles(geo, core, threads)
+    cycles += fork_cycles(core) if threads > 1 else 0.0
+    return ROUNDED_DOWN * cycles / clock_hz(core)
+
+
+@functools.lru_cache(maxsize=1)
+def _calls_from_l1(_workload: Conv2dWorkload, _core: Core) -> dict[tuple[int | str, ...], float]:
+    """Return cycles of all calls of a layer as found so far: its configurations follow each other.
+
+    By the fields of a configuration that they depend on.
+    """
+    return {}
+
+
 def workspace_bytes(workload: Conv2dWorkload, config: DirectConfig, threads: int) -> int:
     """Return the size of the padded slabs of all threads, or of the padded input."""
     geo = DirectGeometry(workload, config)
@@ -139,6 +164,14 @@ def workspace_bytes(workload: Conv2dWorkload, config: DirectConfig, threads: int
     if config.loop_order == "rows":
         return slab_bytes(geo) * threads
     return copy_bytes(geo)
+
+
+def _share(geo: DirectGeometry, threads: int) -> float:
+    """Share of all calls that the busiest thread makes."""
+    slabs = geo.workload.n * math.ceil(geo.tiles_h / geo.config.oh_block)
+    if geo.config.loop_order == "rows":
+        return _parts(geo, threads) / slabs
+    return _parts(geo, threads) / (slabs * (geo.tiles * geo.workload.groups))
 
 
 def _parts(geo: DirectGeometry, threads: int) -> float:

@@ -54,7 +54,7 @@ from tvm_blislike.cost_models.moving import (
     shuffles_per_cycle,
     vector_cycles,
 )
-from tvm_blislike.cost_models.roofline import clock_hz, finish, fork_cycles
+from tvm_blislike.cost_models.roofline import ROUNDED_DOWN, clock_hz, finish, fork_cycles
 from tvm_blislike.cost_models.transforms import transform_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of
@@ -70,8 +70,6 @@ TURN_SHUFFLES = 4.0
 STORED_ROW_CYCLES = 12.0
 # Images of fewer channels are a model's input, which is NCHW.
 FEW_CHANNELS = 8
-# What sums in another order may differ by.
-ROUNDED_DOWN = 1 - 1e-12
 # Values of some fields of a configuration.
 _Key = tuple[int | str, ...]
 

@@ -229,6 +229,7 @@ IMPLEMENTATION = Template(
     configs=candidates.configs,
     estimate=model.estimate,
     least_seconds=peak_seconds,
+    least_of=model.least_of,
     workspace_bytes=model.workspace_bytes,
     pack=pack_weights,
     pack_te=pack_weights_te,
