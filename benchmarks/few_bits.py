@@ -27,7 +27,7 @@ from tvm_blislike.hardware import native_core
 from tvm_blislike.runtime.threads import cpus_by_use, use_threads
 
 # (n, k, block)
-SIZES = ((4096, 4096, 32), (11008, 4096, 32), (4096, 4096, 128))
+SIZES = ((4096, 4096, 32), (11008, 4096, 32), (4096, 4096, 128), (11008, 4096, 128))
 ENGINES = ("blislike", "onnxruntime")
 SECONDS, ROUNDS = 6.0, 10
 

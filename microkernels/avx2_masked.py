@@ -26,6 +26,12 @@ from tvm_blislike.model.types import MASKED
 
 _LANES = 8
 _SUMS, _PAIRS, _BYTES = "<8 x i32>", "<16 x i16>", "<32 x i8>"
+# In assembly, since LLVM reads a constant anew from memory, in k loops as well, to have its
+# register for what is used around them: 5x16 blocks of a 3x3 layer took 1.18 of the time then. All
+# bits of each half of a word, and then the last one.
+_ONES = r"vpcmpeqd $0, $0, $0\0A\09vpsrlw $$15, $0, $0"
+# Of assembly: what stands behind it may be moved out of a loop.
+_PURE = "nounwind willreturn memory(none)"
 # Half of a row's 16-bit elements, of a vector of sums: magnitudes, and then masks.
 _HALF = _LANES * KS // 2
 
@@ -49,8 +55,9 @@ define linkonce_odr {_SUMS} @{name}({_SUMS} %c, {_SUMS} %a, {_SUMS} %b, {kind} %
   %x = bitcast {_SUMS} %s to {_BYTES}
   %w = bitcast {_SUMS} %b to {_BYTES}
   %u = call {_PAIRS} @llvm.x86.avx2.pmadd.ub.sw({_BYTES} %w, {_BYTES} %x)
-  %p = call {_SUMS} @llvm.x86.avx2.pmadd.wd({_PAIRS} %u, {_PAIRS} splat (i16 1))
-  %r = call {_SUMS} asm "vpaddd $2, $1, $0", "=v,v,v"({_SUMS} %c, {_SUMS} %p) memory(none)
+  %ones = call {_PAIRS} asm "{_ONES}", "=x"() {_PURE}
+  %p = call {_SUMS} @llvm.x86.avx2.pmadd.wd({_PAIRS} %u, {_PAIRS} %ones)
+  %r = call {_SUMS} asm "vpaddd $2, $1, $0", "=v,v,v"({_SUMS} %c, {_SUMS} %p) {_PURE}
   ret {_SUMS} %r
 }}
 """
@@ -62,7 +69,7 @@ _IN_MEMORY = _masked(
     "blislike_dot_of_masked_in_memory",
     "ptr",
     f'call {_SUMS} asm "vpxor $1, $2, $0", "=v,*m,v"'
-    f"(ptr elementtype({_SUMS}) %m, {_SUMS} %a) memory(argmem: read)",
+    f"(ptr elementtype({_SUMS}) %m, {_SUMS} %a) nounwind willreturn memory(argmem: read)",
 )
 
 
