@@ -15,6 +15,7 @@ from tvm_blislike.microkernels import (
     avx2_stored,
     avx2_u8s8,
     avx512_bf16,
+    avx512_bf16_stored,
     avx512_bits,
     avx512_f16,
     avx512_f32,
@@ -56,9 +57,10 @@ BIT_KERNELS: tuple[Microkernel, ...] = (
     *neon_bits.KERNELS,
 )
 
-# Products of fp32 whose B lies in memory in fewer bytes.
+# Products of fp32, or of bfloat16, whose B lies in memory in fewer bytes.
 STORED_KERNELS: tuple[Microkernel, ...] = (
     *avx512_stored.KERNELS,
+    *avx512_bf16_stored.KERNELS,
     *avx2_stored.KERNELS,
     *neon_stored.KERNELS,
 )

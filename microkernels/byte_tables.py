@@ -15,6 +15,9 @@ takes longer (0.8 of the rate), as `vpermi2b` has two units and an interleaving 
 Interleaving works inside of parts of 16 bytes, so a vector gets four columns of each part: vectors
 of sums are those of a square of 4 x 4 such groups, turned over. The sums are turned back behind the
 k loop (`vector_code`), panels are as ever.
+
+The upper 16 bits of fp32 are a bfloat16. So without the interleaving with zeros both lookups make
+two vectors of pairs of bfloat16, of which panels hold two steps of k side by side.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ VECTORS = 4
 # Two lookups, those for signs, two interleavings of bytes and four of words, for `VECTORS`; both
 # for signs take as long as one of the others.
 INSTRUCTIONS = 9 / VECTORS
+# The same for pairs of bfloat16.
+PAIRS, PAIR_INSTRUCTIONS = 2, 6 / 2
 _LANES = 16
 _FLOATS, _WORDS, _BYTES = "<16 x float>", "<16 x i32>", "<64 x i8>"
 _LOOKUP = "llvm.x86.avx512.vpermi2var.qi.512"
@@ -39,6 +44,19 @@ def part(dtype: str, loaded: Any, number: int) -> Any:
     """Return one of the `VECTORS` vectors of fp32 of a vector of 64 loaded bytes."""
     words = T.reinterpret("int32x16", loaded)
     return T.call_pure_extern(f"float32x{_LANES}", _name(dtype, number), words)
+
+
+def pairs(dtype: str, loaded: Any, number: int) -> Any:
+    """Return one of the `PAIRS` vectors of pairs of bfloat16 of 64 loaded bytes, as words."""
+    words = T.reinterpret("int32x16", loaded)
+    return T.call_pure_extern(f"int32x{_LANES}", _pairs_name(dtype, number), words)
+
+
+def pair_functions(dtype: str) -> tuple[tuple[str, str], ...]:
+    """Return the functions of LLVM that make vectors of pairs, by name; see `functions`."""
+    return tuple(
+        (_pairs_name(dtype, number), _pairs_source(dtype, number)) for number in range(PAIRS)
+    )
 
 
 def functions(dtype: str) -> tuple[tuple[str, str], ...]:
@@ -56,26 +74,49 @@ def _name(dtype: str, number: int) -> str:
     return f"blislike_{dtype}_by_tables_{number}"
 
 
+def _pairs_name(dtype: str, number: int) -> str:
+    return f"blislike_{dtype}_pairs_by_tables_{number}"
+
+
 def _source(dtype: str, number: int) -> str:
     """Return the function (16 words of four bytes each) to fp32; LLVM shares what is equal."""
-    magnitudes = np.arange(128, dtype=np.uint8).view(dtype).astype(np.float32).view(np.uint32)
-    of_bytes, of_words = ("lh"[half] for half in divmod(number, 2))
-    return f"""
-declare {_BYTES} @{_LOOKUP}({_BYTES}, {_BYTES}, {_BYTES})
+    of_bytes, of_words = divmod(number, 2)
+    return f"""{_DECLARED}
 define linkonce_odr {_FLOATS} @{_name(dtype, number)}({_WORDS} %w) alwaysinline nounwind {{
-  %i = bitcast {_WORDS} %w to {_BYTES}
-  %n = call {_BYTES} @{_LOOKUP}({_halves(magnitudes >> 16)})
-  %m = call {_BYTES} @{_LOOKUP}({_halves(magnitudes >> 24)})
-  %s = and {_BYTES} %i, splat (i8 -128)
-  %h = call {_BYTES} asm "vpord $2, $1, $0", "=v,v,v"({_BYTES} %m, {_BYTES} %s) memory(none)
-  %p = call {_BYTES} asm "vpunpck{of_bytes}bw $2, $1, $0", "=v,v,v"({_BYTES} %n, {_BYTES} %h)
-    memory(none)
-  %z = call {_BYTES} asm "vpunpck{of_words}wd $2, $1, $0", "=v,v,v"(
+{_upper_halves(dtype, of_bytes)}
+  %z = call {_BYTES} asm "vpunpck{"lh"[of_words]}wd $2, $1, $0", "=v,v,v"(
     {_BYTES} zeroinitializer, {_BYTES} %p) memory(none)
   %f = bitcast {_BYTES} %z to {_FLOATS}
   ret {_FLOATS} %f
 }}
 """
+
+
+def _pairs_source(dtype: str, number: int) -> str:
+    """Return the function (16 words of four bytes each) to pairs of bfloat16, as words."""
+    return f"""{_DECLARED}
+define linkonce_odr {_WORDS} @{_pairs_name(dtype, number)}({_WORDS} %w) alwaysinline nounwind {{
+{_upper_halves(dtype, number)}
+  %f = bitcast {_BYTES} %p to {_WORDS}
+  ret {_WORDS} %f
+}}
+"""
+
+
+_DECLARED = f"""
+declare {_BYTES} @{_LOOKUP}({_BYTES}, {_BYTES}, {_BYTES})"""
+
+
+def _upper_halves(dtype: str, number: int) -> str:
+    """Return the code that makes `%p` of `%w`: the upper 16 bits of fp32 of half of the bytes."""
+    magnitudes = np.arange(128, dtype=np.uint8).view(dtype).astype(np.float32).view(np.uint32)
+    return f"""  %i = bitcast {_WORDS} %w to {_BYTES}
+  %n = call {_BYTES} @{_LOOKUP}({_halves(magnitudes >> 16)})
+  %m = call {_BYTES} @{_LOOKUP}({_halves(magnitudes >> 24)})
+  %s = and {_BYTES} %i, splat (i8 -128)
+  %h = call {_BYTES} asm "vpord $2, $1, $0", "=v,v,v"({_BYTES} %m, {_BYTES} %s) memory(none)
+  %p = call {_BYTES} asm "vpunpck{"lh"[number]}bw $2, $1, $0", "=v,v,v"({_BYTES} %n, {_BYTES} %h)
+    memory(none)"""
 
 
 def _halves(table: np.ndarray) -> str:

@@ -16,6 +16,9 @@ from tvm_blislike.microkernels.update_shape import UpdateShape
 from tvm_blislike.model.directives import KLoopCall, TileCall
 from tvm_blislike.model.loop_names import Named
 
+# Columns of a register that stay side by side where loads of B are divided: 128 bits of sums.
+_GROUP = 4
+
 
 def vector_code(update: Update) -> None:
     """Emit the code of a use, with C in registers."""
@@ -38,9 +41,14 @@ def _turned(update: Update, sums: Operand, at: tuple[Any, Any, Any]) -> Any:
     """Return a vector of sums of which each of the vectors of its square holds a group."""
     kernel, (ih, iw, columns) = update.kernel, at
     joined, lanes = kernel.product.joined, kernel.lanes
-    group, width = lanes // joined, joined * lanes
-    first = columns.base // width * width + columns.base % width // joined
-    rows = (T.ramp(first + row * lanes, 1, group) for row in range(joined))
+    width, group = joined * lanes, _GROUP
+    square, part = columns.base // width * width, columns.base % width // (joined * group)
+    # Of the registers of a square each has one of the groups that follow one another.
+    places = (divmod(number, joined) for number in range(lanes // group))
+    rows = (
+        T.ramp(square + register * lanes + (part + further) * group, 1, group)
+        for further, register in places
+    )
     parts = [sums.buffer[sums.at(ih, iw, row)] for row in rows]
     return tirx.Shuffle(parts, [tirx.IntImm("int32", lane) for lane in range(lanes)])
 
@@ -252,7 +260,7 @@ def _row_update(update: Update, k: Any, ih: Any, iw: Any, value: Any) -> None:
 def _joined_update(update: Update, k: Any, ih: Any, iw: Any, value: Any) -> None:
     """`_row_update` where a load of B serves several vectors of sums, never cut."""
     kernel, product, b, c = update.kernel, update.kernel.product, update.b, update.c
-    width = product.joined * kernel.lanes
+    width = product.joined * kernel.lanes * product.ks
     for vector in range(kernel.vectors):
         first, number = divmod(vector, product.joined)
         at_c = c.at(ih, iw, T.ramp(vector * kernel.lanes, 1, kernel.lanes))

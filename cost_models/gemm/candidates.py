@@ -84,7 +84,8 @@ def _few_rows(
     """
     if kernel.mr == workload.m:
         tiles = math.ceil(workload.n / kernel.nr)
-        is_stored = workload.types.is_stored
+        types = workload.types
+        converts = types.is_stored or (types.is_bfloat_dot and types.b_bytes == 1)
         yield GemmConfig(
             mr=kernel.mr,
             nr=kernel.nr,
@@ -94,8 +95,8 @@ def _few_rows(
             kc=_deepest(workload),
             loop_order=B_OUTSIDE,
             packing=packings(workload, kernel.mr, workload.k, kernel.ks)[0],
-            prefetch=int(is_stored),
-            prefetch_bytes=core.ahead_bytes // workload.types.b_bytes if is_stored else 0,
+            prefetch=int(converts),
+            prefetch_bytes=core.ahead_bytes // types.b_bytes if converts else 0,
         )
 
 

@@ -24,6 +24,8 @@ from tvm_blislike.tvm_seams.machine_code import count
 
 NATIVE = native_core()
 DTYPES = tuple(STORED.values())
+# Those that become pairs of bfloat16.
+IN_PAIRS = ("float8_e4m3fn", "float8_e5m2")
 # e4m3 has no infinities; its NaN is not stored.
 WITHOUT_NAN = "float8_e4m3fn"
 # Conversions of single elements, and of half precision by functions.
@@ -85,17 +87,59 @@ def test_tables_are_exact_for_every_number_and_column(dtype: str) -> None:
         np.testing.assert_array_equal(out.numpy()[0], np.tile(expected, (kernel.mr, 1)))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_every_kernel_against_numpy(dtype: str) -> None:
+@pytest.mark.parametrize("dtype", IN_PAIRS)
+@pytest.mark.parametrize("step", [0, 1])
+def test_pairs_by_tables_are_exact_for_every_number_and_column(dtype: str, step: int) -> None:
+    offered = kernels_for(NATIVE, Types.brain_by(dtype))
+    if not offered:
+        pytest.skip("the present core has no products of bfloat16 and lookups of bytes")
+    numbers = np.arange(256, dtype=np.uint8)
+    numbers = numbers[np.isfinite(numbers.view(dtype).astype(np.float32))]
+    for kernel in offered:
+        panels = numbers.size // kernel.nr + 1
+        shape = UpdateShape(1, kernel.mr, 1, 1, ks=2)
+        product = Product(kernel, shape, 1, kernel.mr, panels * kernel.nr - 1, calls=1)
+        library = compile_all({"main": primfunc(product)}, NATIVE.target_config(1))
+        codes = np.random.default_rng(1).permutation(numbers)
+        codes = np.resize(codes, (1, panels, 1, kernel.nr, 2))
+        a = np.zeros(product.a_shape, "bfloat16")
+        a[..., step] = 1
+        out = tvm.runtime.tensor(np.zeros((1, kernel.mr, product.n), np.float32))
+        panel = codes.reshape(product.b_shape).view(dtype)
+        library["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(panel), out)
+        expected = codes[..., step].reshape(-1)[: product.n].view(dtype).astype(np.float32)
+        np.testing.assert_array_equal(out.numpy()[0], np.tile(expected, (kernel.mr, 1)))
+
+
+def test_pairs_by_tables_take_six_instructions() -> None:
+    zen4 = Core.named("zen4")
+    for dtype in IN_PAIRS:
+        offered = kernels_for(zen4, Types.brain_by(dtype))
+        assert not kernels_for(Core.named("skylake-avx512"), Types.brain_by(dtype))
+        for name, loop in k_loops(offered, zen4).items():
+            kernel, code = get_kernel(name), [str(instruction) for instruction in loop]
+            registers = UNROLL * kernel.nr // 32
+            assert sum("vpermt2b" in line or "vpermi2b" in line for line in code) == 2 * registers
+            assert sum("vpunpck" in line for line in code) == 2 * registers
+            assert sum("vdpbf16ps" in line for line in code) == 2 * kernel.mr * registers
+            assert count(loop).spills == 0
+
+
+@pytest.mark.parametrize(
+    "types", [*map(Types.stored, DTYPES), *map(Types.brain_by, IN_PAIRS)], ids=str
+)
+def test_every_kernel_against_numpy(types: Types) -> None:
     cases = {}
-    for number, kernel in enumerate(kernels_for(NATIVE, Types.stored(dtype))):
+    if types not in map(Types.stored, DTYPES) and not kernels_for(NATIVE, types):
+        pytest.skip("the present core has no products of bfloat16 and lookups of bytes")
+    for number, kernel in enumerate(kernels_for(NATIVE, types)):
         # Whole and cut rows and columns, whole vectors too; steps with and without a tail.
         cut = min(number % 3 * 17, kernel.nr - 1)
         m, n = kernel.mr + number % 2 * (kernel.mr + 1), 2 * kernel.nr - cut
-        rows = UpdateShape(1, kernel.mr, 9 + number % 4, UNROLL)
+        rows = UpdateShape(1, kernel.mr, 9 + number % 4, UNROLL, ks=kernel.ks)
         window = UpdateShape(1, kernel.mr, 5, 1, view="window")
         cases[f"{kernel.name}_rows"] = Product(kernel, rows, 1, m, n)
-        if number % 4 == 0:
+        if number % 4 == 0 and kernel.ks == 1:
             cases[f"{kernel.name}_window"] = Product(kernel, window, 1, m, n)
     assert cases
     functions = {name: primfunc(product) for name, product in cases.items()}
@@ -149,7 +193,7 @@ def test_blocks_leave_registers_for_conversions() -> None:
     assert {kernel.types.b for kernel in STORED_KERNELS} == {*DTYPES}
     assert in_doubt(STORED_KERNELS) == []
     for kernel in STORED_KERNELS:
-        assert kernel.types.is_stored
+        assert kernel.types.is_stored or kernel.types.is_bfloat_dot
         assert get_kernel(kernel.name) is kernel
 
 

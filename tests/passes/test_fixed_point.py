@@ -12,7 +12,7 @@ from rewrites import several_nodes
 
 import tvm_blislike
 from tvm_blislike.choose.constraints import Constraints
-from tvm_blislike.choose.storage_choice import in_digits, multiplies_digits
+from tvm_blislike.choose.storage_choice import split, splits_rows
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.types import BYTES
@@ -38,7 +38,7 @@ def products(integers: np.ndarray) -> dict[int, tvm_blislike.CompiledModel]:
     """Products of so many rows by these weights, as integers on whatever runs here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stored_weights, "why_whole", lambda *_: "")
-        patch.setattr(stored_weights, "multiplies_digits", lambda *_: True)
+        patch.setattr(stored_weights, "splits_rows", lambda *_: True)
         return {rows: compiled(rows, integers) for rows in (1, 3)}
 
 
@@ -158,17 +158,17 @@ def strategy(core: str) -> Strategy:
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_few_rows_are_multiplied_so_where_bytes_are(core: str, rows: int) -> None:
     layer = GemmWorkload(rows, 4096, 9216)
-    assert multiplies_digits(strategy(core), layer, "int8")
-    assert not multiplies_digits(strategy(core), layer, "bfloat16")
-    assert strategy(core).choose(in_digits(layer)).config.mr <= 3 * rows
+    assert splits_rows(strategy(core), layer, "int8")
+    assert not splits_rows(strategy(core), layer, "bfloat16")
+    assert strategy(core).choose(split(layer, "int8")).config.mr <= 3 * rows
 
 
 def test_others_are_converted() -> None:
     for core in ("zen3", "neoverse-n1"):
-        assert not multiplies_digits(strategy(core), GemmWorkload(1, 4096, 9216), "int8")
+        assert not splits_rows(strategy(core), GemmWorkload(1, 4096, 9216), "int8")
     image = Conv2dWorkload(1, 256, 6, 6, 4096, 6, 6)
-    assert not multiplies_digits(strategy("zen4"), image, "int8")
-    assert not multiplies_digits(strategy("zen4"), GemmWorkload(1, 96, 96), "int8")
+    assert not splits_rows(strategy("zen4"), image, "int8")
+    assert not splits_rows(strategy("zen4"), GemmWorkload(1, 96, 96), "int8")
 
 
 def test_the_report_names_the_product_and_its_error() -> None:

@@ -13,9 +13,13 @@ from tvm_blislike.model.workload import Workload
 # Share of its time in fp32 that a layer may take at most with weights in fewer bytes: predictions
 # are no better than that, and rounding should gain something.
 WORTH = 0.95
-# Bytes that a number of fp32 becomes where weights of 8 bits are multiplied as integers
-# (`passes.fixed_point`): as many as fp32 has of its own behind the exponent.
-DIGITS = 3
+# What rows of fp32 are split into, by the type of the weights that they multiply: how many rows
+# each becomes, and the types of the product. Bytes of a fixed point (`passes.fixed_point`), and
+# bfloat16 with what rounding to it takes away (`passes.brain_parts`).
+SPLITS = {
+    STORED["int8"]: (3, BYTES),
+    **{STORED[name]: (2, Types.brain_by(STORED[name])) for name in ("fp8", "fp8_e5m2")},
+}
 
 
 def why_whole(strategy: Strategy, layer: Workload, types: Types) -> str:
@@ -46,15 +50,16 @@ def why_whole(strategy: Strategy, layer: Workload, types: Types) -> str:
     return f"memory does not bound it: {ways}"
 
 
-def in_digits(layer: Workload) -> Workload:
-    """Return the product of integers that computes a matrix product of fp32 by weights of int8."""
-    return replace(layer, m=DIGITS * layer.m, types=BYTES)
+def split(layer: Workload, dtype: str) -> Workload:
+    """Return the product that computes one of fp32 by weights of a type of `SPLITS`."""
+    parts, types = SPLITS[dtype]
+    return replace(layer, m=parts * layer.m, types=types)
 
 
-def multiplies_digits(strategy: Strategy, layer: Workload, dtype: str) -> bool:
-    """Whether a layer with weights in fewer bytes multiplies them as integers, as they are stored.
+def splits_rows(strategy: Strategy, layer: Workload, dtype: str) -> bool:
+    """Whether a layer with weights in fewer bytes multiplies them by rows that are split.
 
-    That is three products of bytes instead of a conversion and one of fp32, and two small kernels.
+    That takes more products and two small kernels, but makes no fp32 of the weights.
 
     Parameters
     ----------
@@ -65,14 +70,15 @@ def multiplies_digits(strategy: Strategy, layer: Workload, dtype: str) -> bool:
     dtype : str
         Storage type of the weights.
     """
-    if dtype != STORED["int8"] or layer.images or layer.batch > 1:
+    if dtype not in SPLITS or layer.images or layer.batch > 1:
         return False
-    digits = strategy.choose(in_digits(layer))
+    product = split(layer, dtype)
+    found = strategy.choose(product)
     converted = strategy.choose(replace(layer, types=Types.stored(dtype)))
-    if digits.config is None or converted.config is None:
+    if found.config is None or converted.config is None:
         return False
     core, threads = strategy.core, strategy.threads
-    data, result = layer.m * layer.k, DIGITS * layer.m * layer.n
-    # Reading rows twice, for the largest and for bytes; then sums.
-    around = 2 * transform_seconds(data, core, threads) + transform_seconds(result, core, threads)
-    return digits.seconds + around < converted.seconds
+    data, sums = layer.m * layer.k, product.m * layer.n
+    # Reading rows twice, for the largest and for the parts; then sums.
+    around = 2 * transform_seconds(data, core, threads) + transform_seconds(sums, core, threads)
+    return found.seconds + around < converted.seconds

@@ -51,6 +51,11 @@ class Types:
         """Return the types of an fp32 product whose B lies in memory in another type."""
         return Types(b=dtype)
 
+    @staticmethod
+    def brain_by(dtype: str) -> Types:
+        """Return the types of a bfloat16 product whose B lies in memory in a type of 8 bits."""
+        return Types("bfloat16", dtype)
+
     @cached_property
     def product(self) -> tuple[str, str, str]:
         """What a micro-kernel computes: the factors and the sum."""
@@ -75,8 +80,8 @@ class Types:
 
     @property
     def is_bfloat_dot(self) -> bool:
-        """Whether factors are bfloat16, and sums and the result fp32."""
-        return self == BFLOAT_DOT
+        """Whether factors are bfloat16, B maybe in 8 bits in memory, sums and the result fp32."""
+        return self == BFLOAT_DOT or (self.b in _EIGHT_BITS and self == Types.brain_by(self.b))
 
     @property
     def is_stored(self) -> bool:

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from tvm_blislike.choose.storage_choice import DIGITS
-from tvm_blislike.passes.storage import StoredWeights
+from tvm_blislike.choose.storage_choice import SPLITS
 from tvm_blislike.tvm_seams import constant, static_shape
 from tvm_blislike.tvm_seams.attributes import NEVER_FUSED
 
+DIGITS, _ = SPLITS["int8"]
 # Bits of a byte, of the mantissa of fp32 behind its first one, and of a number without its sign.
 _BYTE, _MANTISSA, _MAGNITUDE = 8, 23, 23
 _BIAS, _NOT_FINITE = 127, 255
@@ -44,14 +44,14 @@ def are_sums_exact(weights: np.ndarray) -> bool:
     return bool(_MOST_BYTE * most <= _MOST_SUM)
 
 
-def product(builder: relax.BlockBuilder, data: relax.Expr, weights: StoredWeights) -> relax.Expr:
+def product(builder: relax.BlockBuilder, data: relax.Expr, weights: np.ndarray) -> relax.Expr:
     """Emit the product of rows of fp32 by weights of 8 bits, without the scales of these.
 
     Parameters
     ----------
     data : relax.Expr
         float32 (..., k).
-    weights : StoredWeights
+    weights : numpy.ndarray
         int8 (k, n), for which `are_sums_exact`.
 
     Returns
@@ -60,7 +60,7 @@ def product(builder: relax.BlockBuilder, data: relax.Expr, weights: StoredWeight
         float32 (..., n).
     """
     *outer, k = static_shape(data)
-    rows, n = math.prod(outer), weights.values.shape[1]
+    rows, n = math.prod(outer), weights.shape[1]
     matrix = builder.emit(relax.op.reshape(data, (rows, k)))
     split = builder.emit(
         builder.call_te(
@@ -69,10 +69,10 @@ def product(builder: relax.BlockBuilder, data: relax.Expr, weights: StoredWeight
     )
     bytes_, steps = (builder.emit(relax.TupleGetItem(split, part)) for part in range(2))
     flat = builder.emit(relax.op.reshape(bytes_, (DIGITS * rows, k)))
-    sums = builder.emit(relax.op.matmul(flat, constant(weights.values, "int8"), out_dtype="int32"))
+    sums = builder.emit(relax.op.matmul(flat, constant(weights, "int8"), out_dtype="int32"))
     # A view, across which TVM fuses nothing: joining reads three rows.
     each = builder.emit(relax.op.reshape(sums, (DIGITS, rows, n)))
-    offsets = (_OFFSET >> (DIGITS - 1) * _BYTE) * weights.values.sum(0, dtype=np.int32)
+    offsets = (_OFFSET >> (DIGITS - 1) * _BYTE) * weights.sum(0, dtype=np.int32)
     joined = builder.emit_te(
         join, each, steps, constant(offsets, "int32"), primfunc_name_hint="join_digits"
     )

@@ -14,12 +14,11 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_blislike.choose.storage_choice import in_digits, multiplies_digits, why_whole
+from tvm_blislike.choose.storage_choice import SPLITS, split, splits_rows, why_whole
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.data_types import missing_types
 from tvm_blislike.model.marks import STORED_ERRORS, WHOLE_WEIGHTS
 from tvm_blislike.model.types import (
-    BYTES,
     FLOAT32,
     MASKED,
     STORED,
@@ -29,7 +28,7 @@ from tvm_blislike.model.types import (
 )
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.operators import workload_of
-from tvm_blislike.passes import fixed_point, spills
+from tvm_blislike.passes import brain_parts, fixed_point, spills
 from tvm_blislike.passes.constants import TIDY
 from tvm_blislike.passes.same_layer import on_operands
 from tvm_blislike.passes.storage import StoredWeights, is_exact, stored
@@ -94,21 +93,25 @@ class _StoreWeights(PyExprMutator):
         if found is None:
             self.whole[str(layer)] = f"a weight is not finite in {dtype}"
             return call
-        digits = self._multiplies_digits(layer, found)
-        product = in_digits(layer) if digits else replace(layer, types=Types.stored(dtype))
+        splits = self._splits_rows(layer, found)
+        product = split(layer, dtype) if splits else replace(layer, types=Types.stored(dtype))
         self.errors.setdefault(str(product), []).append(found.error)
-        if digits:
-            result = fixed_point.product(self.builder_, call.args[0], found)
+        if splits:
+            multiplied = fixed_point if dtype == STORED["int8"] else brain_parts
+            result = multiplied.product(self.builder_, call.args[0], found.values)
         else:
             values = constant(found.values, str(found.values.dtype))
             result = on_operands(call, call.args[0], values, "float32")
         return self._scaled(result, found, axis)
 
-    def _multiplies_digits(self, layer: Workload, found: StoredWeights) -> bool:
-        spills.ensure(self.strategy.core, BYTES)
-        if not multiplies_digits(self.strategy, layer, str(found.values.dtype)):
+    def _splits_rows(self, layer: Workload, found: StoredWeights) -> bool:
+        dtype = str(found.values.dtype)
+        if dtype not in SPLITS:
             return False
-        return fixed_point.are_sums_exact(found.values)
+        spills.ensure(self.strategy.core, SPLITS[dtype][1])
+        if not splits_rows(self.strategy, layer, dtype):
+            return False
+        return dtype != STORED["int8"] or fixed_point.are_sums_exact(found.values)
 
     def _dtype(self, layer: Workload, weights: np.ndarray) -> str:
         """Return the type in which the weights of a layer are to be stored, "" for fp32."""
