@@ -8,7 +8,8 @@
 The peak is that of the product of the core's micro-kernels in registers, as many chains as hide its
 latency. Squares and 3x3 layers leave sums of 32 bits; 1x1 layers are those of ResNet-50, whose
 results are requantized to bytes behind the sum: bias, scale of the channel, zero point, rounded
-half to even. The first layer has three channels. Each round times the peak, then the kernel; the
+half to even. "direct" are the 3x3 layers by the direct algorithm, where the strategy would choose
+Winograd's. The first layer has three channels. Each round times the peak, then the kernel; the
 table gives medians. What the kernel computes is compared with the reference once, exactly.
 """
 
@@ -44,6 +45,7 @@ from tvm_blislike.passes.schedule import schedule_chosen
 from tvm_blislike.probe import measure_peak_gops
 from tvm_blislike.runtime import huge_pages
 from tvm_blislike.runtime.threads import use_threads
+from tvm_blislike.schedules import implementations
 from tvm_blislike.schedules.common import stages
 
 TURN_SECONDS = 0.004
@@ -55,13 +57,14 @@ POINTWISE = (
     *((256, 14, 1024, 1), (512, 28, 1024, 2), (1024, 14, 256, 1), (1024, 14, 512, 1)),
     *((512, 7, 2048, 1), (1024, 14, 2048, 2), (2048, 7, 512, 1)),
 )
+WINDOWS = tuple(
+    Conv2dWorkload(1, c, h, h, c, 3, 3, padding=SAME) for c, h in ((64, 56), (128, 28), (256, 14))
+)
 SETS: dict[str, tuple[Workload, ...]] = {
     "squares": tuple(GemmWorkload(size, size, size) for size in (512, 768, 1024, 1536, 2048)),
     "1x1": tuple(Conv2dWorkload(1, ci, h, h, co, 1, 1, (s, s)) for ci, h, co, s in POINTWISE),
-    "3x3": tuple(
-        Conv2dWorkload(1, c, h, h, c, 3, 3, padding=SAME)
-        for c, h in ((64, 56), (128, 28), (256, 14))
-    ),
+    "3x3": WINDOWS,
+    "direct": WINDOWS,
     "first": (Conv2dWorkload(1, 3, 224, 224, 64, 7, 7, (2, 2), (3, 3, 3, 3)),),
     "depthwise": tuple(
         Conv2dWorkload(1, c, h, h, c, 3, 3, (s, s), SAME, groups=c)
@@ -70,6 +73,8 @@ SETS: dict[str, tuple[Workload, ...]] = {
 }
 # Sets whose results are requantized.
 REQUANTIZED = ("1x1", "first", "depthwise")
+# Implementations that a set is computed by; others take the strategy's choice.
+PINNED = {"direct": "conv2d_direct"}
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,11 @@ def measure(
 ) -> Row:
     """Compile the strategy's choice and time it by turns with the peak of products of `types`."""
     fields = {**vars(workload), "types": types}
-    choice = Strategy(core, threads).choose(type(workload)(**fields))
+    strategy = Strategy(core, threads)
+    if name in PINNED:
+        others = {each.name for each in implementations(workload.kind)} - {PINNED[name]}
+        strategy = strategy.leaving_out(others)
+    choice = strategy.choose(type(workload)(**fields))
     if choice.config is None:
         raise SystemExit(f"{choice.workload}: {choice.reason}")
     requantize = types.acc == "int32" and name in REQUANTIZED
