@@ -155,6 +155,9 @@ class Core:
     l2_crowding : float
         Part of its time that work loses, for each L2 that its operands take beyond what other data
         leaves them: small where the level beyond is near.
+    spilled_passes : float
+        How many times as long per vector straight-line code takes whose vectors are more than the
+        registers: 1 where loads and stores hide behind arithmetic.
     """
 
     name: str
@@ -195,6 +198,7 @@ class Core:
     ahead_bytes: int = 2048
     prefetch_streams: int = 4
     l2_crowding: float = 0.6
+    spilled_passes: float = 1.7
 
     def __hash__(self) -> int:
         return self._hash

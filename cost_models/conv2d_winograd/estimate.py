@@ -59,9 +59,9 @@ FROM_OTHER_CORE = 1.0
 FAR_L3 = 0.75
 # Cycles per vector that a transform loads, stores or computes (both passes, Golden Cove).
 TRANSFORM_CYCLES = 1.5
-# Passes over more points than this spill: F(6, 3) takes 1.5 to 3 times as long per vector.
+# Passes over more points than this spill: F(6, 3) takes 1.5 to 3 times as long per vector (Golden
+# Cove, of whose kind most cores' `spilled_passes` is).
 POINTS_IN_REGISTERS = 36
-SPILLING = 1.7
 # V and P beyond this part of L2 lose some of it to the weights and images that pass by: 64 channels
 # of 56x56 take 2 % longer at 0.48 of L2, 10 % at 0.66; 128 channels of 112x112 13 % at 0.63 (Golden
 # Cove, of whose kind most cores' `l2_crowding` is).
@@ -270,4 +270,5 @@ def _image_cycles(core: Core, size: int, work: float, threads: int) -> float:
 def _transform_cycles(geo: WinogradGeometry, core: Core) -> float:
     # A flat transform holds the whole patch: in registers, or in memory again and again.
     held = max(1.0, geo.points / core.vector_registers) if geo.flat else 1.0
-    return TRANSFORM_CYCLES * (SPILLING if geo.points > POINTS_IN_REGISTERS else 1.0) * held
+    spilled = core.spilled_passes if geo.points > POINTS_IN_REGISTERS else 1.0
+    return TRANSFORM_CYCLES * spilled * held

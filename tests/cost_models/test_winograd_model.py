@@ -18,7 +18,7 @@ from tvm_blislike.cost_models.conv2d_winograd.nests import NEST
 from tvm_blislike.cost_models.conv2d_winograd_1d import candidates as candidates_1d
 from tvm_blislike.cost_models.conv2d_winograd_1d.config import Winograd1dConfig
 from tvm_blislike.cost_models.conv2d_winograd_1d.geometry import Winograd1dGeometry
-from tvm_blislike.cost_models.moving import share_bytes, uses_as_it_comes
+from tvm_blislike.cost_models.moving import share_bytes
 from tvm_blislike.cost_models.roofline import clock_hz
 from tvm_blislike.hardware import Core, names
 from tvm_blislike.microkernels import kernel_of
@@ -321,55 +321,6 @@ def test_more_work_takes_longer(sizes: tuple[str, ...]) -> None:
     assert fastest(more) > 1.3 * fastest(LAYER)
 
 
-def test_blocks_go_beyond_l2_where_the_next_level_is_near() -> None:
-    """Zen 4, two threads: 49 tiles in two parts are faster than blocks of 14 (0.33 and 0.39 ms)."""
-    near, layer = Core.named("zen4"), dataclasses.replace(LAYER, ci=128, co=128, h=28, w=28)
-    far = dataclasses.replace(near, l2_crowding=0.6)
-    found = {}
-    for core in (near, far):
-        configs = candidates.configs(layer, core, 2)
-        config = min(configs, key=lambda c: winograd.estimate(layer, c, core, 2).seconds)
-        geo = WinogradGeometry(layer, config)
-        found[core.l2_crowding] = (geo.v_bytes + geo.p_bytes) / share_bytes(core, 2, 2)
-        said = candidates.derivation(layer, config, core, 2)[0]
-        assert said.endswith("as the level beyond is near") == (core is near)
-    assert found[near.l2_crowding] > 1 > 0.5 > found[far.l2_crowding]
-
-
-GOLDEN_COVE = [
-    # ci = co, size, threads, and which forms measured within a tenth of the fastest.
-    (64, 56, 1, [("tiles", 4), ("tiles", 6)]),
-    (64, 224, 1, [("tiles", 4), ("tiles", 6)]),
-    (128, 28, 1, [("tiles", 4), ("channels", 4), ("channels", 6)]),
-    (64, 112, 1, [("tiles", 4), ("tiles", 6)]),
-    (128, 112, 1, [("tiles", 4), ("tiles", 6)]),
-    (128, 56, 1, [("tiles", 4), ("tiles", 6)]),
-    (256, 56, 1, [("channels", 6), ("channels", 4), ("tiles", 4)]),
-    (512, 28, 1, [("channels", 4)]),
-    (512, 14, 1, [("channels", 2)]),
-    (64, 56, 2, [("tiles", 4)]),
-    (128, 28, 2, [("tiles", 4)]),
-    (512, 14, 2, [("channels", 2)]),
-]
-
-
-@pytest.mark.parametrize("channels, size, threads, fast", GOLDEN_COVE, ids=str)
-def test_choice_is_one_that_measured_fast(
-    channels: int, size: int, threads: int, fast: list[tuple[str, int]]
-) -> None:
-    workload = Conv2dWorkload(1, channels, size, size, channels, 3, 3, padding=SAME)
-    best = min(
-        candidates.configs(workload, AVX512, threads),
-        key=lambda c: winograd.estimate(workload, c, AVX512, threads).seconds,
-    )
-    assert (best.loop_order, best.tile_w) in fast
-    geo = WinogradGeometry(workload, best)
-    if best.loop_order == TILES:
-        # Half of L2 leaves room for the weights.
-        level = share_bytes(AVX512, 2, threads)
-        assert geo.v_bytes + geo.p_bytes <= 0.6 * level
-
-
 def test_two_threads_take_less_time_for_a_large_layer() -> None:
     assert fastest(LAYER, 2) < 0.7 * fastest(LAYER, 1)
 
@@ -395,23 +346,3 @@ def test_rows_beyond_the_ways_of_l1_come_from_l2_again() -> None:
     # Else a tenth of the panels' way shows.
     assert max(from_l2(10, 32), from_l2(14, 16)) < 1.5e5
     assert from_l2(28, 16) > 1e6
-
-
-@pytest.mark.parametrize("name", ["conv2d_winograd", "conv2d_winograd_1d"])
-def test_panels_that_a_single_call_uses_are_not_asked_for(name: str) -> None:
-    layer, zen4 = Conv2dWorkload(1, 64, 14, 14, 64, 3, 3, padding=SAME), Core.named("zen4")
-    configs = list(get_implementation(name).configs(layer, zen4, 1))
-    assert {c.prefetch for c in configs} == {0, 1}
-    for c in configs:
-        assert c.prefetch == int(c.mc > c.mr or not uses_as_it_comes(zen4, c.mr))
-    # Where requests from several places bring more than prefetchers alone.
-    assert {c.prefetch for c in get_implementation(name).configs(layer, AVX512, 1)} == {1}
-
-
-def test_few_rows_use_panels_as_they_come() -> None:
-    """Zen 4: a line is used in as many cycles as rows, and comes from memory in 9.6."""
-    zen4 = Core.named("zen4")
-    assert [uses_as_it_comes(zen4, rows) for rows in (1, 9, 10, 16)] == [True, True, False, False]
-    slower = dataclasses.replace(zen4, memory_core_gb_per_s=15.0, name="slower")
-    assert uses_as_it_comes(slower, 16) and not uses_as_it_comes(slower, 20)
-    assert not uses_as_it_comes(dataclasses.replace(zen4, prefetch_streams=2, name="parts"), 1)
