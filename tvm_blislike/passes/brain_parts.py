@@ -8,48 +8,20 @@ zeros. Rows with anything that is not finite become NaN throughout.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
 
-from tvm_blislike.choose.storage_choice import SPLITS
-from tvm_blislike.tvm_seams import constant, static_shape
-from tvm_blislike.tvm_seams.attributes import NEVER_FUSED
+from tvm_blislike.passes import split_rows
 
 # The sign, the exponent and what bfloat16 has of the mantissa.
 _UPPER_HALF = -0x10000
 
 
 def product(builder: relax.BlockBuilder, data: relax.Expr, weights: np.ndarray) -> relax.Expr:
-    """Emit the product of rows of fp32 by weights of 8 bits, without the scales of these.
-
-    Parameters
-    ----------
-    data : relax.Expr
-        float32 (..., k).
-    weights : numpy.ndarray
-        Of a type of 8 bits that has `SPLITS`, (k, n).
-
-    Returns
-    -------
-    relax.Expr
-        float32 (..., n).
-    """
-    dtype = str(weights.dtype)
-    *outer, k = static_shape(data)
-    rows, n, number = math.prod(outer), weights.shape[1], SPLITS[dtype][0]
-    matrix = builder.emit(relax.op.reshape(data, (rows, k)))
-    split = builder.emit(
-        builder.call_te(parts, matrix, primfunc_name_hint="parts", primfunc_attrs=dict(NEVER_FUSED))
-    )
-    flat = builder.emit(relax.op.reshape(split, (number * rows, k)))
-    sums = builder.emit(relax.op.matmul(flat, constant(weights, dtype), out_dtype="float32"))
-    # A view, across which TVM fuses nothing: adding reads two rows.
-    each = builder.emit(relax.op.reshape(sums, (number, rows, n)))
-    added = builder.emit_te(add, each, primfunc_name_hint="add_parts")
-    return builder.normalize(relax.op.reshape(added, (*outer, n)))
+    """Emit the product of rows of fp32 by weights of fp8; see `split_rows.product`."""
+    return split_rows.product(builder, data, weights, parts, add)
 
 
 def parts(x: te.Tensor) -> te.Tensor:

@@ -18,15 +18,14 @@ NaN throughout.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
 
 from tvm_blislike.choose.storage_choice import SPLITS
-from tvm_blislike.tvm_seams import constant, static_shape
-from tvm_blislike.tvm_seams.attributes import NEVER_FUSED
+from tvm_blislike.passes import split_rows
+from tvm_blislike.tvm_seams import constant
 
 DIGITS, _ = SPLITS["int8"]
 # Bits of a byte, of the mantissa of fp32 behind its first one, and of a number without its sign.
@@ -45,38 +44,16 @@ def are_sums_exact(weights: np.ndarray) -> bool:
 
 
 def product(builder: relax.BlockBuilder, data: relax.Expr, weights: np.ndarray) -> relax.Expr:
-    """Emit the product of rows of fp32 by weights of 8 bits, without the scales of these.
+    """Emit the product of rows of fp32 by weights of 8 bits; see `split_rows.product`.
 
     Parameters
     ----------
-    data : relax.Expr
-        float32 (..., k).
     weights : numpy.ndarray
         int8 (k, n), for which `are_sums_exact`.
-
-    Returns
-    -------
-    relax.Expr
-        float32 (..., n).
     """
-    *outer, k = static_shape(data)
-    rows, n = math.prod(outer), weights.shape[1]
-    matrix = builder.emit(relax.op.reshape(data, (rows, k)))
-    split = builder.emit(
-        builder.call_te(
-            digits, matrix, primfunc_name_hint="digits", primfunc_attrs=dict(NEVER_FUSED)
-        )
-    )
-    bytes_, steps = (builder.emit(relax.TupleGetItem(split, part)) for part in range(2))
-    flat = builder.emit(relax.op.reshape(bytes_, (DIGITS * rows, k)))
-    sums = builder.emit(relax.op.matmul(flat, constant(weights, "int8"), out_dtype="int32"))
-    # A view, across which TVM fuses nothing: joining reads three rows.
-    each = builder.emit(relax.op.reshape(sums, (DIGITS, rows, n)))
     offsets = (_OFFSET >> (DIGITS - 1) * _BYTE) * weights.sum(0, dtype=np.int32)
-    joined = builder.emit_te(
-        join, each, steps, constant(offsets, "int32"), primfunc_name_hint="join_digits"
-    )
-    return builder.normalize(relax.op.reshape(joined, (*outer, n)))
+    constants = [constant(offsets, "int32")]
+    return split_rows.product(builder, data, weights, digits, join, constants)
 
 
 def digits(x: te.Tensor) -> list[te.Tensor]:
