@@ -155,11 +155,13 @@ def test_what_was_dropped_has_been_measured_all_the_same(
 def test_results_with_records_are_right(tuned: tuple[Path, Path, dict[str, Any]]) -> None:
     model, records, _ = tuned
     image = np.random.default_rng(1).standard_normal((1, 16, 12, 12)).astype("float32")
-    with_, without = (
-        tvm_blislike.compile(model, threads=1, records=r).run([image])["out"]
-        for r in (records, RecordBook())
-    )
-    np.testing.assert_allclose(with_, without, atol=1e-5)
+    session = exact_session(model)
+    (expected,) = session.run(None, {session.get_inputs()[0].name: image})
+    for book in (records, RecordBook()):
+        (result,) = tvm_blislike.compile(model, threads=1, records=book).run([image]).values()
+        # Relative to the largest output, as the whole model's error is everywhere: which
+        # algorithm is fastest, F(6, 3) for one, differs from run to run.
+        assert np.abs(result - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 def test_show_best_prune(tuned: tuple[Path, Path, dict[str, Any]], tmp_path: Path) -> None:
