@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from made import record
+from onnx_runtime import exact_session
 from small import run_command, small_model
 from typer.testing import CliRunner
 
@@ -155,7 +157,7 @@ def test_what_was_dropped_has_been_measured_all_the_same(
 def test_results_with_records_are_right(tuned: tuple[Path, Path, dict[str, Any]]) -> None:
     model, records, _ = tuned
     image = np.random.default_rng(1).standard_normal((1, 16, 12, 12)).astype("float32")
-    session = exact_session(model)
+    session = exact_session(onnx.load(model))
     (expected,) = session.run(None, {session.get_inputs()[0].name: image})
     for book in (records, RecordBook()):
         (result,) = tvm_blislike.compile(model, threads=1, records=book).run([image]).values()
