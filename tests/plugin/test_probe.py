@@ -284,6 +284,22 @@ def test_facts_of_a_made_core() -> None:
     assert "made" in core.notes
 
 
+class InterruptedBench(MadeBench):
+    """One whose calls take time of their own, and whose first one is interrupted."""
+
+    def seconds(self, step: Step, repeats: int) -> float:
+        interrupted = 0 if self.runs[step.kernel] else 0.3
+        return super().seconds(step, repeats) + 1e-6 + interrupted
+
+
+def test_an_interrupted_run_is_not_taken_for_a_long_one() -> None:
+    step, per_second = Step("fma", 20), 3e9
+    found = rates(
+        InterruptedBench({"fma": per_second}), {"fma": step}, 1e-3, 1e-9, lambda share: None
+    )
+    assert found["fma"] == pytest.approx(per_second, rel=0.01)
+
+
 @pytest.mark.parametrize(("starts", "fact"), [(0.49, 0.5), (0.98, 1.0), (0.1, 0.25)])
 def test_products_of_bfloat16_of_a_made_core(starts: float, fact: float) -> None:
     hertz, core = 2e9, Core.named("emeraldrapids")

@@ -56,11 +56,23 @@ inline int64_t probe_nearest(double number) {
   return static_cast<int64_t>(number < 0 ? number - 0.5 : number + 0.5);
 }
 
+// The least time of some runs; of one that is short already, that time. What disturbs a run makes it
+// longer: a few repeats that were interrupted look like enough.
+inline double probe_undisturbed(ProbeBench* bench, ProbeStep* step, int64_t repeats,
+                                double enough) {
+  double taken = bench->seconds(step, repeats);
+  for (int confirmation = 0; confirmation < 2 && taken >= enough; ++confirmation) {
+    double again = bench->seconds(step, repeats);
+    taken = again < taken ? again : taken;
+  }
+  return taken;
+}
+
 // The repeats that take the wanted time, at least one.
 inline int64_t probe_repeats(ProbeBench* bench, ProbeStep* step, double wanted) {
   int64_t repeats = 1;
   double taken;
-  while ((taken = bench->seconds(step, repeats)) < wanted / 4) {
+  while ((taken = probe_undisturbed(bench, step, repeats, wanted / 4)) < wanted / 4) {
     double factor = wanted / 2 / (taken > 1e-9 ? taken : 1e-9);
     repeats *= factor < 2 ? 2 : factor > 16 ? 16 : static_cast<int64_t>(factor);
   }
