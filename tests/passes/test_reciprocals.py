@@ -1,4 +1,4 @@
-"""Divisions by constants: products where a smooth function follows, and nowhere else."""
+"""Divisions by constants: products where a smooth function or a sum follows, and nowhere else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,22 @@ def _scores(b: relax.BlockBuilder, y: relax.Var) -> relax.Expr:
     return op.nn.softmax(b.emit(op.reshape(masked, (5, 6))))
 
 
+def _hard_swish(b: relax.BlockBuilder, y: relax.Var) -> relax.Var:
+    """Return a product of what is divided, as behind the convolutions of a MobileNetV3."""
+    return b.emit(op.multiply(y, relax.const(random(5, 6))))
+
+
+def _excited(b: relax.BlockBuilder, y: relax.Var) -> relax.Expr:
+    """Return a product with a function of the mean, read by another product."""
+    image = b.emit(op.reshape(_hard_swish(b, y), (1, 5, 2, 3)))
+    squeezed = b.emit(op.mean(image, [2, 3], True))
+    scaled = b.emit(op.multiply(image, b.emit(op.nn.relu(squeezed))))
+    return op.nn.conv2d(scaled, relax.const(random(4, 5, 1, 1)))
+
+
 SMOOTH: dict[str, Behind] = {
+    "product of matrices": lambda b, y: op.matmul(_hard_swish(b, y), relax.const(random(6, 3))),
+    "convolution and mean": _excited,
     "erf": lambda b, y: op.erf(y),
     "exp": lambda b, y: op.exp(y),
     "softmax of a sum": _scores,
@@ -29,6 +44,8 @@ SMOOTH: dict[str, Behind] = {
 EXACT: dict[str, Behind] = {
     "an integer": lambda b, y: op.floor(y),
     "the result": lambda b, y: op.add(y, relax.const(np.float32(1))),
+    "a product that is the result": _hard_swish,
+    "an integer behind a product": lambda b, y: op.floor(_hard_swish(b, y)),
     "one of two readers": lambda b, y: op.multiply(b.emit(op.erf(y)), y),
 }
 

@@ -1,9 +1,10 @@
 """Divisions by constants are products with their reciprocals where no last bit counts.
 
 A vector is divided in ten cycles and more, but multiplied in half of one; the product may differ by
-the last bit. That is kept for what becomes an integer, an index or a result of the model, and is
+the last bit. That is kept for what becomes an integer, an index or a result of the model. It is
 nothing to an error function, an exponential or a softmax, also behind additions: the activations
-and the scores of transformers.
+and the scores of transformers. Nor is it to a sum of many products, whose own roundings are more:
+the hard swish between convolutions, four operations a vector where an exact quotient takes nine.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from tvm_blislike.tvm_seams import (
     op_name,
 )
 
-SMOOTH = {f"relax.{name}" for name in ("erf", "exp", "tanh", "sigmoid", "nn.softmax")}
-_THROUGH = {"relax.add", "relax.subtract", "relax.reshape"}
+_FUNCTIONS = ("erf", "exp", "tanh", "sigmoid", "nn.softmax")
+_SUMS = ("matmul", "mean", "nn.conv1d", "nn.conv2d", "nn.conv3d")
+SMOOTH = {f"relax.{name}" for name in (*_FUNCTIONS, *_SUMS)}
+_THROUGH = {"relax.add", "relax.multiply", "relax.subtract", "relax.reshape"}
 # Reciprocals of numbers between these are normal.
 _LEAST, _MOST = 2.0**-100, 2.0**100
 
@@ -56,7 +59,7 @@ class _Reciprocals(PyExprMutator):
 
 
 def _ends_smooth(func: relax.Function) -> set[relax.Var]:
-    """Return the variables that end in smooth functions only."""
+    """Return the variables that end in smooth functions and sums of products only."""
     smooth: set[relax.Var] = set()
     otherwise: set[relax.Var] = set(_variables(func.body.body))
     for binding in reversed(bindings(func)):
