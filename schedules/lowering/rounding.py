@@ -14,8 +14,9 @@ comes before the sum where x is a product, or both would be one instruction of o
 but 50 * 0.11 is 5.5 in fp32 and rounded to 6 there, as QuantizeLinear does, and not quite 5.5
 before. Where x is none, the lower bound is one of bits, too: negative floats are below all others.
 
-An integer that is needed as a float, as the terms of a residual addition are, is the same sum
-without the constant.
+An integer with its zero point that is needed as a float is the same sum without the constant. One
+without, as a term of a residual addition is, stays a rounding between bounds: three instructions,
+of which one has the units of conversions and sums, not four and two.
 
 Where an instruction set has packs that saturate, and types and constants tell that x is an integer
 of 32 bits, bounds and narrowing are left to them (`packs`):
@@ -40,6 +41,8 @@ from tvm_blislike.schedules.lowering.vector_functions import f32, i32
 
 _SMALL = ("int8", "uint8", "int16")
 _ONES = 1.5 * 2**23
+# LLVM's rounding to a whole number, ties to even ones: one instruction.
+_WHOLE = "llvm.roundeven"
 # Of bounds and zero point: the sum stays where its last bit counts ones.
 _MOST = 2**21
 # Of x, which a contraction of product and sum may move by its last digit: stays within 32 bits.
@@ -107,6 +110,9 @@ def _as_float(clipped: tirx.Max) -> Any:
     found = _rounded(clipped)
     if found is None:
         return clipped
+    if not found.zero:
+        whole = tirx.call_llvm_pure_intrin("float32", _WHOLE, found.x)
+        return tirx.max(tirx.min(whole, f32(found.high)), f32(found.low))
     return tirx.reinterpret("float32", _inside(found)) - f32(_ONES - found.is_odd)
 
 

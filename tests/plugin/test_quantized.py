@@ -69,6 +69,35 @@ def test_one_rounding_inside_of_another(first: str, scale: float) -> None:
     np.testing.assert_allclose(computed(model, x), runtime(model, x), atol=1e-6)
 
 
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("zero", [9, 6])
+def test_terms_that_only_an_addition_reads(zero: int, again: bool) -> None:
+    """Rounded twice by the same steps or once, and read with their zero point or another one."""
+    x, y = (RNG.integers(-600, 600, (3, 5, 17)).astype("float32") / 4 for _ in "xy")
+    nodes = [
+        helper.make_node("QuantizeLinear", ["y", "s", "z"], ["y1"]),
+        helper.make_node("DequantizeLinear", ["y1", "s", "z"], ["y2"]),
+        helper.make_node("Relu", ["x"], ["x0"]),
+        helper.make_node("QuantizeLinear", ["x0", "s", "z"], ["x1"]),
+    ]
+    if again:
+        nodes += [
+            helper.make_node("DequantizeLinear", ["x1", "s", "z"], ["x2"]),
+            helper.make_node("QuantizeLinear", ["x2", "s", "z"], ["x3"]),
+        ]
+    nodes += [
+        helper.make_node("DequantizeLinear", ["x3" if again else "x1", "s", "w"], ["x4"]),
+        helper.make_node("Add", ["x4", "y2"], ["sum"]),
+        helper.make_node("QuantizeLinear", ["sum", "t", "z"], ["q"]),
+    ]
+    constants = {"s": np.float32(0.5), "t": np.float32(2), "z": np.int8(9), "w": np.int8(zero)}
+    model = several_nodes(nodes, {"x": x, "y": y}, constants)
+    del model.graph.output[:-1]
+    found = tvm_blislike.compile(model).run({"x": x, "y": y})["q"]
+    (expected,) = onnx.reference.ReferenceEvaluator(model).run(None, {"x": x, "y": y})
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_steps_that_a_product_of_sixteen_bits_reads() -> None:
     """One number, named where it is divided, times a vector of weights."""
     x = RNG.standard_normal(31).astype("float32")

@@ -69,7 +69,8 @@ def test_an_integer_that_stays_a_float(zero: int) -> None:
     x = te.placeholder((len(values()),), "float32", name="x")
 
     def value(i: tirx.Var) -> tirx.Expr:
-        moved = te.nearbyint(x[i]) + tirx.const(float(zero), "float32")
+        moved = te.nearbyint(x[i])
+        moved = moved + tirx.const(float(zero), "float32") if zero else moved
         inside = te.max(te.min(moved, tirx.const(200.0, "float32")), tirx.const(3.0, "float32"))
         return inside * tirx.const(0.7, "float32")
 

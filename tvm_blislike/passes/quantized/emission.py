@@ -4,8 +4,9 @@ The steps of a sum, in this order, all elementwise so that they join the kernel 
 
     add        to 32-bit sums the bias and what zero points add to them
     astype     to float32
-    multiply   by scale / scale of the result; then the same of the next term, and their sum
-    add        what is left as one constant: offset and zero points of several terms
+    multiply   by scale / scale of the result, and the same of further terms
+    add        to the last term what is left as one constant: offset and zero points of several
+               terms; then the terms, so that each sum is one instruction with a product
     round      half to even
     add        the zero point of the result: behind rounding, as the standard has it
     clip       to the range of 8 bits and to the bounds, which keep their order
@@ -23,7 +24,7 @@ from tvm import relax
 from tvm.relax import op
 
 from tvm_blislike.passes.quantized.real import Real, Term
-from tvm_blislike.passes.quantized.steps import Steps, Stored, shift_between
+from tvm_blislike.passes.quantized.steps import Rounded, Steps, Stored, shift_between
 from tvm_blislike.tvm_seams import constant, dtype_name
 
 Emit = Callable[[relax.Expr], relax.Var]
@@ -40,15 +41,29 @@ def floats(emit: Emit, real: Real) -> relax.Var:
 def stored(emit: Emit, real: Real, steps: Steps, dtype: str) -> Stored:
     """Return the steps of a real number in memory, for integers of the model of type `dtype`."""
     if steps.are_of(real):
-        return Stored(real.terms[0].x, dtype, real.terms[0].precise)
+        return Stored(real.terms[0].x, dtype, _rounded(real.terms[0], steps))
     plain = real.terms[0].is_plain and len(real.terms) == 1 and not real.offset.any()
     if plain:
         value = emit(op.divide(real.terms[0].x, _const(steps.scale)))
     else:
         value = _sum(emit, real, 1.0 / float(steps.scale))
-    value = _plus(emit, emit(op.round(value)), np.float32(steps.zero))
-    value = emit(op.clip(value, float(steps.at(real.low)), float(steps.at(real.high))))
-    return Stored(emit(op.astype(value, steps.memory)), dtype, value)
+    low, high = steps.at(real.low), steps.at(real.high)
+    rounded = Rounded(emit(op.round(value)), steps.zero, low, high)
+    value = _plus(emit, rounded.var, np.float32(steps.zero))
+    value = emit(op.clip(value, float(low), float(high)))
+    return Stored(emit(op.astype(value, steps.memory)), dtype, rounded)
+
+
+def _rounded(term: Term, steps: Steps) -> Rounded | None:
+    if term.precise is None:
+        return None
+    return Rounded(term.precise, steps.zero, steps.at(-np.inf), steps.at(np.inf))
+
+
+def centered(emit: Emit, rounded: Rounded) -> relax.Var:
+    """Return integers without their zero point as float32, from before they were stored."""
+    low, high = (float(bound - rounded.zero) for bound in (rounded.low, rounded.high))
+    return emit(op.clip(rounded.var, low, high))
 
 
 def in_memory(emit: Emit, var: relax.Expr, memory: str) -> Stored:
@@ -64,6 +79,8 @@ def integers(emit: Emit, value: Stored) -> relax.Expr:
 
 def exact_float(emit: Emit, term: Term) -> relax.Var:
     """Return `x - zero` of 8-bit integers as float32, which holds it exactly."""
+    if term.precise is not None:
+        return term.precise
     return _plus(emit, _unshifted(emit, term), -term.zero.astype(np.float32))
 
 
@@ -78,14 +95,17 @@ def _shifted(emit: Emit, var: relax.Expr, shift: int, dtype: str) -> relax.Expr:
 def _sum(emit: Emit, real: Real, factor: float) -> relax.Var:
     """Return `factor` times the sum of terms and offset as float32."""
     several = len(real.terms) > 1
-    total, rest = None, real.offset * factor
+    products, rest = [], real.offset * factor
     for term in real.terms:
         value, zero = _as_float(emit, term, keeps_zero=several)
         scale = (term.scale * factor).astype(np.float32)
         rest = rest - scale.astype(np.float64) * zero
-        value = value if np.all(scale == 1) else emit(op.multiply(value, _const(scale)))
-        total = value if total is None else emit(op.add(total, value))
-    return _plus(emit, total, rest.astype(np.float32))
+        products.append(value if np.all(scale == 1) else emit(op.multiply(value, _const(scale))))
+    *others, total = products
+    total = _plus(emit, total, rest.astype(np.float32))
+    for product in reversed(others):
+        total = emit(op.add(product, total))
+    return total
 
 
 def _as_float(emit: Emit, term: Term, keeps_zero: bool) -> tuple[relax.Var, np.ndarray | int]:
@@ -95,13 +115,13 @@ def _as_float(emit: Emit, term: Term, keeps_zero: bool) -> tuple[relax.Var, np.n
         if term.zero.any():
             x = emit(op.add(x, _const((-term.zero).astype(np.int32))))
         return emit(op.astype(x, "float32")), 0
-    return (_unshifted(emit, term), term.zero) if keeps_zero else (exact_float(emit, term), 0)
+    if term.precise is not None or not keeps_zero:
+        return exact_float(emit, term), 0
+    return _unshifted(emit, term), term.zero
 
 
 def _unshifted(emit: Emit, term: Term) -> relax.Var:
     """Return x of a term, of at most 8 bits or a float, as float32."""
-    if term.precise is not None:
-        return term.precise
     return term.x if dtype_name(term.x) == "float32" else emit(op.astype(term.x, "float32"))
 
 

@@ -36,8 +36,8 @@ class Term:
     zero : numpy.ndarray
         int64, broadcasts against x.
     precise : relax.Var, optional
-        The same integers as float32, from before they were stored in 8 bits: for the only reader
-        of them, which is computed in the same kernel.
+        `x - zero` as float32, from before x was stored in 8 bits: for the only reader of it, which
+        is computed in the same kernel.
     """
 
     x: relax.Var
@@ -88,7 +88,7 @@ class Real:
         return term if term is not None and term.is_steps else None
 
     def with_precise(self, precise: relax.Var | None) -> Real:
-        """Return one term with its integers as float32."""
+        """Return one term with its integers, without their zero point, as float32."""
         return replace(self, terms=(replace(self.terms[0], precise=precise),))
 
     def plus(self, other: Real) -> Real:

@@ -75,6 +75,26 @@ class Steps:
 
 
 @dataclass(frozen=True)
+class Rounded:
+    """Integers of 8 bits before they are stored: `clip(var + zero, low, high)`.
+
+    Parameters
+    ----------
+    var : relax.Var
+        Whole numbers as float32.
+    zero : int
+        Their zero point, in memory.
+    low, high : int
+        Their bounds there.
+    """
+
+    var: relax.Var
+    zero: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
 class Stored:
     """A tensor of 8-bit integers of the model, as it lies in memory.
 
@@ -84,13 +104,13 @@ class Stored:
         In memory.
     dtype : str
         Of the model's integers.
-    precise : relax.Var, optional
-        See `Term`.
+    rounded : Rounded, optional
+        Where they were computed from floats.
     """
 
     var: relax.Var
     dtype: str
-    precise: relax.Var | None = None
+    rounded: Rounded | None = None
 
     @property
     def shift(self) -> int:

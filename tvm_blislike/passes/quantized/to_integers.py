@@ -187,8 +187,10 @@ class _ToIntegers(PyExprMutator):
         source = self._stored(data)
         # Integers that only this reader has need not be read back from memory.
         alone = self.uses.get(data) == self.uses.get(var) == 1
-        real = Real.of(source.var, steps.scale, steps.zero)
-        return real.with_precise(source.precise) if alone else real
+        real, rounded = Real.of(source.var, steps.scale, steps.zero), source.rounded
+        if not alone or rounded is None or rounded.zero != steps.zero:
+            return real
+        return real.with_precise(emission.centered(self._emit, rounded))
 
     def _stored(self, data: relax.Expr) -> Stored:
         """Return 8-bit integers of the model in memory."""
