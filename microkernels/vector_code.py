@@ -9,7 +9,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tvm_blislike.microkernels.kernel import vector_loads
+from tvm_blislike.microkernels.kernel import Microkernel, vector_loads
 from tvm_blislike.microkernels.operands import Operand, Update
 from tvm_blislike.microkernels.tile_loops import tile_rows
 from tvm_blislike.microkernels.update_shape import UpdateShape
@@ -245,25 +245,31 @@ def _span(start: int, width: int) -> Any:
 
 def _row_update(update: Update, k: Any, ih: Any, iw: Any, value: Any) -> None:
     """Add an element of A, or a group, times a row of B to a row of the block."""
-    kernel, product, b, c = update.kernel, update.kernel.product, update.b, update.c
-    lanes = kernel.lanes
-    if product.joined > 1:
-        _joined_update(update, k, ih, iw, value)
-        return
-    with T.unroll(0, kernel.vectors, annotations=Named("nr").note()) as jv:
-        at_c = c.at(ih, iw, T.ramp(jv * lanes, 1, lanes))
-        width = lanes * product.ks
-        groups = product.load(b.buffer[b.at(k, T.ramp(jv * width, 1, width))], lanes)
-        T.buffer_store(c.buffer, product.multiply_add(c.buffer[at_c], value, groups, lanes), at_c)
-
-
-def _joined_update(update: Update, k: Any, ih: Any, iw: Any, value: Any) -> None:
-    """`_row_update` where a load of B serves several vectors of sums, never cut."""
-    kernel, product, b, c = update.kernel, update.kernel.product, update.b, update.c
-    width = product.joined * kernel.lanes * product.ks
-    for vector in range(kernel.vectors):
-        first, number = divmod(vector, product.joined)
+    kernel, product, c = update.kernel, update.kernel.product, update.c
+    for vector in _vectors(kernel):
         at_c = c.at(ih, iw, T.ramp(vector * kernel.lanes, 1, kernel.lanes))
-        part = product.part(b.buffer[b.at(k, T.ramp(first * width, 1, width))], number)
-        sums = product.multiply_add(c.buffer[at_c], value, part, kernel.lanes)
+        groups = _groups_of_b(update, k, vector)
+        sums = product.multiply_add(c.buffer[at_c], value, groups, kernel.lanes)
         T.buffer_store(c.buffer, sums, at_c)
+
+
+def _vectors(kernel: Microkernel) -> Iterator[Any]:
+    """Numbers of the vectors of a row: of an unrolled loop, or each one where loads are joined.
+
+    The latter are never cut.
+    """
+    if kernel.product.joined > 1:
+        yield from range(kernel.vectors)
+        return
+    with T.unroll(0, kernel.vectors, annotations=Named("nr").note()) as vector:
+        yield vector
+
+
+def _groups_of_b(update: Update, k: Any, vector: Any) -> Any:
+    """Load what a vector of sums is multiplied by, alone or with that of its neighbours."""
+    kernel, product, b = update.kernel, update.kernel.product, update.b
+    width = product.joined * kernel.lanes * product.ks
+    if product.joined == 1:
+        return product.load(b.buffer[b.at(k, T.ramp(vector * width, 1, width))], kernel.lanes)
+    first, number = divmod(vector, product.joined)
+    return product.part(b.buffer[b.at(k, T.ramp(first * width, 1, width))], number)

@@ -14,8 +14,8 @@ Where the operands live (per thread, "rows" and "channels" order alike):
 from __future__ import annotations
 
 import functools
-import math
 
+from tvm_blislike.cost_models.conv2d_direct.calls import cycles_of_calls
 from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.cost_models.conv2d_direct.operands import (
@@ -25,13 +25,7 @@ from tvm_blislike.cost_models.conv2d_direct.operands import (
     levels,
     slab_bytes,
 )
-from tvm_blislike.cost_models.issue import (
-    CALL_CYCLES,
-    call_cycles,
-    calls_in_flight,
-    tile_store_cycles,
-    useful_cycles,
-)
+from tvm_blislike.cost_models.issue import call_cycles
 from tvm_blislike.cost_models.moving import (
     L2_BUSY_LOSS,
     apart_cycles,
@@ -39,7 +33,6 @@ from tvm_blislike.cost_models.moving import (
     beyond_l2_cycles,
     bytes_per_cycle,
     l2_bytes,
-    l2_cycles,
     late_share,
     level_holding,
     line_cycles,
@@ -51,7 +44,6 @@ from tvm_blislike.cost_models.moving import (
     waits_for_rows,
     weights_cycles,
 )
-from tvm_blislike.cost_models.requantizing import is_requantized, requantizing_cycles
 from tvm_blislike.cost_models.roofline import ROUNDED_DOWN, clock_hz, finish, fork_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of
@@ -94,10 +86,9 @@ def estimate(workload: Conv2dWorkload, config: DirectConfig, core: Core, threads
     arrival = streamed / bytes_per_cycle(core, panel_level)
     exposed = 0.0 if panel_level == 2 else EXPOSED
     apart = _apart_cycles(geo, kernel, core, panel)
-    calls = _call_cycles(geo, kernel, core, k_steps, arrival, exposed, apart)
+    calls = cycles_of_calls(geo, kernel, core, k_steps, arrival, exposed, apart)
     tiles = geo.tiles * workload.groups
-    slabs = workload.n * math.ceil(geo.tiles_h / config.oh_block)
-    share = _share(geo, threads)
+    slabs, share = workload.n * geo.slabs, geo.busiest_share(threads)
     cycles = {name: value * share for name, value in calls.items()}
     cycles["strides"] = sum(cycles.values()) * _stride_loss(workload, config, core)
     passes = slabs * share if config.loop_order == "rows" else slabs
@@ -140,9 +131,9 @@ def least_of(workload: Conv2dWorkload, config: DirectConfig, core: Core, threads
     key = (c.nr, c.ks, c.tile_h, c.tile_w, c.data_layout, c.out_layout)
     if key not in known:
         kernel = kernel_of(core, config.mr, config.nr, workload.types, config.ks)
-        calls = _call_cycles(geo, kernel, core, geo.k_groups, 0.0, 0.0, 0.0)
+        calls = cycles_of_calls(geo, kernel, core, geo.k_groups, 0.0, 0.0, 0.0)
         known[key] = sum(calls.values())
-    cycles = known[key] * _share(geo, threads) + _far_line_cycles(geo, core, threads)
+    cycles = known[key] * geo.busiest_share(threads) + _far_line_cycles(geo, core, threads)
     cycles += fork_cycles(core) if threads > 1 else 0.0
     return ROUNDED_DOWN * cycles / clock_hz(core)
 
@@ -164,91 +155,6 @@ def workspace_bytes(workload: Conv2dWorkload, config: DirectConfig, threads: int
     if config.loop_order == "rows":
         return slab_bytes(geo) * threads
     return copy_bytes(geo)
-
-
-def _share(geo: DirectGeometry, threads: int) -> float:
-    """Share of all calls that the busiest thread makes."""
-    slabs = geo.workload.n * math.ceil(geo.tiles_h / geo.config.oh_block)
-    if geo.config.loop_order == "rows":
-        return _parts(geo, threads) / slabs
-    return _parts(geo, threads) / (slabs * (geo.tiles * geo.workload.groups))
-
-
-def _parts(geo: DirectGeometry, threads: int) -> float:
-    """Slabs (or tiles, in "channels" order) that the busiest thread computes."""
-    n, config = geo.workload.n, geo.config
-    slabs = math.ceil(geo.tiles_h / config.oh_block)
-    tiles = geo.tiles * geo.workload.groups
-    if config.loop_order == "rows":
-        if n % threads == 0:
-            return n * slabs / threads
-        return n * math.ceil(slabs / threads)
-    if n % threads == 0:
-        return n * slabs * tiles / threads
-    outer = geo.workload.groups if geo.workload.groups > 1 else tiles
-    return n * slabs * math.ceil(outer / threads) * tiles / outer
-
-
-def _call_cycles(
-    geo: DirectGeometry,
-    kernel: Microkernel,
-    core: Core,
-    k_steps: int,
-    streamed: float,
-    exposed: float,
-    apart: float,
-) -> dict[str, float]:
-    """Cycles of all micro-kernel calls of the layer on one thread, by what limits them.
-
-    `exposed` is the share of the operands' arrival that shows although it is prefetched; `apart`
-    are cycles that a call waits for pixels.
-
-    Operands take `streamed` cycles to arrive from beyond L1 during a call of a whole block.
-    """
-    w, c = geo.workload, geo.config
-    calls = k_steps // geo.run_groups
-    full_h, cut_h = divmod(w.oh, c.tile_h)
-    full_w, cut_w = divmod(w.ow, c.tile_w)
-    cut_columns = geo.co_group - (geo.tiles - 1) * c.nr
-    shapes = [
-        (full_h * full_w, c.tile_h * c.tile_w),
-        (full_h if cut_w else 0, c.tile_h * cut_w),
-        (full_w if cut_h else 0, cut_h * c.tile_w),
-        (1 if cut_h and cut_w else 0, cut_h * cut_w),
-    ]
-    causes = ("fma", "loads and edges", "L2", "rows apart", "epilogue")
-    total = dict.fromkeys(causes, 0.0)
-    for columns, tiles in ((c.nr, geo.tiles - 1), (cut_columns, 1)):
-        vectors = math.ceil(columns / kernel.lanes)
-        for count, rows in shapes:
-            number = count * tiles * w.n * w.groups
-            if number == 0:
-                continue
-            in_flight = calls_in_flight(core, rows, vectors, k_steps)
-            issue = calls * call_cycles(
-                core, kernel, rows, vectors, geo.run_groups, c.tile_h, in_flight
-            )
-            useful = k_steps * useful_cycles(core, kernel, rows, columns)
-            total["fma"] += number * useful
-            total["loads and edges"] += number * (issue - useful)
-            arrival = streamed * vectors * kernel.lanes / c.nr
-            total["L2"] += number * (l2_cycles(arrival, issue, kernel) + exposed * arrival)
-            total["rows apart"] += number * apart
-            begun = CALL_CYCLES / in_flight
-            total["epilogue"] += number * _epilogue_cycles(geo, kernel, core, rows, vectors, begun)
-    return total
-
-
-def _epilogue_cycles(
-    geo: DirectGeometry, kernel: Microkernel, core: Core, rows: int, vectors: int, begun: float
-) -> float:
-    """Cycles of a call beside its products, `begun` of which begin and end it."""
-    if is_requantized(kernel):
-        return math.hypot(begun, requantizing_cycles(core, kernel, rows, vectors))
-    stores = 1.5 * rows * vectors / core.stores_per_cycle
-    if kernel.tiles is not None:
-        stores += tile_store_cycles(kernel, rows, vectors, geo.config.tile_h)
-    return begun + stores
 
 
 def _lost_share(
@@ -372,7 +278,7 @@ def _padding_cycles(geo: DirectGeometry, core: Core, threads: int) -> float:
     if not geo.copies:
         return 0.0
     rows = c.loop_order == "rows"
-    slabs = math.ceil(geo.tiles_h / c.oh_block) if rows else 1
+    slabs = geo.slabs if rows else 1
     size = slab_bytes(geo)
     if 2 * size > l2_bytes(core, threads):
         level, lines = beyond_l2(core), 4

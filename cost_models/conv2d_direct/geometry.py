@@ -111,6 +111,21 @@ class DirectGeometry(ConvGeometry):
         return math.ceil(self.co_blocks / self.blocks) * self.parts
 
     @derived
+    def slabs(self) -> int:
+        """Slabs of an image."""
+        return math.ceil(self.tiles_h / self.config.oh_block)
+
+    def busiest_share(self, threads: int) -> float:
+        """Return the share of all calls that the busiest thread makes."""
+        n, groups = self.workload.n, self.workload.groups
+        if n % threads == 0:
+            return 1 / threads
+        if self.config.loop_order == "rows":
+            return math.ceil(self.slabs / threads) / self.slabs
+        outer = groups if groups > 1 else self.tiles
+        return math.ceil(outer / threads) / outer
+
+    @derived
     def sum_units(self) -> int:
         """Input blocks, or kernel rows where there is one block: whole ones make a chunk."""
         return self.ci_blocks if self.ci_blocks > 1 else self.workload.kh

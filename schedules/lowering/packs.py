@@ -42,8 +42,9 @@ _LANE_BYTES = 16
 
 @dataclass(frozen=True)
 class _Bytes:
-    """`clip(nearest + zero, low, high)`, in vectors."""
+    """The store of `clip(nearest + zero, low, high)`, in vectors."""
 
+    store: tirx.BufferStore
     nearest: Any
     zero: int
     low: int
@@ -91,56 +92,59 @@ def _isa(func: tirx.PrimFunc) -> str:
 
 def _joined(statements: tirx.SeqStmt, isa: str) -> tirx.Stmt:
     parts: list[tirx.Stmt] = []
-    run: list[tirx.BufferStore] = []
+    run: list[_Bytes] = []
     for part in statements.seq:
-        is_one = _is_of_registers(part, isa)
-        if run and not (is_one and _go_together(run[0], part)):
+        found = _of_registers(part, isa)
+        if run and not (found and _go_together(run[0], found)):
             parts, run = [*parts, *_in_registers(run, isa)], []
-        (run if is_one else parts).append(part)
+        if found:
+            run.append(found)
+        else:
+            parts.append(part)
     return sequence([*parts, *_in_registers(run, isa)])
 
 
-def _is_of_registers(stmt: tirx.Stmt, isa: str) -> bool:
-    """Whether a statement stores bytes of whole registers of sums."""
+def _of_registers(stmt: tirx.Stmt, isa: str) -> _Bytes | None:
+    """Return what a statement stores to bytes of whole registers of sums, None for any other."""
     found = _bytes(stmt)
-    return found is not None and 4 * found.lanes % ISAS[isa].vector_bytes == 0
+    return found if found and 4 * found.lanes % ISAS[isa].vector_bytes == 0 else None
 
 
-def _go_together(first: tirx.BufferStore, other: tirx.BufferStore) -> bool:
-    same = first.buffer.same_as(other.buffer) and _bytes(first).shift == _bytes(other).shift
+def _go_together(first: _Bytes, other: _Bytes) -> bool:
+    buffer = first.store.buffer
+    same = buffer.same_as(other.store.buffer) and first.shift == other.shift
     # Their loads come in front of the stores of all.
-    loads = collect(other.value, ir.TensorLoad)
-    return same and not any(load.source.same_as(first.buffer) for load in loads)
+    loads = collect(other.store.value, ir.TensorLoad)
+    return same and not any(load.source.same_as(buffer) for load in loads)
 
 
-def _in_registers(run: Sequence[tirx.BufferStore], isa: str) -> list[tirx.Stmt]:
+def _in_registers(run: Sequence[_Bytes], isa: str) -> list[tirx.Stmt]:
     """Return stores with as many joined as fill a register of bytes, or else half of one."""
     parts: list[tirx.Stmt] = []
     whole = ISAS[isa].vector_bytes
     while run:
         taken = _filling(run, whole) or _filling(run, whole // 2)
-        parts += [_together(run[:taken], isa)] if taken else [run[0]]
+        parts += [_together(run[:taken], isa)] if taken else [run[0].store]
         run = run[taken or 1 :]
     return parts
 
 
-def _filling(run: Sequence[tirx.BufferStore], lanes: int) -> int:
+def _filling(run: Sequence[_Bytes], lanes: int) -> int:
     """Return how many of the first stores fill so many lanes of bytes, 0 if none do."""
     total = 0
-    for count, store in enumerate(run):
+    for count, each in enumerate(run):
         if total == lanes:
             return count
-        total += _bytes(store).lanes
+        total += each.lanes
     return len(run) if total == lanes else 0
 
 
-def _together(stores: Sequence[tirx.BufferStore], isa: str) -> tirx.Stmt:
-    found = [_bytes(store) for store in stores]
-    dtype, lanes = str(stores[0].buffer.dtype), [each.lanes for each in found]
-    zero, low, high = found[0].shift
+def _together(run: Sequence[_Bytes], isa: str) -> tirx.Stmt:
+    dtype, lanes = str(run[0].store.buffer.dtype), [each.lanes for each in run]
+    zero, low, high = run[0].shift
     count = sum(lanes)
     symbol = f"blislike_packs_{isa}_{dtype}_{'_'.join(map(str, lanes))}"
-    operands = [each.nearest for each in found]
+    operands = [each.nearest for each in run]
     value = tirx.call_pure_extern(f"{dtype}x{count}", symbol, *operands, tirx.const(zero, "int16"))
     ends = np.iinfo(dtype)
     if high < ends.max:
@@ -149,16 +153,17 @@ def _together(stores: Sequence[tirx.BufferStore], isa: str) -> tirx.Stmt:
         value = tirx.max(value, tirx.Broadcast(tirx.const(low, dtype), count))
     buffer = tirx.decl_buffer((count,), dtype, "packed")
     whole = tirx.BufferStore(buffer, value, [tirx.Ramp(0, 1, count)])
-    return tirx.SeqStmt([tirx.AllocBuffer(buffer), whole, *_parts(stores, buffer)])
+    return tirx.SeqStmt([tirx.AllocBuffer(buffer), whole, *_parts(run, buffer)])
 
 
-def _parts(stores: Sequence[tirx.BufferStore], joined: tirx.Buffer) -> list[tirx.Stmt]:
+def _parts(run: Sequence[_Bytes], joined: tirx.Buffer) -> list[tirx.Stmt]:
     """Return the stores of parts of a vector, neighbours as one."""
+    stores = [each.store for each in run]
     starts = [0, *(i for i, pair in enumerate(pairwise(stores), 1) if not _follows(*pair))]
     parts: list[tirx.Stmt] = []
     begin = 0
     for first, last in pairwise([*starts, len(stores)]):
-        lanes = sum(_bytes(store).lanes for store in stores[first:last])
+        lanes = sum(each.lanes for each in run[first:last])
         *rows, place = stores[first].indices
         part = tirx.BufferLoad(joined, [tirx.Ramp(begin, 1, lanes)])
         parts.append(
@@ -195,7 +200,7 @@ def _bytes(stmt: tirx.Stmt) -> _Bytes | None:
         value, zero = value.a, sign * (constant(value.b.value) or 0)
     is_nearest = isinstance(value, ir.Call) and constant(value.args[0]) == _ID
     numbers = (zero, bounds[tirx.Max], bounds[tirx.Min])
-    return _Bytes(value, *numbers) if is_nearest and None not in numbers else None
+    return _Bytes(stmt, value, *numbers) if is_nearest and None not in numbers else None
 
 
 def source(symbol: str) -> str:

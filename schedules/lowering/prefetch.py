@@ -85,14 +85,10 @@ def next_panel(calls: tirx.For, panel: NextPanel) -> tirx.For:
         in_front = asked(start, calls.loop_var, panel.calls)
         return remade(calls, body=tirx.SeqStmt([*in_front, calls.body]))
 
-    def asking(loop: tirx.For) -> tirx.For:
-        iterations = int(loop.extent)
-        start = _at_start(_operand_of(loop.body, panel.operand), loop)
-        step = calls.loop_var * iterations + loop.loop_var
-        in_loop = asked(start, step, panel.calls * iterations)
-        return remade(loop, body=tirx.SeqStmt([*in_loop, loop.body]))
+    def in_loop(loop: tirx.For, step: Any, steps: int) -> list[tirx.Stmt]:
+        return asked(_at_start(_operand_of(loop.body, panel.operand), loop), step, steps)
 
-    return _inside(calls, "k", asking)
+    return _in_iterations(calls, calls.loop_var, panel.calls, in_loop)
 
 
 def ahead(calls: tirx.For, ahead: Ahead) -> tirx.For:
@@ -117,6 +113,25 @@ def _inside(outer: tirx.For, name: str, change: Any) -> tirx.For:
 
     body = tvm_ffi.structural_map(outer.body, [(tirx.For, visit)])
     return outer if body.same_as(outer.body) else remade(outer, body=body)
+
+
+def _in_iterations(outer: tirx.For, call: Any, calls: int, asked: Any) -> tirx.For:
+    """Return a loop with the iterations of the k loops inside it asking for their parts of a panel.
+
+    Parameters
+    ----------
+    call : PrimExpr
+        Number of the call that a k loop is, of `calls` that share the panel.
+    asked : callable
+        (k loop, number of a step, steps of all calls): what it asks for.
+    """
+
+    def asking(loop: tirx.For) -> tirx.For:
+        iterations = int(loop.extent)
+        lines = asked(loop, call * iterations + loop.loop_var, calls * iterations)
+        return remade(loop, body=tirx.SeqStmt([*lines, loop.body]))
+
+    return _inside(outer, "k", asking)
 
 
 def parts(lines: int, step: Any, steps: int, most: int) -> list[Any]:
@@ -176,22 +191,15 @@ def _next_weights(calls: tirx.For, block: Any, slab: NextWeights) -> tirx.Stmt:
     steps = math.prod(extent for _, extent in places)
     step = block * steps + _flat(places)
     if slab.in_loops and lines > _AT_ONCE * slab.blocks * steps:
-        return _inside(calls, "k", lambda loop: _weights_in_loop(loop, lines, step, steps, slab))
+
+        def in_loop(loop: tirx.For, step: Any, steps: int) -> list[tirx.Stmt]:
+            return _ask(_operand_of(loop.body, 1), parts(lines, step, steps, slab.streams))
+
+        return _in_iterations(calls, step, slab.blocks * steps, in_loop)
     asked = _ask(panel, parts(lines, step, slab.blocks * steps, slab.streams))
     if few:
         return tirx.SeqStmt([*asked, calls])
     return remade(calls, body=tirx.SeqStmt([*asked, calls.body]))
-
-
-def _weights_in_loop(
-    loop: tirx.For, lines: int, step: Any, steps: int, slab: NextWeights
-) -> tirx.For:
-    """Have the iterations of a k loop ask for their part of the next panel."""
-    iterations = int(loop.extent)
-    panel = _operand_of(loop.body, 1)
-    at = step * iterations + loop.loop_var
-    asked = _ask(panel, parts(lines, at, slab.blocks * steps * iterations, slab.streams))
-    return remade(loop, body=tirx.SeqStmt([*asked, loop.body]))
 
 
 def _flat(places: list[tuple[Any, int]]) -> Any:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 from rewrites import several_nodes
+from stored_products import compiled, product
 
 import tvm_blislike
 from tvm_blislike.choose.constraints import Constraints
@@ -39,19 +40,7 @@ def products(integers: np.ndarray) -> dict[int, tvm_blislike.CompiledModel]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stored_weights, "why_whole", lambda *_: "")
         patch.setattr(stored_weights, "splits_rows", lambda *_: True)
-        return {rows: compiled(rows, integers) for rows in (1, 3)}
-
-
-def compiled(rows: int, weights: np.ndarray) -> tvm_blislike.CompiledModel:
-    node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    x = np.zeros((1, rows, len(weights)), np.float32)
-    model = several_nodes([node], {"x": x}, {"w": weights})
-    return tvm_blislike.compile(model, threads=1, weights="int8", records="none", cache=False)
-
-
-def product(model: tvm_blislike.CompiledModel, x: np.ndarray) -> np.ndarray:
-    (y,) = model.run({"x": x[None]}).values()
-    return y[0].astype(np.float64)
+        return {rows: compiled(rows, integers, "int8") for rows in (1, 3)}
 
 
 def bound(x: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from tvm import sym, tirx
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.data_types import quantized_types
 from tvm_blislike.hardware import LINE_BYTES, Core
-from tvm_blislike.model.types import Types
+from tvm_blislike.model.types import BYTES
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import schedule
@@ -31,7 +31,6 @@ from tvm_blislike.schedules.lowering.rewrite import collect, substitute
 from tvm_blislike.tuning import kernels
 
 CORE, ZEN4 = Core.named("skylake-avx512"), Core.named("zen4")
-BYTES = Types("uint8", "int8", "int32", "int32")
 DIRECT = "conv2d_direct"
 
 
