@@ -1,5 +1,7 @@
 """Threads of TVM's pool: as many as asked for, changed at will, never silently fewer."""
 
+import os
+import sys
 import threading
 import time
 import warnings
@@ -92,6 +94,44 @@ def test_affinity_of_the_caller_is_unchanged() -> None:
         warnings.simplefilter("ignore")
         use_threads(1)
     assert usable_cpus() == before
+
+
+@pytest.mark.skipif(len(usable_cpus()) < 2, reason="there is no CPU beside that of a worker")
+def test_a_run_begins_on_a_cpu_of_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or both would share it, next to an idle one: Linux does not part them."""
+    sets, set_affinity = [], os.sched_setaffinity
+
+    def seen(pid: int, cpus: set[int]) -> None:
+        sets.append(set(cpus))
+        set_affinity(pid, cpus)
+
+    def check() -> None:
+        usable = set(usable_cpus())
+        use_threads(2)
+        worker = pools.cpus_by_use()[1]
+        set_affinity(0, {worker})
+        set_affinity(0, usable)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "sched_setaffinity", seen)
+            patch.setattr(pools, "_current_cpu", lambda: worker)
+            use_threads(2)
+            assert sets == [usable - {worker}, usable]
+            patch.setattr(pools, "_current_cpu", lambda: min(usable - {worker}))
+            use_threads(2)
+        assert len(sets) == 2
+        assert {*usable_cpus()} == usable
+        set_affinity(0, {worker})
+        # Nowhere else to go.
+        use_threads(2)
+        assert {*usable_cpus()} == {worker}
+        set_affinity(0, usable)
+
+    _in_new_thread(check)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
+def test_the_cpu_of_the_calling_thread_is_one_of_those_it_may_use() -> None:
+    assert pools._current_cpu() in usable_cpus()
 
 
 def test_less_than_one_is_refused() -> None:
