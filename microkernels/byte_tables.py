@@ -15,9 +15,6 @@ takes longer (0.8 of the rate), as `vpermi2b` has two units and an interleaving 
 Interleaving works inside of parts of 16 bytes, so a vector gets four columns of each part: vectors
 of sums are those of a square of 4 x 4 such groups, turned over. The sums are turned back behind the
 k loop (`vector_code`), panels are as ever.
-
-The upper 16 bits of fp32 are a bfloat16. So without the interleaving with zeros both lookups make
-two vectors of pairs of bfloat16, of which panels hold two steps of k side by side.
 """
 
 from __future__ import annotations
@@ -33,8 +30,6 @@ VECTORS = 4
 # Two lookups, those for signs, two interleavings of bytes and four of words, for `VECTORS`; both
 # for signs take as long as one of the others.
 INSTRUCTIONS = 9 / VECTORS
-# The same for pairs of bfloat16.
-PAIRS, PAIR_INSTRUCTIONS = 2, 6 / 2
 _LANES = 16
 _FLOATS, _WORDS, _BYTES = "<16 x float>", "<16 x i32>", "<64 x i8>"
 _LOOKUP = "llvm.x86.avx512.vpermi2var.qi.512"
@@ -44,19 +39,6 @@ def part(dtype: str, loaded: Any, number: int) -> Any:
     """Return one of the `VECTORS` vectors of fp32 of a vector of 64 loaded bytes."""
     words = T.reinterpret("int32x16", loaded)
     return T.call_pure_extern(f"float32x{_LANES}", _name(dtype, number), words)
-
-
-def pairs(dtype: str, loaded: Any, number: int) -> Any:
-    """Return one of the `PAIRS` vectors of pairs of bfloat16 of 64 loaded bytes, as words."""
-    words = T.reinterpret("int32x16", loaded)
-    return T.call_pure_extern(f"int32x{_LANES}", _pairs_name(dtype, number), words)
-
-
-def pair_functions(dtype: str) -> tuple[tuple[str, str], ...]:
-    """Return the functions of LLVM that make vectors of pairs, by name; see `functions`."""
-    return tuple(
-        (_pairs_name(dtype, number), _pairs_source(dtype, number)) for number in range(PAIRS)
-    )
 
 
 def functions(dtype: str) -> tuple[tuple[str, str], ...]:
@@ -74,10 +56,6 @@ def _name(dtype: str, number: int) -> str:
     return f"blislike_{dtype}_by_tables_{number}"
 
 
-def _pairs_name(dtype: str, number: int) -> str:
-    return f"blislike_{dtype}_pairs_by_tables_{number}"
-
-
 def _source(dtype: str, number: int) -> str:
     """Return the function (16 words of four bytes each) to fp32; LLVM shares what is equal."""
     of_bytes, of_words = divmod(number, 2)
@@ -88,17 +66,6 @@ define linkonce_odr {_FLOATS} @{_name(dtype, number)}({_WORDS} %w) alwaysinline 
     {_BYTES} zeroinitializer, {_BYTES} %p) memory(none)
   %f = bitcast {_BYTES} %z to {_FLOATS}
   ret {_FLOATS} %f
-}}
-"""
-
-
-def _pairs_source(dtype: str, number: int) -> str:
-    """Return the function (16 words of four bytes each) to pairs of bfloat16, as words."""
-    return f"""{_DECLARED}
-define linkonce_odr {_WORDS} @{_pairs_name(dtype, number)}({_WORDS} %w) alwaysinline nounwind {{
-{_upper_halves(dtype, number)}
-  %f = bitcast {_BYTES} %p to {_WORDS}
-  ret {_WORDS} %f
 }}
 """
 

@@ -23,7 +23,6 @@ In memory the rows are of 16-bit integers, one for each weight, as which they ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,41 +39,6 @@ _POSITIVE, _NEGATIVE = 0x80, 0x7F
 def closing_rows(types: Types) -> int:
     """Return the rows of a panel behind the groups of a micro-kernel call."""
     return int(types.is_masked)
-
-
-def with_closing_rows(panels: np.ndarray, groups: int, types: Types) -> np.ndarray:
-    """Return panels as micro-kernels of these types read them, with what belongs behind a call.
-
-    Parameters
-    ----------
-    panels : numpy.ndarray
-        (..., groups of k, nr * ks), as `products.panels_of_b` packs them.
-    groups : int
-        Those of a micro-kernel call; the last one may have fewer.
-    """
-    return masked_panels(panels, groups) if types.is_masked else panels
-
-
-def with_closing_rows_te(
-    shape: Sequence[int], value: Callable[..., Any], groups: int, types: Types, **marks: Any
-) -> te.Tensor:
-    """`with_closing_rows` as TE stages, of panels whose elements are `value` of their places.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        Of the result, (..., groups of k and closing rows, nr * ks).
-    value : callable
-        Element of the panels without their closing rows, of its place.
-    marks : dict
-        Name and attributes of the last stage.
-    """
-    if not types.is_masked:
-        return te.compute(shape, value, **marks)
-    *outer, rows, width = shape
-    calls = -(-rows // (groups + 1))
-    panels = te.compute((*outer, rows - calls, width), value, name="panels")
-    return masked_panels_te(panels, groups, **marks)
 
 
 def masked_panels(panels: np.ndarray, groups: int) -> np.ndarray:

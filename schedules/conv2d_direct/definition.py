@@ -30,7 +30,6 @@ borders off instead needs nine variants of every k loop, for no measurable gain.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,7 @@ from tvm_blislike.cost_models.conv2d_direct.nests import nests
 from tvm_blislike.cost_models.conv2d_direct.space import space
 from tvm_blislike.cost_models.data_types import sum_dtype
 from tvm_blislike.cost_models.roofline import peak_seconds
-from tvm_blislike.microkernels.masks import with_closing_rows, with_closing_rows_te
+from tvm_blislike.microkernels.panels import as_read, as_read_te
 from tvm_blislike.microkernels.products import multiplied, panels_of_b, place_in_b
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.marks import LEFT, RIGHT
@@ -78,7 +77,7 @@ def pack_weights(workload: Conv2dWorkload, config: DirectConfig, weights: np.nda
     packed = np.ascontiguousarray(panels.transpose(0, 1, 3, 5, 6, 4, 2))
     if config.ks > 1:
         packed = panels_of_b(packed.reshape(-1, geo.run, config.nr), config.nr, config.ks)
-    return with_closing_rows(packed, geo.run_groups, workload.types).reshape(geo.packed_shape)
+    return as_read(packed, geo.run_groups, workload.types).reshape(geo.packed_shape)
 
 
 def pack_weights_te(
@@ -97,7 +96,7 @@ def pack_weights_te(
         return tirx.if_then_else(inside, loaded, tirx.const(0, workload.types.b))
 
     shape, types = geo.packed_shape, workload.types
-    return with_closing_rows_te(shape, value, geo.run_groups, types, name="packed_weights")
+    return as_read_te(shape, value, geo.run_groups, types, name="packed_weights")
 
 
 def compute(
@@ -148,7 +147,7 @@ def compute(
         return te.sum(multiplied(types, a, panel), axis=[ib, ry, *rx, *ii, *group])
 
     # A whole number of slabs: a predicate on the slab's rows would reach the micro-kernel's block.
-    rows = math.ceil(geo.tiles_h / config.oh_block) * config.oh_block
+    rows = geo.slabs * config.oh_block
     outer = (workload.n, workload.groups, geo.tiles, rows, geo.tiles_w)
     if geo.chunks == 1:
         acc = te.compute(

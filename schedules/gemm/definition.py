@@ -32,7 +32,7 @@ from tvm_blislike.cost_models.gemm.geometry import GemmGeometry
 from tvm_blislike.cost_models.gemm.nests import nests
 from tvm_blislike.cost_models.gemm.open_rows import of_open_rows
 from tvm_blislike.cost_models.gemm.space import space
-from tvm_blislike.microkernels.masks import with_closing_rows, with_closing_rows_te
+from tvm_blislike.microkernels.panels import as_read, as_read_te
 from tvm_blislike.microkernels.products import multiplied, panels_of_b, place_in_b
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import GemmWorkload
@@ -50,7 +50,7 @@ def pack_b(workload: GemmWorkload, config: GemmConfig, b: np.ndarray) -> np.ndar
     """
     panels = panels_of_b(b.reshape(-1, workload.k, workload.n), config.nr, config.ks)
     call = GemmGeometry(workload, config).kc // config.ks
-    return with_closing_rows(panels, call, workload.types)
+    return as_read(panels, call, workload.types)
 
 
 def pack_b_te(workload: GemmWorkload, config: GemmConfig, b: te.Tensor) -> te.Tensor:
@@ -67,7 +67,7 @@ def pack_b_te(workload: GemmWorkload, config: GemmConfig, b: te.Tensor) -> te.Te
 
     shape = (1 if shared else workload.batch, *geo.packed_shape[1:])
     call, marks = geo.kc // config.ks, {"name": "pack_b", "attrs": stage("pack_b")}
-    return with_closing_rows_te(shape, value, call, workload.types, **marks)
+    return as_read_te(shape, value, call, workload.types, **marks)
 
 
 def compute(

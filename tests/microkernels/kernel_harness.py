@@ -20,7 +20,7 @@ import tvm
 from tvm import s_tir, te, tirx
 
 from tvm_blislike.microkernels import Microkernel, UpdateShape, update_intrin
-from tvm_blislike.microkernels.masks import masked_panels
+from tvm_blislike.microkernels.panels import as_read
 from tvm_blislike.microkernels.products import multiplied
 from tvm_blislike.model.directives import Edge, Vector
 from tvm_blislike.model.loop_names import Named
@@ -105,9 +105,8 @@ def compile_all(
 def run(function: Any, product: Product) -> float:
     """Run on random data; return the error over what rounding may cause (1 is the limit)."""
     a, b, out = arrays(product)
-    if product.kernel.types.is_masked:
-        b = masked_panels(b, product.shape.steps)
-    a, b, out = map(tvm.runtime.tensor, (a, b, out))
+    panels = as_read(b, product.shape.steps, product.kernel.types)
+    a, b, out = map(tvm.runtime.tensor, (a, panels, out))
     function(a, b, out)
     return error(product, out.numpy())
 

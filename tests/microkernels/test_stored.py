@@ -10,13 +10,21 @@ import numpy as np
 import pytest
 import tvm
 from kernel_harness import Product, compile_all, primfunc, run
+from tvm import te
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.inspect.kernel_code import UNROLL, k_loops
-from tvm_blislike.microkernels import STORED_KERNELS, UpdateShape, get_kernel, kernels_for
+from tvm_blislike.microkernels import (
+    STORED_KERNELS,
+    UpdateShape,
+    byte_codes,
+    get_kernel,
+    kernels_for,
+)
 from tvm_blislike.microkernels.avx512_stored import WIDE
+from tvm_blislike.microkernels.panels import as_read
 from tvm_blislike.microkernels.spills import in_doubt
 from tvm_blislike.microkernels.stored import converted
 from tvm_blislike.model.types import STORED, Types
@@ -87,31 +95,59 @@ def test_tables_are_exact_for_every_number_and_column(dtype: str) -> None:
         np.testing.assert_array_equal(out.numpy()[0], np.tile(expected, (kernel.mr, 1)))
 
 
+def with_codes(dtype: str) -> np.ndarray:
+    """Return all numbers of a type whose magnitudes are at most those that have codes."""
+    numbers = np.arange(256, dtype=np.uint8).view(dtype)
+    return numbers[np.abs(numbers.astype(np.float32)) <= byte_codes.most(dtype)]
+
+
+@pytest.mark.parametrize("dtype", IN_PAIRS)
+def test_codes_of_expressions_are_those_of_arrays(dtype: str) -> None:
+    numbers = with_codes(dtype)
+    x = te.placeholder(numbers.shape, dtype, name="x")
+    codes = te.compute(numbers.shape, lambda i: byte_codes.coded_te(dtype, x[i]), name="codes")
+    function = te.create_prim_func([x, codes])
+    library = tvm.compile(function, tvm.target.Target(NATIVE.target_config(1)))
+    found = tvm.runtime.tensor(np.zeros_like(numbers))
+    library["main"](tvm.runtime.tensor(numbers), found)
+    wanted = byte_codes.coded(numbers).view(np.uint8)
+    assert np.array_equal(found.numpy().view(np.uint8), wanted)
+    assert len({*wanted.tolist()}) == len(numbers)
+
+
+@pytest.mark.parametrize("dtype", IN_PAIRS)
+def test_numbers_without_a_code_are_named(dtype: str) -> None:
+    most = byte_codes.most(dtype)
+    next_one = np.array(most, dtype).view(np.uint8) + np.uint8(1)
+    for number in (next_one, next_one | np.uint8(128)):
+        with pytest.raises(ValueError, match=f"above {most:g}"):
+            byte_codes.coded(np.array([number]).view(dtype))
+
+
 @pytest.mark.parametrize("dtype", IN_PAIRS)
 @pytest.mark.parametrize("step", [0, 1])
-def test_pairs_by_tables_are_exact_for_every_number_and_column(dtype: str, step: int) -> None:
+def test_pairs_of_codes_are_exact_for_every_number_and_column(dtype: str, step: int) -> None:
     offered = kernels_for(NATIVE, Types.brain_by(dtype))
     if not offered:
         pytest.skip("the present core has no products of bfloat16 and lookups of bytes")
-    numbers = np.arange(256, dtype=np.uint8)
-    numbers = numbers[np.isfinite(numbers.view(dtype).astype(np.float32))]
+    numbers = with_codes(dtype)
     for kernel in offered:
         panels = numbers.size // kernel.nr + 1
         shape = UpdateShape(1, kernel.mr, 1, 1, ks=2)
         product = Product(kernel, shape, 1, kernel.mr, panels * kernel.nr - 1, calls=1)
         library = compile_all({"main": primfunc(product)}, NATIVE.target_config(1))
-        codes = np.random.default_rng(1).permutation(numbers)
-        codes = np.resize(codes, (1, panels, 1, kernel.nr, 2))
+        shuffled = np.random.default_rng(1).permutation(numbers)
+        weights = np.resize(shuffled, (1, panels, 1, kernel.nr, 2))
         a = np.zeros(product.a_shape, "bfloat16")
         a[..., step] = 1
         out = tvm.runtime.tensor(np.zeros((1, kernel.mr, product.n), np.float32))
-        panel = codes.reshape(product.b_shape).view(dtype)
+        panel = as_read(weights.reshape(product.b_shape), 1, kernel.types)
         library["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(panel), out)
-        expected = codes[..., step].reshape(-1)[: product.n].view(dtype).astype(np.float32)
+        expected = weights[..., step].reshape(-1)[: product.n].astype(np.float32)
         np.testing.assert_array_equal(out.numpy()[0], np.tile(expected, (kernel.mr, 1)))
 
 
-def test_pairs_by_tables_take_six_instructions() -> None:
+def test_pairs_of_codes_take_four_instructions() -> None:
     zen4 = Core.named("zen4")
     for dtype in IN_PAIRS:
         offered = kernels_for(zen4, Types.brain_by(dtype))
@@ -119,8 +155,8 @@ def test_pairs_by_tables_take_six_instructions() -> None:
         for name, loop in k_loops(offered, zen4).items():
             kernel, code = get_kernel(name), [str(instruction) for instruction in loop]
             registers = UNROLL * kernel.nr // 32
-            assert sum("vpermt2b" in line or "vpermi2b" in line for line in code) == 2 * registers
-            assert sum("vpunpck" in line for line in code) == 2 * registers
+            for name, each in (("vpermb", 1), ("vpand", 1), ("vpunpck", 2), ("vpermt2b", 0)):
+                assert sum(name in line for line in code) == each * registers
             assert sum("vdpbf16ps" in line for line in code) == 2 * kernel.mr * registers
             assert count(loop).spills == 0
 

@@ -7,13 +7,12 @@ import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import helper
-from rewrites import several_nodes
+from stored_products import compiled, product
 
-import tvm_blislike
 from tvm_blislike.choose.storage_choice import splits_rows
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
+from tvm_blislike.microkernels import byte_codes
 from tvm_blislike.model.types import STORED, Types
 from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.passes import stored_weights
@@ -23,11 +22,11 @@ DTYPES = ("fp8", "fp8_e5m2")
 
 
 def weights_of(name: str) -> np.ndarray:
-    """Weights that the type holds exactly, denormal ones too; every column has the largest."""
-    codes = np.random.default_rng(3).integers(0, 256, (K, N)).astype(np.uint8)
-    weights = codes.view(STORED[name]).astype(np.float32)
-    weights[~np.isfinite(weights)] = 0
-    weights[0] = weights.max()
+    """Weights that are stored exactly, denormal ones too; every column has the largest."""
+    bits, dtype = np.random.default_rng(3).integers(0, 256, (K, N)).astype(np.uint8), STORED[name]
+    weights, most = bits.view(dtype).astype(np.float32), byte_codes.most(dtype)
+    weights[~(np.abs(weights) <= most)] = 0
+    weights[0] = most
     return weights
 
 
@@ -39,18 +38,6 @@ def products(request: pytest.FixtureRequest) -> tuple[np.ndarray, dict]:
         patch.setattr(stored_weights, "why_whole", lambda *_: "")
         patch.setattr(stored_weights, "splits_rows", lambda *_: True)
         return weights, {rows: compiled(rows, weights, request.param) for rows in (1, 3)}
-
-
-def compiled(rows: int, weights: np.ndarray, name: str) -> tvm_blislike.CompiledModel:
-    node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    x = np.zeros((1, rows, len(weights)), np.float32)
-    model = several_nodes([node], {"x": x}, {"w": weights})
-    return tvm_blislike.compile(model, threads=1, weights=name, records="none", cache=False)
-
-
-def product(model: tvm_blislike.CompiledModel, x: np.ndarray) -> np.ndarray:
-    (y,) = model.run({"x": x[None]}).values()
-    return y[0].astype(np.float64)
 
 
 @examples(15)

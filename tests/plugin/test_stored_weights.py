@@ -29,6 +29,8 @@ from tvm_blislike.passes import storage
 from tvm_blislike.schedules import implementations
 
 FLOATS = [name for name in STORED if name != "int8"]
+# Without the two largest exponents of e4m3, and the largest one of e5m2 (`byte_codes`).
+LARGEST = {"fp8": 120.0, "fp8_e5m2": 28672.0}
 COLUMNS, DEPTH, CHANNELS = 200, 600, 96
 
 
@@ -70,7 +72,7 @@ def test_rounding_is_to_the_nearest_even_number(seed: int, spread: int, name: st
     assert np.array_equal(found.values.astype(np.float64), nearest(weights / scales, dtype))
     if found.scales is not None:
         assert np.array_equal(np.frexp(found.scales)[0], np.full(40, 0.5))
-        most, largest = float(ml_dtypes.finfo(dtype).max), np.abs(weights).max(0)
+        most, largest = LARGEST[name], np.abs(weights).max(0)
         assert (largest <= most * scales).all() and (largest > most * scales / 2).all()
     again = found.values.astype(np.float64) * scales
     error = np.sqrt(np.square(again - weights).sum() / np.square(weights, dtype=float).sum())

@@ -2,7 +2,8 @@
 
 bfloat16 and float16 hold weights as they are. In 8 bits there is not enough range: channels get
 scales, of int8 so that the largest weight is 127, of e4m3 and e5m2 powers of two, which round
-nothing, so that the largest one is as large as the type allows. All rounding is to the nearest, of
+nothing, so that the largest one is as large as the type allows, but for the largest exponents
+(`microkernels.byte_codes`). All rounding is to the nearest, of
 two equally near to the even one.
 """
 
@@ -12,8 +13,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import ml_dtypes  # TVM's Python package requires it; it names bfloat16 and the like for NumPy
+import ml_dtypes  # noqa: F401  TVM's Python package requires it; it names bfloat16 and the like for NumPy
 import numpy as np
+
+from tvm_blislike.microkernels import byte_codes
 
 _MOST_INT8 = 127
 # Channels that are looked at together: temporaries stay small beside weights of hundreds of MB.
@@ -103,9 +106,8 @@ def _scales(chunk: np.ndarray, dtype: str, axis: int) -> np.ndarray:
     if dtype == "int8":
         scales = largest / np.float32(_MOST_INT8)
     else:
-        most = float(ml_dtypes.finfo(dtype).max)
-        # The least power of two with `largest` <= most * scale.
-        fraction, exponent = np.frexp(largest / np.float32(most))
+        # The least power of two with `largest` <= `most` * scale.
+        fraction, exponent = np.frexp(largest / np.float32(byte_codes.most(dtype)))
         scales = np.ldexp(np.float32(1), exponent - (fraction == 0.5))
     # Of weights that are denormal, or all zero.
     scales[scales < np.finfo(np.float32).tiny] = 1
