@@ -10,6 +10,7 @@ unrolled, each row can be a buffer of its own.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -21,6 +22,7 @@ from tvm_blislike.schedules.lowering.rewrite import collect, constant, redirecte
 _POINTER = tvm.ir.Op.get("tirx.tvm_access_ptr")
 # What TVM leaves on the stack is smaller than this.
 _STACK_BYTES = 1024
+_Rows = dict[tuple[int, ...], tirx.Buffer]
 
 
 def split_rows(func: tirx.PrimFunc, limit: int) -> tirx.PrimFunc:
@@ -35,18 +37,15 @@ def split_rows(func: tirx.PrimFunc, limit: int) -> tirx.PrimFunc:
         access to a row that is not known at compile time, or whose address a function takes.
     """
     rows = {buffer: {} for buffer in _candidates(func.body, limit)}
+    body = func.body
+    while rows:
+        unknown: set[tirx.Buffer] = set()
+        body = redirected(func.body, _by_rows(rows, unknown))
+        if not unknown:
+            break
+        rows = {buffer: {} for buffer in rows if buffer not in unknown}
     if not rows:
         return func
-
-    def row(buffer: tirx.Buffer, indices: Any) -> tuple[tirx.Buffer, list[Any]] | None:
-        known = rows.get(buffer)
-        if known is None:
-            return None
-        *outer, column = indices
-        at = tuple(map(int, outer))
-        if at not in known:
-            known[at] = _row_of(buffer, at)
-        return known[at], [column]
 
     def allocate(alloc: tirx.AllocBuffer) -> tirx.Stmt:
         if not rows.get(alloc.buffer):
@@ -55,26 +54,40 @@ def split_rows(func: tirx.PrimFunc, limit: int) -> tirx.PrimFunc:
         # An image of one pixel uses one row of its block.
         return sequence(parts)
 
-    body = redirected(func.body, row)
     return func.with_body(tvm_ffi.structural_map(body, [(tirx.AllocBuffer, allocate)]))
 
 
+def _by_rows(rows: dict[tirx.Buffer, _Rows], unknown: set[tirx.Buffer]) -> Callable[..., Any]:
+    """Return where `redirected` finds the elements of buffers, whose rows are made as they occur.
+
+    Buffers with an access to a row that nobody knows are added to `unknown`.
+    """
+
+    def row(buffer: tirx.Buffer, indices: Any) -> tuple[tirx.Buffer, list[Any]] | None:
+        known = rows.get(buffer)
+        if known is None:
+            return None
+        # A slice is one call: TVM's arrays take five times as long to iterate over.
+        *outer, column = indices[:]
+        at = tuple(map(constant, outer))
+        if at not in known:
+            if None in at:
+                unknown.add(buffer)
+                return None
+            known[at] = _row_of(buffer, at)
+        return known[at], [column]
+
+    return row
+
+
 def _candidates(body: tirx.Stmt, limit: int) -> set[tirx.Buffer]:
+    """Return the buffers of a size to be cut whose address no function takes."""
     allocated = [alloc.buffer for alloc in collect(body, tirx.AllocBuffer)]
     wanted = {b for b in allocated if _STACK_BYTES <= _bytes(b) <= limit}
     if not wanted:
         return wanted
-    loads, stores = (collect(body, kind) for kind in (tvm.ir.TensorLoad, tirx.BufferStore))
-    accesses = [(load.source, load.indices) for load in loads]
-    accesses += [(store.buffer, store.indices) for store in stores]
     pointers = [call for call in collect(body, tvm.ir.Call) if call.op.same_as(_POINTER)]
-    handed = {pointer.args[1].args[0] for pointer in pointers}
-    unknown = {
-        buffer
-        for buffer, indices in accesses
-        if buffer in wanted and None in map(constant, indices[:-1])
-    }
-    return wanted - unknown - handed
+    return wanted - {pointer.args[1].args[0] for pointer in pointers}
 
 
 def _bytes(buffer: tirx.Buffer) -> int:

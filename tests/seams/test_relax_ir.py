@@ -32,6 +32,15 @@ def test_constants_of_any_type_keep_their_values(dtype: str) -> None:
     assert tvm_seams.constant_array(found).astype("int32").tolist() == [0, 1, 1]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_scaled_constant_is_rounded_once(dtype: str) -> None:
+    value = np.linspace(-3, 5, 60, dtype=dtype).reshape(3, 4, 5)
+    scale = np.array([1 / 3, 1e-3, 0.7]).reshape(3, 1, 1)
+    found = tvm_seams.constant_array(tvm_seams.scaled_constant(value, scale))
+    expected = (value.astype("float64") * scale).astype(dtype)
+    np.testing.assert_array_equal(found, expected, strict=True)
+
+
 def test_a_constant_is_no_copy_and_cannot_be_written_to() -> None:
     found = tvm_seams.constant(np.zeros(4), "float32")
     one, other = (tvm_seams.constant_array(found) for _ in range(2))

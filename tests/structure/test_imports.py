@@ -16,6 +16,7 @@ ORDER = (
     "later",
     "hardware",
     "side_by_side",
+    "copies",
     "tvm_seams",
     "model",
     "operators",

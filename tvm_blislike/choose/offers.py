@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tvm_blislike.choose.constraints import Constraints
+from tvm_blislike.copies import in_copies
 from tvm_blislike.cost_models.transforms import transform_seconds
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.choice import Candidate, Choice
@@ -15,7 +16,8 @@ from tvm_blislike.model.config import Config
 from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.workload import Workload
-from tvm_blislike.schedules import implementations
+from tvm_blislike.schedules import get_implementation, implementations
+from tvm_blislike.side_by_side import code_threads
 
 
 class Predictor(Protocol):
@@ -94,6 +96,21 @@ class Offers:
         if workload not in self._offered:
             self._offered[workload] = self._compared(workload, implementations(workload.kind))
         return self._offered[workload]
+
+    def bests_of(self, workloads: Iterable[Workload]) -> None:
+        """Find the `bests` of several workloads, by all CPUs."""
+        new = [each for each in dict.fromkeys(workloads) if each not in self._offered]
+        for kind in {each.kind for each in new}:
+            implementations(kind)  # Copies of this process import nothing.
+        for workload, found in zip(new, in_copies(self._sent, new, code_threads()), strict=True):
+            self._offered[workload] = tuple(map(_received, found))
+
+    def _sent(self, workload: Workload) -> tuple[tuple[Choice | None, Candidate], ...]:
+        """Return `_compared` without implementations, whose functions other processes know."""
+        return tuple(
+            (choice and replace(choice, implementation=None), which)
+            for choice, which in self._compared(workload, implementations(workload.kind))
+        )
 
     def _compared(
         self, workload: Workload, every: Sequence[Implementation]
@@ -230,3 +247,11 @@ class Offers:
         return [
             c for c in configs if implementation.workspace_bytes(workload, c, self.threads) <= limit
         ]
+
+
+def _received(sent: tuple[Choice | None, Candidate]) -> tuple[Choice | None, Candidate]:
+    """Return a choice with its implementation again."""
+    choice, candidate = sent
+    if choice is None:
+        return sent
+    return replace(choice, implementation=get_implementation(candidate.implementation)), candidate

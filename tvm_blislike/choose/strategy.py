@@ -114,6 +114,12 @@ class Strategy:
             self._options[workload] = tuple(self._ways(workload))
         return self._options[workload]
 
+    def estimate_all(self, workloads: Iterable[Workload]) -> None:
+        """Estimate what `choose` will ask of the cost model, by all CPUs, which is sooner."""
+        if self.override is None:
+            asked = (w for w in workloads if self.constraints.pin_for(w) is None)
+            self._offers.bests_of(asked)
+
     def _ways(self, workload: Workload) -> Iterable[Choice]:
         """Yield the choice itself, then what is faster than all others of its layouts."""
         chosen = self.choose(workload)

@@ -63,7 +63,8 @@ def settled(proto: onnx.ModelProto, shapes: Sizes) -> tuple[Values, onnx.GraphPr
         What ONNX has inferred for that (`shapes.inferred`); None where it was not asked, or cannot.
     """
     constants = constants_of(proto)
-    known = _small(constants)
+    read = {name for node in proto.graph.node if _is_arithmetic(node) for name in node.input}
+    known = _small({name: tensor for name, tensor in constants.items() if name in read})
     given = set(known)
     if not any(_foldable(node, known) for node in proto.graph.node):
         return {}, None
@@ -107,9 +108,13 @@ def _array(tensor: onnx.TensorProto) -> np.ndarray | None:
         return None
 
 
+def _is_arithmetic(node: onnx.NodeProto) -> bool:
+    return node.domain in STANDARD and node.op_type in ARITHMETIC
+
+
 def _foldable(node: onnx.NodeProto, known: Values) -> bool:
     """Whether a node, not computed yet, may be computed ahead."""
-    if node.domain not in STANDARD or node.op_type not in ARITHMETIC or any(branches(node)):
+    if not _is_arithmetic(node) or any(branches(node)):
         return False
     if known.keys() >= set(distinct(node.output)) or _has_unordered_axes(node):
         return False

@@ -38,6 +38,7 @@ from tvm_blislike.tvm_seams import (
     functions,
     is_constant,
     op_name,
+    scaled_constant,
     use_counts,
 )
 
@@ -213,10 +214,9 @@ class _Affine(PyExprMutator):
         """Return the convolution with the scale in its weights."""
         conv = self.visit_expr(folded.conv)
         weights = constant_array(conv.args[1])
-        scaled = (weights * folded.scale.reshape(-1, 1, 1, 1)).astype(weights.dtype)
         return relax.op.nn.conv2d(
             conv.args[0],
-            constant(scaled, str(scaled.dtype)),
+            scaled_constant(weights, folded.scale.reshape(-1, 1, 1, 1)),
             strides=conv.attrs.strides,
             padding=conv.attrs.padding,
             dilation=conv.attrs.dilation,

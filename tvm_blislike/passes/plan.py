@@ -32,7 +32,7 @@ from tvm_blislike.operators import described, operator_in, workload_of
 from tvm_blislike.passes.image_operators import POOLS, image_inputs, is_flattening, is_image
 from tvm_blislike.passes.quantized.to_integers import left_wide
 from tvm_blislike.schedules import get_implementation, read_config
-from tvm_blislike.tvm_seams import dtype_name, functions, op_name, static_shape
+from tvm_blislike.tvm_seams import bindings, dtype_name, functions, op_name, static_shape
 
 # Settles what is equal otherwise: before a transform to NCHW an operator joins the kernel of the
 # layer that it follows, behind it is a kernel of its own.
@@ -148,6 +148,7 @@ def plan_of(mod: tvm.IRModule, strategy: Strategy) -> Plan:
         Layouts are planned in dataflow blocks only: elsewhere layers keep those that they have.
     """
     plan = Plan(strategy.core, strategy.threads)
+    strategy.estimate_all(_workloads(mod))
     for _, func in functions(mod):
         for dtype, layers in left_wide(func).items():
             plan.wide.setdefault(dtype, {}).update(layers)
@@ -160,6 +161,15 @@ def plan_of(mod: tvm.IRModule, strategy: Strategy) -> Plan:
         graph.decide()
         relax.analysis.post_order_visit(func, lambda expr: _plan_others(expr, strategy, plan))
     return plan
+
+
+def _workloads(mod: tvm.IRModule) -> Iterator[Workload]:
+    """Yield the workloads of all layers that have one."""
+    for _, func in functions(mod):
+        for binding in bindings(func):
+            workload = workload_of(binding.value)
+            if workload is not None:
+                yield workload
 
 
 def _plan_others(expr: relax.Expr, strategy: Strategy, plan: Plan) -> None:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         is_constant,
         op_name,
         operators,
+        scaled_constant,
         static_shape,
         use_counts,
     )
@@ -61,6 +62,7 @@ __all__ = [
     "is_constant",
     "op_name",
     "operators",
+    "scaled_constant",
     "static_shape",
     "use_counts",
 ]

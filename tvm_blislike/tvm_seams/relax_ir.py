@@ -41,6 +41,16 @@ def constant(value: np.ndarray, dtype: str) -> relax.Constant:
     return relax.const(tensor)
 
 
+def scaled_constant(value: np.ndarray, scale: np.ndarray) -> relax.Constant:
+    """Return a constant of an array times factors of fp64, rounded to the array's type once."""
+    tensor = tvm.runtime.empty(value.shape, str(value.dtype))
+    target = _memory(tensor)
+    if target is None:
+        return relax.const((value * scale).astype(value.dtype))
+    np.multiply(value, scale, out=target, casting="same_kind")
+    return relax.const(tensor)
+
+
 def copy_into(target: np.ndarray, source: np.ndarray) -> None:
     """Copy an array whose axes may lie in another order.
 
