@@ -155,8 +155,8 @@ def test_pairs_of_codes_take_four_instructions() -> None:
         for name, loop in k_loops(offered, zen4).items():
             kernel, code = get_kernel(name), [str(instruction) for instruction in loop]
             registers = UNROLL * kernel.nr // 32
-            for name, each in (("vpermb", 1), ("vpand", 1), ("vpunpck", 2), ("vpermt2b", 0)):
-                assert sum(name in line for line in code) == each * registers
+            for wanted, each in (("vpermb", 1), ("vpand", 1), ("vpunpck", 2), ("vpermt2b", 0)):
+                assert sum(wanted in line for line in code) == each * registers
             assert sum("vdpbf16ps" in line for line in code) == 2 * kernel.mr * registers
             assert count(loop).spills == 0
 
