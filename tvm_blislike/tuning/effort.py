@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import log2
 
-from tvm_blislike.model.workload import Workload
+from tvm_blislike.model.workload import Conv2dWorkload, Workload
 
-# Building takes most of it: eight kernels without a window 0.8 to 1.9 s of one CPU of Zen 4,
-# depthwise ones 1.2 to 3.7, others with a window 2 to 8 (mobilenet_v2, resnet50). A layer of 90
-# million multiply-accumulates then takes 0.2 s longer to measure than one of 2 million.
-_WINDOW, _DEPTHWISE = 3.0, 2.0
+# Building takes most of it, seconds of one CPU of Zen 4 for eight kernels (mobilenet_v2, resnet50):
+# without a window 0.7 to 1.8, depthwise 1.2 to 2.1, of a model's input 1.4 to 2.1. Of other windows
+# Winograd has the more kernels the more outputs there are: 64 to 512 channels of 7x7 2.6, 14x14 3.4,
+# 28x28 4.4, 56x56 5.1, and by phases (stride 2) 1 to 1.5 more. A layer of 90 million
+# multiply-accumulates then takes 0.2 s longer to measure than one of 2 million.
+_INPUT, _DEPTHWISE, _STRIDED = 1.6, 1.6, 1.1
+_PER_DOUBLING = 0.4
+_FEW_CHANNELS = 8
 _MACS_PER_BUILD = 1e9
 
 
 def effort(workload: Workload) -> float:
     """Return what measuring a layer takes, relative to building kernels without a window."""
-    _, weights, *_ = workload.operands.values()
-    has_window = len(weights) == 4 and prod(weights[2:]) > 1
-    window = _DEPTHWISE if workload.is_depthwise else _WINDOW
-    return (window if has_window else 1.0) + workload.macs / _MACS_PER_BUILD
+    return _building(workload) + workload.macs / _MACS_PER_BUILD
+
+
+def _building(workload: Workload) -> float:
+    if not isinstance(workload, Conv2dWorkload) or workload.kh * workload.kw == 1:
+        return 1.0
+    if workload.is_depthwise:
+        return _DEPTHWISE
+    if workload.ci < _FEW_CHANNELS:
+        return _INPUT
+    strided = _STRIDED if max(workload.stride) > 1 else 0.0
+    return max(_INPUT, _PER_DOUBLING * log2(workload.oh * workload.ow) + strided)

@@ -53,6 +53,7 @@ def tasks_of(mod: tvm.IRModule, strategy: Strategy) -> list[Task]:
     """
     with tvm.target.Target(strategy.core.target_config(strategy.threads)) as target:
         counts = _count(prepare(target, strategy)(mod))
+    strategy.estimate_all(counts)
     choices = {workload: strategy.choose(workload) for workload in counts}
     seconds = {w: counts[w] * c.estimate.seconds for w, c in choices.items() if c.estimate}
     total = sum(seconds.values())
