@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference.recurrent import FUNCTIONS, recurrent
 
-from tvm_blislike.hardware import native_core
+from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.marks import REGISTER_BYTES, marked
 from tvm_blislike.model.recurrent import Activation, Cell
 from tvm_blislike.passes import tir_pipeline
@@ -96,7 +96,7 @@ def arranged(layer: Layer, operands: dict[str, np.ndarray]) -> dict[str, np.ndar
 
 def computed(layer: Layer, operands: dict[str, np.ndarray]) -> list[np.ndarray]:
     """Build and run the kernel; results begin as no numbers."""
-    threads = max(layer.block.parts, layer.cell.directions)
+    threads = max(layer.block.parts, layer.cell.directions * layer.block.row_parts)
     registers = NATIVE.vector_registers * NATIVE.vector_bits // 8
     func = kernel(layer).with_attr({REGISTER_BYTES: registers, **IS_SCHEDULED})
     target = tvm.target.Target(NATIVE.target_config(threads))
@@ -156,10 +156,38 @@ def test_any_block(kind: str, data: st.DataObject) -> None:
     )
     mr, vectors = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 2))
     block = Block(mr, vectors, NATIVE.lanes(), data.draw(st.sampled_from([1, 2, 4])))
-    parts = data.draw(st.sampled_from([0, 2]))
-    if block.groups(cell.hidden) >= 2:
-        block = replace(block, parts=parts)
+    parts, row_parts = data.draw(st.sampled_from([(0, 1), (2, 1), (0, 2), (0, 3)]))
+    if block.groups(cell.hidden) >= parts:
+        block = replace(block, parts=parts, row_parts=row_parts)
     assert_right(cell, data.draw(st.integers(1, 5)), data.draw(st.integers(1, 5)), block)
+
+
+@pytest.mark.parametrize("batch", [2, 5, 7])
+@pytest.mark.parametrize("mr", [1, 2, 3])
+def test_threads_divide_all_rows(batch: int, mr: int) -> None:
+    cell = cell_of("GRU", 19, (False, True), USUAL["GRU"], operands=("lengths", "h"))
+    assert_right(cell, 3, batch, Block(mr, 1, NATIVE.lanes(), row_parts=3))
+
+
+@pytest.mark.parametrize(
+    ("batch", "directions", "threads", "parts", "row_parts"),
+    [
+        (8, 1, 2, 0, 2),
+        (8, 1, 1, 0, 1),
+        # A row of its own would read all weights by each thread.
+        (1, 1, 2, 2, 1),
+        (8, 2, 2, 0, 1),
+        (8, 2, 4, 0, 2),
+        (6, 1, 4, 4, 1),
+    ],
+)
+def test_what_threads_divide(
+    batch: int, directions: int, threads: int, parts: int, row_parts: int
+) -> None:
+    """Directions first; then rows where all threads have as many, units otherwise."""
+    block = block_for(Sizes(batch, 256, directions, (4,)), Core.named("zen4"), threads)
+    assert (block.parts, block.row_parts) == (parts, row_parts)
+    assert block.mr * block.each(batch) * block.row_parts >= batch
 
 
 @pytest.mark.parametrize("name", sorted(KNOWN))

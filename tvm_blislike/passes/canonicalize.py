@@ -30,6 +30,7 @@ from tvm_blislike.passes.reciprocals import SMOOTH, reciprocals
 from tvm_blislike.passes.recurrent.to_kernels import Recurrent
 from tvm_blislike.passes.rows import as_rows
 from tvm_blislike.passes.steps import SEVERAL_TYPES, Step, run_steps
+from tvm_blislike.passes.unit_axes import unit_axes
 from tvm_blislike.tvm_seams import (
     bindings,
     constant,
@@ -326,6 +327,8 @@ STEPS: tuple[Step[Canonicalize], ...] = (
     ),
     # Divisions by constants become products where no last bit counts.
     Step(lambda _given: reciprocals, ({"relax.divide"}, SMOOTH)),
+    # Reshapes behind permutations that move nothing skip these.
+    Step(lambda _given: unit_axes, ({"relax.permute_dims"}, {"relax.reshape"})),
     # Rows of several matrices become those of one.
     Step(lambda _given: as_rows, ({"relax.matmul", "relax.reshape"},)),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm_blislike.cost_models.issue import CALL_CYCLES
 from tvm_blislike.cost_models.moving import bytes_per_cycle
@@ -37,7 +37,9 @@ class Block:
     chains : int
         Accumulators of each sum.
     parts : int
-        Parts of the units, each a thread's; 0 where threads divide the directions.
+        Parts of the units, each a thread's; 0 where threads divide directions and rows.
+    row_parts : int
+        Parts of the rows of the batch, each a thread's, where they divide these.
     """
 
     mr: int
@@ -45,11 +47,16 @@ class Block:
     lanes: int
     chains: int = 1
     parts: int = 0
+    row_parts: int = 1
 
     @property
     def nr(self) -> int:
         """Units of a block."""
         return self.vectors * self.lanes
+
+    def each(self, batch: int) -> int:
+        """Blocks of rows that a thread has where threads divide them."""
+        return math.ceil(math.ceil(batch / self.mr) / self.row_parts)
 
     def groups(self, hidden: int) -> int:
         """Blocks of all units."""
@@ -79,21 +86,31 @@ class Sizes:
 
 
 def block_for(sizes: Sizes, core: Core, threads: int) -> Block:
-    """Return the block of smallest predicted time for a step, and its parts."""
-    best = min(_fitting(sizes, core), key=lambda block: (step_cycles(sizes, block, core), block.nr))
-    cycles = step_cycles(sizes, best, core)
-    if threads <= max(1, sizes.directions):
-        return best
-    # By directions alone some threads have nothing to do.
-    groups = best.groups(sizes.hidden)
-    parts = min(threads, groups)
-    share = -(-groups // parts) / groups
-    divided = sizes.directions * share * cycles + len(sizes.phases) * BARRIER_CYCLES
-    return best if parts < 2 or divided >= cycles else _divided(best, parts)
+    """Return the block of smallest predicted time for a step, and the parts of threads.
+
+    Threads divide directions first, then rows of the batch, which do not know of each other either,
+    or instead of both the units: then they wait for each other, and read what others have written.
+    256 units of an LSTM, 8 rows, two cores of Zen 4: 2.2 ms by units and 2.1 by rows for 100 steps
+    where they share an L3, 2.9 and 2.2 where they do not.
+    """
+    blocks = list(_fitting(sizes, core))
+    by_rows = max(1, min(sizes.batch, threads // sizes.directions))
+    options = [replace(block, row_parts=by_rows) for block in blocks]
+    if threads > sizes.directions:
+        parts = ((block, min(threads, block.groups(sizes.hidden))) for block in blocks)
+        options += [replace(block, parts=count) for block, count in parts if count > 1]
+    return min(options, key=lambda block: (thread_cycles(sizes, block, core), block.nr))
 
 
-def _divided(block: Block, parts: int) -> Block:
-    return Block(block.mr, block.vectors, block.lanes, block.chains, parts)
+def thread_cycles(sizes: Sizes, block: Block, core: Core) -> float:
+    """Return the predicted cycles of a step by the thread that has most to do."""
+    if not block.parts:
+        rows = min(sizes.batch, block.mr * block.each(sizes.batch))
+        return step_cycles(replace(sizes, batch=rows), block, core)
+    groups = block.groups(sizes.hidden)
+    share = -(-groups // block.parts) / groups
+    waiting = len(sizes.phases) * BARRIER_CYCLES
+    return sizes.directions * share * step_cycles(sizes, block, core) + waiting
 
 
 def _fitting(sizes: Sizes, core: Core) -> Iterator[Block]:

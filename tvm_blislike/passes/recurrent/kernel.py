@@ -1,9 +1,9 @@
 """The loop over time of a recurrent layer, and how threads share it.
 
-Threads divide the directions, which do not know of each other, or the units: then they wait for
-each other after every product. A thread keeps its units: their weights stay in its caches. Even
-steps go through them forwards, odd ones backwards: what a step has read last, the next one finds in
-the nearest cache.
+Threads divide the directions and the rows of the batch, which do not know of each other, or the
+units: then they wait for each other after every product. A thread keeps its units: their weights
+stay in its caches. Even steps go through them forwards, odd ones backwards: what a step has read
+last, the next one finds in the nearest cache.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ def kernel(layer: Layer) -> tirx.PrimFunc:
 
 
 def _by_directions(layer: Layer, buffers: _Buffers) -> None:
-    """Emit all steps; each direction is a thread's."""
-    groups = layer.groups
-    with T.parallel(0, layer.cell.directions) as direction, T.serial(0, layer.steps) as step:
+    """Emit all steps; each direction, or rows of one, is a thread's."""
+    parts = layer.block.row_parts
+    with T.parallel(0, layer.cell.directions * parts) as thread, T.serial(0, layer.steps) as step:
+        place = (thread // parts, step, T.int32(0), T.int32(layer.groups), thread % parts)
         for phase in range(len(layer.phases)):
-            _units(layer, buffers, phase, direction, step, T.int32(0), T.int32(groups))
+            _units(layer, buffers, phase, *place)
 
 
 def _by_units(layer: Layer, buffers: _Buffers) -> None:
@@ -59,23 +60,41 @@ def _by_units(layer: Layer, buffers: _Buffers) -> None:
                 first = part * each
                 count = T.min(T.int32(each), T.max(groups - first, T.int32(0)))
                 with T.serial(0, layer.cell.directions) as direction:
-                    _units(layer, buffers, phase, direction, step, first, count)
+                    _units(layer, buffers, phase, direction, step, first, count, T.int32(0))
 
 
 def _units(
-    layer: Layer, buffers: _Buffers, phase: int, direction: Any, step: Any, first: Any, count: Any
+    layer: Layer,
+    buffers: _Buffers,
+    phase: int,
+    direction: Any,
+    step: Any,
+    first: Any,
+    count: Any,
+    part: Any,
 ) -> None:
-    """Emit a product of a step for some blocks of units."""
+    """Emit a product of a step for some blocks of units and a part of the rows."""
     time = _time(layer, direction, step)
     with T.serial(0, count) as number:
         turned = tirx.Select(step % 2 == 0, number, count - 1 - number)
-        whole, rest = divmod(layer.batch, layer.block.mr)
-        place = (buffers, phase, direction, step, time, first + turned)
-        if whole:
-            with T.serial(0, whole) as block:
-                _block(layer, Place(*place, block * layer.block.mr, layer.block.mr))
-        if rest:
-            _block(layer, Place(*place, T.int32(whole * layer.block.mr), rest))
+        _rows(layer, (buffers, phase, direction, step, time, first + turned), part)
+
+
+def _rows(layer: Layer, place: tuple[Any, ...], part: Any) -> None:
+    """Emit the blocks of all rows, or of a part: so many each, what is left over by the last."""
+    mr, parts = layer.block.mr, layer.block.row_parts
+    whole, rest = divmod(layer.batch, mr)
+    first, count = T.int32(0), T.int32(whole)
+    if parts > 1:
+        each = T.int32(layer.block.each(layer.batch))
+        first = part * each
+        count = T.min(each, T.max(whole - first, T.int32(0)))
+    if whole:
+        with T.serial(0, count) as block:
+            _block(layer, Place(*place, (first + block) * mr, mr))
+    if rest:
+        with T.If(part == parts - 1), T.Then():
+            _block(layer, Place(*place, T.int32(whole * mr), rest))
 
 
 def _block(layer: Layer, place: Place) -> None:

@@ -97,6 +97,8 @@ def described(layer: Layer) -> str:
     cell, block = layer.cell, layer.block
     gates = "+".join(str(len(gates)) for gates in layer.phases)
     shared = f"units in {block.parts} parts" if block.parts else "by directions"
+    if block.row_parts > 1:
+        shared += f" and rows in {block.row_parts} parts"
     return (
         f"{cell}, {layer.steps} steps of {layer.batch}: block {block.mr}x{gates}x{block.nr}, "
         f"{block.chains} accumulators a sum, {shared}"
