@@ -138,6 +138,28 @@ def test_batch_norm_of_anything_else_is_two_operators() -> None:
     assert_same_as_plain_tvm(mod)
 
 
+@pytest.mark.parametrize(
+    ("exponent", "products"),
+    [
+        (np.float32(3), 2),
+        (np.float32(4), 2),
+        (np.full((1, 1), 3, "float32"), 2),
+        (np.float32(2.5), 0),
+        (np.float32(-3), 0),
+        (random(3, 6) + 3, 0),
+        (np.full((1, 1, 1), 3, "float32"), 0),
+    ],
+)
+def test_powers_by_three_and_four_are_products(exponent: np.ndarray, products: int) -> None:
+    def function(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        return op.power(b.emit(op.add(b.emit(op.abs(x)), relax.const(0.5))), relax.const(exponent))
+
+    mod = graph(function, (3, 6))
+    found = operators(Canonicalize(NATIVE)(mod))
+    assert (found.get("multiply", 0), found.get("power", 0)) == (products, products == 0)
+    assert_same_as_plain_tvm(mod)
+
+
 def test_batch_norm_in_training_stays() -> None:
     """It normalizes by the statistics of its own input."""
 

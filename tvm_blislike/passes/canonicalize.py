@@ -45,6 +45,8 @@ from tvm_blislike.tvm_seams import (
 
 # Maxima of several tensors arrive as one stack of them and a reduction.
 _OF_STACKS = {"relax.max": relax.op.maximum, "relax.min": relax.op.minimum}
+# Exponents whose powers are products: TVM warns of each `pow` by them, in every kernel.
+_FACTORS = (3, 4)
 _AFFINE = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
 
 
@@ -95,6 +97,8 @@ class _Operators(Folding):
         result = super().visit_call_(call)
         if op_name(result) in _OF_STACKS:
             return self._one_by_one(result)
+        if op_name(result) == "relax.power":
+            return self._product(result)
         if op_name(result) != "relax.call_tir" or not isinstance(result.args[1], relax.Tuple):
             return result
         fields = [self.known(field) for field in result.args[1].fields]
@@ -140,6 +144,19 @@ class _Operators(Folding):
         for part in rest:
             total = self.builder_.emit(operator(total, part))
         return total
+
+    def _product(self, call: relax.Call) -> relax.Expr:
+        """Return a power by a small number as products; any other call as it is."""
+        base, exponent = call.args[0], self.known(call.args[1])
+        if not is_constant(exponent) or constant_array(exponent).size != 1:
+            return call
+        array = constant_array(exponent)
+        # An exponent of more axes gives its result more.
+        if array.ndim > base.ty.ndim or float(array.reshape(())) not in _FACTORS:
+            return call
+        square = self.builder_.emit(relax.op.multiply(base, base))
+        other = base if float(array.reshape(())) == 3 else square
+        return relax.op.multiply(square, other)
 
     def _value(self, expr: relax.Expr) -> relax.Expr:
         bound = self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
