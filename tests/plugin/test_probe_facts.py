@@ -16,7 +16,7 @@ from tvm_blislike.probe import ProbeResult, plan
 from tvm_blislike.probe.compute_kernels import USES
 from tvm_blislike.probe.disturbance import Watch, spread, spread_notes
 from tvm_blislike.probe.result import result_of
-from tvm_blislike.probe.rounds import LEAST_ROUNDS, rates
+from tvm_blislike.probe.rounds import LEAST_ROUNDS, best, rates
 from tvm_blislike.probe.steps import Step, steps_of
 
 
@@ -70,6 +70,18 @@ def test_an_interrupted_run_is_not_taken_for_a_long_one() -> None:
         InterruptedBench({"fma": per_second}), {"fma": step}, 1e-3, 1e-9, lambda share: None
     )
     assert found["fma"] == pytest.approx(per_second, rel=0.01)
+
+
+class WaitingBench(MadeBench):
+    """One each of whose runs waits for a CPU."""
+
+    def seconds(self, step: Step, repeats: int) -> float:
+        return super().seconds(step, repeats) + 3e-3
+
+
+def test_waiting_for_a_cpu_is_not_taken_for_work() -> None:
+    found = best(WaitingBench({"fma": 3e9}), Step("fma", 20), 1e-3, 5)
+    assert 2e9 < found <= 3e9
 
 
 @pytest.mark.parametrize(("starts", "fact"), [(0.49, 0.5), (0.98, 1.0), (0.1, 0.25)])

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 LEAST_ROUNDS = 3
 # Runs that must be as long as a first one before their number of repeats counts as enough.
 _CONFIRMATIONS = 2
+# So many times as many repeats must take so many times as long before a time counts as the work's.
+_MORE, _LONGER = 4, 3
 
 
 class Bench(Protocol):
@@ -126,12 +128,18 @@ def _repeats(bench: Bench, step: Step, wanted: float) -> int:
 
     What disturbs a run makes it longer, so one alone would not do: a few repeats that were
     interrupted look like enough, and all later runs would be the time of a call (an FMA peak of 8
-    instead of 118 GFLOPS was measured that way).
+    instead of 118 GFLOPS was measured that way). Where others keep all CPUs busy every run of
+    several threads waits for one: that is seen by more repeats taking no longer.
     """
     repeats = 1
-    while (taken := _undisturbed(bench, step, repeats, wanted / 4)) < wanted / 4:
-        repeats *= max(2, min(16, int(wanted / 2 / max(taken, 1e-9))))
-    return max(1, round(repeats * wanted / taken))
+    while True:
+        taken = _undisturbed(bench, step, repeats, wanted / 4)
+        if taken < wanted / 4:
+            repeats *= max(2, min(16, int(wanted / 2 / max(taken, 1e-9))))
+        elif _undisturbed(bench, step, _MORE * repeats, _LONGER * taken) < _LONGER * taken:
+            repeats *= _MORE
+        else:
+            return max(repeats, round(repeats * wanted / taken))
 
 
 def _undisturbed(bench: Bench, step: Step, repeats: int, enough: float) -> float:
