@@ -30,7 +30,7 @@ from tvm_blislike.passes.reciprocals import SMOOTH, reciprocals
 from tvm_blislike.passes.recurrent.to_kernels import Recurrent
 from tvm_blislike.passes.rows import as_rows
 from tvm_blislike.passes.steps import SEVERAL_TYPES, Step, run_steps
-from tvm_blislike.passes.unit_axes import unit_axes
+from tvm_blislike.passes.unit_axes import UnitAxes
 from tvm_blislike.tvm_seams import (
     bindings,
     constant,
@@ -46,7 +46,7 @@ from tvm_blislike.tvm_seams import (
 # Maxima of several tensors arrive as one stack of them and a reduction.
 _OF_STACKS = {"relax.max": relax.op.maximum, "relax.min": relax.op.minimum}
 # Exponents whose powers are products: TVM warns of each `pow` by them, in every kernel.
-_FACTORS = (3, 4)
+_AS_PRODUCTS = (3, 4)
 _AFFINE = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
 
 
@@ -152,11 +152,10 @@ class _Operators(Folding):
             return call
         array = constant_array(exponent)
         # An exponent of more axes gives its result more.
-        if array.ndim > base.ty.ndim or float(array.reshape(())) not in _FACTORS:
+        if array.ndim > base.ty.ndim or array.item() not in _AS_PRODUCTS:
             return call
         square = self.builder_.emit(relax.op.multiply(base, base))
-        other = base if float(array.reshape(())) == 3 else square
-        return relax.op.multiply(square, other)
+        return relax.op.multiply(square, base if array.item() == 3 else square)
 
     def _value(self, expr: relax.Expr) -> relax.Expr:
         bound = self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
@@ -345,7 +344,7 @@ STEPS: tuple[Step[Canonicalize], ...] = (
     # Divisions by constants become products where no last bit counts.
     Step(lambda _given: reciprocals, ({"relax.divide"}, SMOOTH)),
     # Reshapes behind permutations that move nothing skip these.
-    Step(lambda _given: unit_axes, ({"relax.permute_dims"}, {"relax.reshape"})),
+    Step(lambda _given: _rewriting(UnitAxes, TIDY), ({"relax.permute_dims"}, {"relax.reshape"})),
     # Rows of several matrices become those of one.
     Step(lambda _given: as_rows, ({"relax.matmul", "relax.reshape"},)),
 )

@@ -11,22 +11,18 @@ from tvm import relax
 from tvm.relax import op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_blislike.passes.constants import TIDY
-from tvm_blislike.tvm_seams import functions, op_name, static_shape
-
-
-@tvm.transform.module_pass(opt_level=0, name="blislike.UnitAxes")
-def unit_axes(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-    """Rewrite every Relax function."""
-    result = mod.clone()
-    for gvar, func in functions(mod):
-        result.update_func(gvar, _UnitAxes(mod).visit_expr(func))
-    return TIDY(result)
+from tvm_blislike.tvm_seams import op_name, static_shape
 
 
 @mutator
-class _UnitAxes(PyExprMutator):
+class UnitAxes(PyExprMutator):
+    """Reshapes of such permutations become ones of their operand."""
+
+    def __init__(self, mod: tvm.IRModule, _func: relax.Function) -> None:
+        super().__init__(mod)
+
     def visit_call_(self, call: relax.Call) -> relax.Expr:
+        """Let a reshape skip a permutation in front of it that moves nothing."""
         call = super().visit_call_(call)
         shape = static_shape(call)
         if op_name(call) != "relax.reshape" or shape is None:
