@@ -24,7 +24,7 @@ stays in L1. What sums cost, what is gained, and where: `benchmarks/results/stra
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -145,16 +145,46 @@ def compute(
     te.Tensor
         C, with as many axes as A.
     """
+    first = data.shape[:-2]
+    at_front = tuple(0 for _ in first)
+    products = products_of(workload, config, lambda row, p: data[(*at_front, row, p)], packed)
+    return te.compute(
+        (*first, workload.m, workload.n),
+        lambda *at: result_at(products, config, at[-2], at[-1]),
+        name="unpack",
+        attrs=stage("unpack"),
+    )
+
+
+def products_of(
+    workload: GemmWorkload,
+    config: StrassenConfig,
+    element: Callable[[Any, Any], Any],
+    packed: te.Tensor,
+) -> te.Tensor:
+    """Define the products of quarters, by tiles.
+
+    Parameters
+    ----------
+    element : callable
+        (row, step of k) to an element of A.
+    packed : te.Tensor
+        The sums of B as `pack_b` makes them.
+
+    Returns
+    -------
+    te.Tensor
+        (tiles of rows, tiles of columns, product, mr, nr).
+    """
     geo = StrassenGeometry(workload, config)
     mr, nr = config.mr, config.nr
     # Whole blocks: what lies beyond the pairs is cut in the schedule.
     tiles = geo.blocks_m * geo.block_m
-    first = data.shape[:-2]
 
     def quarter(pair: Any, q: Any, p: Any) -> Any:
         # Of a last single row both rows are the same one: the other's results are not stored.
         row = tirx.min(2 * pair + q // 2, workload.m - 1) if workload.m % 2 else 2 * pair + q // 2
-        return data[(*(0 for _ in first), row, q % 2 * geo.steps + p)]
+        return element(row, q % 2 * geo.steps + p)
 
     def sums(it: Any, x: Any, i: Any, p: Any) -> Any:
         """Add two quarters of A, or one and nothing; which ones does not change in a row."""
@@ -180,21 +210,18 @@ def compute(
         name="acc",
         attrs=stage("acc"),
     )
-    products = te.compute(shape, lambda *at: acc[at], name="products", attrs=stage("products"))
+    return te.compute(shape, lambda *at: acc[at], name="products", attrs=stage("products"))
 
-    def result(*at: Any) -> Any:
-        row, column = at[-2:]
-        pair, panel = row // 2, column // nr
-        place = pair // mr, panel // 2
-        at_tile = pair % mr, column % nr
-        values = [products[(*place, x, *at_tile)] for x in range(PRODUCTS_OF_QUARTERS)]
-        quarters = [_combined(coefficients, values) for coefficients in OF_C]
-        halves = [_selected(panel % 2, quarters[h : h + 2]) for h in (0, 2)]
-        return _selected(row % 2, halves)
 
-    return te.compute(
-        (*first, workload.m, workload.n), result, name="unpack", attrs=stage("unpack")
-    )
+def result_at(products: te.Tensor, config: StrassenConfig, row: Any, column: Any) -> Any:
+    """Return an element of C, the sum of products of quarters."""
+    pair, panel = row // 2, column // config.nr
+    place = pair // config.mr, panel // 2
+    at_tile = pair % config.mr, column % config.nr
+    values = [products[(*place, x, *at_tile)] for x in range(PRODUCTS_OF_QUARTERS)]
+    quarters = [_combined(coefficients, values) for coefficients in OF_C]
+    halves = [_selected(panel % 2, quarters[h : h + 2]) for h in (0, 2)]
+    return _selected(row % 2, halves)
 
 
 def _combined(coefficients: Sequence[int], values: Sequence[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import s_tir
@@ -36,12 +37,19 @@ def schedule(
     config: StrassenConfig,
     core: Core,
     threads: int,
+    axes: Callable[[s_tir.Schedule, Any], tuple[Any, Any]] = lambda sch, c: sch.get_loops(c)[-2:],
 ) -> None:
-    """Schedule a PrimFunc made of `compute` and whatever was fused behind it."""
+    """Schedule a PrimFunc made of `compute` and whatever was fused behind it.
+
+    Parameters
+    ----------
+    axes : callable
+        (schedule, block of the result) to its loops over rows and over columns.
+    """
     kernel = kernel_of(core, config.mr, config.nr, workload.types, config.ks)
     geo = StrassenGeometry(workload, config)
     marked = stages(sch)
-    loops = _tile_result(sch, fuse_epilogue(sch), geo, kernel)
+    loops = _tile_result(sch, axes(sch, fuse_epilogue(sch)), geo, kernel)
     products = _place_products(sch, marked["products"], loops, geo, kernel)
     calls = loops["ir"] if geo.by_tiles else products["ir"]
     if config.prefetch:
@@ -59,10 +67,10 @@ def schedule(
 
 
 def _tile_result(
-    sch: s_tir.Schedule, result: Any, geo: StrassenGeometry, kernel: Microkernel
+    sch: s_tir.Schedule, axes: Sequence[Any], geo: StrassenGeometry, kernel: Microkernel
 ) -> dict[str, Any]:
     """Split the loops over C; a vector of all products is read once for its four results."""
-    *_, row, column = sch.get_loops(result)
+    row, column = axes
     ic, ir, i, half = sch.split(row, [None, geo.block_m, geo.config.mr, 2])
     jr, g, j, lane = sch.split(column, [None, 2, kernel.vectors, kernel.lanes])
     tile = (jr, ir, i) if geo.by_tiles else (ir, i, jr)

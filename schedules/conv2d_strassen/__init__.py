@@ -1,0 +1,1 @@
+"""The algorithm `conv2d_strassen`: its TE definition and its schedule."""
