@@ -9,6 +9,7 @@ from tvm import s_tir
 from tvm_blislike.cost_models.conv2d_strassen.config import ConvStrassenConfig
 from tvm_blislike.cost_models.conv2d_strassen.product import product_of
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.marks import AXES
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.gemm_strassen.schedule import schedule as schedule_product
 
@@ -37,5 +38,6 @@ def _rows_and_columns(sch: s_tir.Schedule, result: Any) -> tuple[Any, Any]:
         copy, lambda n, block, y, x, lane: (n, y * width + x, block * lanes + lane)
     )
     sch.compute_inline(result)
+    sch.annotate(copy, AXES, 1)
     *_, pixel, channel = sch.get_loops(copy)
     return pixel, channel

@@ -181,10 +181,10 @@ def products_of(
     # Whole blocks: what lies beyond the pairs is cut in the schedule.
     tiles = geo.blocks_m * geo.block_m
 
-    def quarter(pair: Any, q: Any, p: Any) -> Any:
+    def quarter(pair: Any, row: Any, half: Any, p: Any) -> Any:
         # Of a last single row both rows are the same one: the other's results are not stored.
-        row = tirx.min(2 * pair + q // 2, workload.m - 1) if workload.m % 2 else 2 * pair + q // 2
-        return element(row, q % 2 * geo.steps + p)
+        row = tirx.min(2 * pair + row, workload.m - 1) if workload.m % 2 else 2 * pair + row
+        return element(row, half * geo.steps + p)
 
     def sums(it: Any, x: Any, i: Any, p: Any) -> Any:
         """Add two quarters of A, or one and nothing; which ones does not change in a row."""
@@ -193,7 +193,9 @@ def products_of(
         of_one = [row[q] for row, q in zip(OF_A, one, strict=True)]
         of_other = [row[q] * (len(t) > 1) for row, q, t in zip(OF_A, other, terms, strict=True)]
         dtype = workload.types.a
-        values = (quarter(it * mr + i, _selected(x, quarters), p) for quarters in (one, other))
+        choose = _selected if geo.by_tiles else _bit
+        halves = ([choose(x, h) for h in zip(*map(_halves, q), strict=True)] for q in (one, other))
+        values = (quarter(it * mr + i, *h, p) for h in halves)
         factors = (_selected(x, [tirx.const(f, dtype) for f in fs]) for fs in (of_one, of_other))
         return sum(value * factor for value, factor in zip(values, factors, strict=True))
 
@@ -222,6 +224,17 @@ def result_at(products: te.Tensor, config: StrassenConfig, row: Any, column: Any
     quarters = [_combined(coefficients, values) for coefficients in OF_C]
     halves = [_selected(panel % 2, quarters[h : h + 2]) for h in (0, 2)]
     return _selected(row % 2, halves)
+
+
+def _halves(quarter: int) -> tuple[int, int]:
+    """Return the half of rows and that of columns."""
+    return quarter // 2, quarter % 2
+
+
+def _bit(index: Any, bits: Sequence[int]) -> Any:
+    """Return one of several bits: less to simplify than selections, of which indices are full."""
+    word = sum(bit << place for place, bit in enumerate(bits))
+    return tirx.bitwise_and(tirx.shift_right(tirx.const(word, "int32"), index), 1)
 
 
 def _combined(coefficients: Sequence[int], values: Sequence[Any]) -> Any:

@@ -16,7 +16,7 @@ from tvm import ir, s_tir, tirx
 
 from tvm_blislike.model import directives as d
 from tvm_blislike.model.directive import Directive, check
-from tvm_blislike.model.marks import REGISTER_BYTES
+from tvm_blislike.model.marks import AXES, REGISTER_BYTES
 from tvm_blislike.schedules.lowering import (
     accesses,
     by_input,
@@ -135,7 +135,7 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
     ours = {g: f for g, f in mod.functions_items() if _is_ours(f)}
     if not ours:
         return mod
-    lowered = lower_blocks(tvm.IRModule(ours))
+    lowered = lower_blocks(tvm.IRModule({g: _in_axes(f) for g, f in ours.items()}))
     finished = {g: _without_calls(_finished(f)) for g, f in lowered.functions_items()}
     finished_mod = _CLEAN_UP(tvm.IRModule(finished))
     result = mod.clone()
@@ -160,6 +160,18 @@ _CLEAN_UP = tvm.transform.Sequential(
         tirx.transform.StmtSimplify(),
     ]
 )
+
+
+def _in_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Simplify a function one of whose blocks got other axes (`AXES`).
+
+    Their indices, x // w * w + x % w, are what TVM looks at in each access and pass: a product by
+    Strassen's algorithm compiles in half the time.
+    """
+    if not any(AXES in block.annotations for block in collect(func.body, s_tir.SBlock)):
+        return func
+    (simple,) = s_tir.transform.StmtSimplify()(tvm.IRModule({"main": func})).functions.values()
+    return simple
 
 
 def _without_calls(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -37,6 +37,16 @@ WORKLOADS = {
     "gemm_strassen": st.builds(
         GemmWorkload, st.integers(1, 60), st.sampled_from([32, 64, 96, 192]), st.integers(1, 300)
     ),
+    "conv2d_strassen": st.builds(
+        Conv2dWorkload,
+        st.just(1),
+        st.sampled_from([32, 64, 96]),
+        st.integers(1, 9),
+        st.integers(1, 9),
+        st.sampled_from([32, 64, 96, 192]),
+        st.just(1),
+        st.just(1),
+    ),
     "conv2d_direct": convolutions(channels=CHANNELS, groups=[1, 1, 2], most_macs=2e6),
     "conv2d_dataflow": convolutions(channels=CHANNELS, most_macs=2e6),
     "conv2d_im2col": convolutions(channels=CHANNELS, groups=[1, 1, 2], most_macs=2e6),
@@ -84,6 +94,7 @@ def test_every_point_is_a_right_kernel(name: str) -> None:
 ROOMY = {
     "gemm": GemmWorkload(40, 200, 150, batch=2),
     "gemm_strassen": GemmWorkload(80, 192, 150),
+    "conv2d_strassen": Conv2dWorkload(1, 160, 8, 10, 192, 1, 1),
     "conv2d_direct": Conv2dWorkload(1, 32, 14, 14, 32, 3, 3, padding=(1, 1, 1, 1)),
     "conv2d_dataflow": Conv2dWorkload(1, 16, 6, 6, 32, 3, 3, padding=(1, 1, 1, 1)),
     "conv2d_im2col": Conv2dWorkload(2, 16, 8, 24, 64, 3, 3, padding=(1, 1, 1, 1)),

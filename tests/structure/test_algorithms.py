@@ -13,6 +13,7 @@ ALGORITHMS = {implementation.name: implementation for implementation in all_impl
 # What an algorithm is built on, which in turn knows nothing of it.
 BUILT_ON = {
     "conv2d_grouped": "conv2d_depthwise",
+    "conv2d_strassen": "gemm_strassen",
     "conv2d_winograd_1d": "conv2d_winograd",
     "gemm_strassen": "gemm",
 }

@@ -16,6 +16,8 @@ from tvm import tirx
 
 # Text, the role of the stage ("pad", "pack", "acc", "unpack"): a definition to its template.
 STAGE = "blislike.stage"
+# On a block whose axes were made of others: its indices are to be simplified.
+AXES = "blislike.axes"
 # Columns of zeros at either side of a "pad" stage: likewise.
 LEFT = "blislike.left"
 RIGHT = "blislike.right"
