@@ -17,6 +17,7 @@ from tvm_blislike.model.directives import (
     Edge,
     Image,
     InPlace,
+    LastBlock,
     LastEdge,
     Pieces,
     Turn,
@@ -88,7 +89,7 @@ def _tile_epilogue(
         Vector(kernel.lanes).on(sch, j)
     last = geo.filter_tiles - (geo.filter_blocks - 1) * geo.block_tiles
     if last < geo.block_tiles or geo.co % geo.filters:
-        Edge({"it": last}).on(sch, ic)
+        LastBlock({"it": last}).on(sch, ic)
     _annotate_edges(sch, it, jt, geo, kernel, LastEdge)
     if parallel:
         sch.parallel({BATCH: n, PIXELS: yb, FILTERS: ic}[parallel])

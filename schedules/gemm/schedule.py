@@ -28,8 +28,8 @@ from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
 from tvm_blislike.model.directives import (
     Ahead,
     Border,
-    Edge,
     InResult,
+    LastBlock,
     LastEdge,
     NextPanel,
     OpenRows,
@@ -208,7 +208,7 @@ def _annotate_edges(
         if last == block and not cut:
             continue
         if outer in loops:
-            Edge({inner: last}).on(sch, loops[outer])
+            LastBlock({inner: last}).on(sch, loops[outer])
         if inner in loops:
             Named(inner).on(sch, loops[inner])
             if cut:

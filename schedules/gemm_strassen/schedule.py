@@ -12,8 +12,8 @@ from tvm_blislike.cost_models.gemm_strassen.geometry import StrassenGeometry
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, UpdateShape, kernel_of
 from tvm_blislike.model.directives import (
-    Edge,
     FreshRegisters,
+    LastBlock,
     LastEdge,
     NextPanel,
     Vector,
@@ -81,7 +81,7 @@ def _tile_result(
     Named("mw").on(sch, i)
     _annotate_edges(sch, ir, geo)
     if geo.last_tiles < geo.block_m or geo.last_pairs < geo.config.mr:
-        Edge({"ir": geo.last_tiles}).on(sch, ic)
+        LastBlock({"ir": geo.last_tiles}).on(sch, ic)
     return {"ic": ic, "jr": jr, "ir": ir}
 
 
@@ -122,10 +122,13 @@ def _place_sums(
     Named("mw").on(sch, i)
     _annotate_edges(sch, ir, geo)
     if geo.by_tiles:
-        # Each vector of A is read once for all sums.
-        vector, step = sch.split(step, [None, kernel.lanes])
-        sch.reorder(ir, i, vector, x, step)
+        sch.reorder(ir, i, x, step)
         WriteOut().on(sch, x)
+    if geo.steps % kernel.lanes == 0:
+        # A loop over vectors: written out they take longer to compile than all else. Where sums are
+        # of all products each is read once for them.
+        vector, step = sch.split(step, [None, kernel.lanes])
+        sch.reorder(i, vector, x, step)
     Vector(kernel.lanes).on(sch, step)
     align_rows(sch, sums, 2, kernel.operand_lanes)
 

@@ -2,7 +2,8 @@
 
 The last iteration of each `Edge` loop is split off, and the loops inside it that are `Named` as the
 cut axis shrink, which makes the edge variant of the micro-kernel: no wasted FMA, no predicate, no
-access outside a tensor. The first and last iterations of each `Border` loop are split off, so that
+access outside a tensor. Of tiles that a last block has less of no copy is made (`LastBlock`): what
+is inside is long, and which block it is asks a number. The first and last iterations of each `Border` loop are split off, so that
 conditions on the padding of a convolution become constants in the interior; of a `SharedBorder` one
 copy of the body serves them all.
 
@@ -12,18 +13,21 @@ vectorized or unrolled tile come out as scalar code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import tvm_ffi
-from tvm import tirx
+from tvm import ir, sym, tirx
 
-from tvm_blislike.model.directives import Apart, Border, Edge, LastEdge, SharedBorder
+from tvm_blislike.model.directives import Apart, Border, Edge, LastBlock, LastEdge, SharedBorder
 from tvm_blislike.model.loop_names import Named
 from tvm_blislike.schedules.lowering import llvm_functions
 from tvm_blislike.schedules.lowering.rewrite import (
+    collect,
+    constant,
     remade,
     sequence,
     substitute,
+    terms_of,
     without,
 )
 
@@ -35,6 +39,9 @@ def split(body: tirx.Stmt) -> tirx.Stmt:
 
 
 def _split_tiles(loop: tirx.For) -> tirx.Stmt:
+    block = LastBlock.of(loop)
+    if block is not None:
+        return _split_tiles(_shorter(loop, block))
     edge, border, shared = Edge.of(loop), Border.of(loop), SharedBorder.of(loop)
     extents = dict(edge.extents) if edge is not None else {}
     if shared is not None:
@@ -45,6 +52,76 @@ def _split_tiles(loop: tirx.For) -> tirx.Stmt:
     peeled = _peel(loop, first, max(last, 1 if extents else 0), extents)
     # A single tile leaves the loop inside it in its place.
     return _split_tiles(peeled) if isinstance(peeled, tirx.For) else peeled
+
+
+def _shorter(loop: tirx.For, block: LastBlock) -> tirx.For:
+    """Shorten the loops over tiles in the last iteration, whose last tile may be cut."""
+    last = int(loop.extent) - 1
+
+    def shorter(tiles: tirx.For) -> tirx.For:
+        named = Named.of(tiles)
+        if named is None or named.name not in block.extents:
+            return tiles
+        count = block.extents[named.name]
+        return _fewer(tiles, count) if last == 0 else _at_last(loop.loop_var, last, tiles, count)
+
+    return without(loop, LastBlock, body=tvm_ffi.structural_map(loop.body, [(tirx.For, shorter)]))
+
+
+def _fewer(tiles: tirx.For, count: int) -> tirx.For:
+    """Return a loop of fewer tiles, the last of which may be cut."""
+    cut, fewer = LastEdge.of(tiles), without(tiles, LastEdge, extent=_int(count))
+    edge = {} if cut is None else Edge(cut.extents).note()
+    return remade(fewer, annotations={**fewer.annotations, **edge})
+
+
+def _at_last(block: tirx.Var, last: int, tiles: tirx.For, count: int) -> tirx.For:
+    """Return a loop of fewer tiles in the last block, the last of which is a copy if it is cut."""
+    at, cut = tiles.loop_var, LastEdge.of(tiles)
+    is_last = block >= _int(last)
+    whole = [{block: (0, last), at: (0, int(tiles.extent))}]
+    whole.append({block: (last, 1), at: (0, count - (cut is not None))})
+    body = _known(tiles.body, whole)
+    if cut is not None:
+        end = _cut(substitute(tiles.body, {block: last, at: count - 1}), dict(cut.extents))
+        is_end = tirx.And(is_last, at >= _int(count - 1))
+        body = tirx.IfThenElse(is_end, end, body)
+    extent = tirx.Select(is_last, _int(count), tiles.extent)
+    return without(tiles, LastEdge, extent=extent, body=body)
+
+
+def _known(stmt: tirx.Stmt, ranges: list[dict[tirx.Var, tuple[int, int]]]) -> tirx.Stmt:
+    """Leave out conditions that hold wherever variables are in one of the ranges.
+
+    Splitting a loop that tiles do not divide leaves a condition in each of them, of which TVM finds
+    for itself that it holds in a loop over whole tiles, but not that it does in these two.
+    """
+    inside = {
+        loop.loop_var: (int(loop.min), int(loop.extent))
+        for loop in collect(stmt, tirx.For)
+        if constant(loop.extent) is not None
+    }
+    analyzers = [_analyzer({**inside, **bounds}) for bounds in ranges]
+
+    def asked(branch: tirx.IfThenElse) -> tirx.Stmt:
+        terms = terms_of(branch.condition)
+        left = [t for t in terms if not all(analyzer.can_prove(t) for analyzer in analyzers)]
+        if not left:
+            return branch.then_case
+        kept = len(left) == len(terms)
+        return (
+            branch if kept else tirx.IfThenElse(tirx.all(*left), branch.then_case, branch.else_case)
+        )
+
+    return tvm_ffi.structural_map(stmt, [(tirx.IfThenElse, asked)])
+
+
+def _analyzer(ranges: Mapping[tirx.Var, tuple[int, int]]) -> sym.Analyzer:
+    """Return what knows the ranges of variables: their first values and how many there are."""
+    analyzer = sym.Analyzer()
+    for var, (first, count) in ranges.items():
+        analyzer.bind(var, ir.Range.from_min_extent(_int(first), _int(count)))
+    return analyzer
 
 
 def _peel(loop: tirx.For, first: int, last: int, extents: dict[str, int]) -> tirx.Stmt:
@@ -127,10 +204,7 @@ def _rebound(loop: tirx.For, bounds: dict[str, tuple[int, int]]) -> tirx.For:
     if named is None or named.name not in bounds:
         return loop
     start, extent = bounds[named.name]
-    kept = {
-        Edge.key if key == LastEdge.key else key: note for key, note in loop.annotations.items()
-    }
-    return remade(loop, min=_int(start), extent=_int(extent), annotations=kept)
+    return remade(loop, min=_int(start), extent=_int(extent))
 
 
 def _int(value: int) -> tirx.IntImm:

@@ -22,6 +22,7 @@ from tvm_blislike.schedules.lowering.rewrite import (
     remade,
     sequence,
     substitute,
+    terms_of,
 )
 
 # Vectors of a `Vector` loop that are written out; a longer copy stays a loop (blocks of C are
@@ -82,7 +83,9 @@ def hoist(loop: tirx.For) -> tirx.For:
     the body, a loop variable or data, stay where they are.
     """
     inner = _variables(loop.body)
-    conditions = [[t for t in _terms(c) if not _depends(t, inner)] for c in _conditions(loop.body)]
+    conditions = [
+        [t for t in terms_of(c) if not _depends(t, inner)] for c in _conditions(loop.body)
+    ]
     if not any(conditions):
         return loop
     common = [t for t in conditions[0] if all(_contains(c, t) for c in conditions[1:])]
@@ -122,13 +125,6 @@ def _depends(term: Any, inner: set[tirx.Var]) -> bool:
     return any(isinstance(node, ir.TensorLoad) or node in inner for node in used)
 
 
-def _terms(condition: Any) -> list[Any]:
-    """Return the conditions that a conjunction joins."""
-    if isinstance(condition, tirx.And):
-        return [*_terms(condition.a), *_terms(condition.b)]
-    return [condition]
-
-
 def _contains(terms: Iterable[Any], term: Any) -> bool:
     return any(tvm_ffi.structural_equal(term, t) for t in terms)
 
@@ -142,7 +138,7 @@ def _distinct(terms: Iterable[Any]) -> list[Any]:
 
 
 def _remaining(condition: Any, known: list[Any]) -> list[Any]:
-    return [t for t in _terms(condition) if not _contains(known, t)]
+    return [t for t in terms_of(condition) if not _contains(known, t)]
 
 
 def _assuming(stmt: tirx.Stmt, known: list[Any]) -> tirx.Stmt:
@@ -167,7 +163,7 @@ def _without(stmt: tirx.Stmt, refuted: list[Any]) -> tirx.Stmt:
     """Return a statement where conditions that need one of `refuted` do not hold."""
 
     def fails(condition: Any) -> bool:
-        return any(_contains(refuted, term) for term in _terms(condition))
+        return any(_contains(refuted, term) for term in terms_of(condition))
 
     def call(node: ir.Call) -> Any:
         return node.args[2] if is_if(node) and fails(node.args[0]) else node

@@ -75,7 +75,7 @@ STEPS: tuple[_Step, ...] = (
     _each(d.Ring, accesses.in_ring),
     _each(d.FreshRegisters, llvm_functions.emptied),
     (
-        (d.Edge, d.LastEdge, d.Border, d.SharedBorder, d.Apart),
+        (d.Edge, d.LastBlock, d.LastEdge, d.Border, d.SharedBorder, d.Apart),
         lambda body, _params: edges.split(body),
     ),
     # Behind them, what makes something else of a loop that they may have cut:

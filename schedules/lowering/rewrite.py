@@ -63,6 +63,13 @@ def is_if(node: Any) -> bool:
     return isinstance(node, ir.Call) and node.op.same_as(_IF_THEN_ELSE)
 
 
+def terms_of(condition: Any) -> list[Any]:
+    """Return the conditions that a conjunction joins."""
+    if isinstance(condition, tirx.And):
+        return [*terms_of(condition.a), *terms_of(condition.b)]
+    return [condition]
+
+
 def substitute(node: Any, values: Mapping[tirx.Var, Any]) -> Any:
     """Return a statement or an expression with expressions or integers in place of variables."""
     if not values:

@@ -18,6 +18,7 @@ from tvm_blislike.model.directives import (
     InPlace,
     InResult,
     KLoopCall,
+    LastBlock,
     LastEdge,
     NextPanel,
     NextWeights,
@@ -55,7 +56,7 @@ def edge(x: T.Buffer((11,), F32), y: T.Buffer((11,), F32)):
 
 @T.prim_func(s_tir=True)
 def last_edge(x: T.Buffer((27,), F32), y: T.Buffer((27,), F32)):
-    for block in T.serial(2, annotations=Edge({"ir": 3}).note()):
+    for block in T.serial(2, annotations=LastBlock({"ir": 3}).note()):
         for tile in T.serial(4, annotations=CUT_TILES):
             for i in T.serial(4, annotations=Named("mw").note()):
                 y[block * 16 + tile * 4 + i] = x[block * 16 + tile * 4 + i] * T.float32(2)
@@ -400,6 +401,7 @@ def terms_ahead(
 GOLDEN: dict[type, tuple[tirx.PrimFunc, ...]] = {
     Named: (edge,),
     Edge: (edge,),
+    LastBlock: (last_edge,),
     LastEdge: (last_edge,),
     OpenRows: (open_rows,),
     Border: (border,),

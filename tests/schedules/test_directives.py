@@ -69,6 +69,7 @@ PANEL = {"operand": 1, "axis": -3, "step": 1, "calls": 2, "elements": 8, "stream
 REFUSED = [
     (Named("mv"), 1, "no such name; known: mh, mw"),
     (d.Edge({"nr": 3}), 0, "put Named on the loops inside that it cuts: nr"),
+    (d.LastBlock({"ir": 3}), 0, "put Named on the loops inside that it cuts: ir"),
     (d.LastEdge({"mw": 3}), 0, "put Named beside it"),
     (d.Border(-1, 0), 0, "give 0 where none is to be split off"),
     (d.SharedBorder(0, -1), 0, "give 0 where none is to be split off"),

@@ -19,11 +19,12 @@ from made_loops import (
     result,
     tiled,
 )
-from tvm import s_tir, te, tirx
+from tvm import s_tir, sym, te, tirx
 
 from tvm_blislike.model.directive import Directive
-from tvm_blislike.model.directives import Border, Edge, LastEdge, SharedBorder
+from tvm_blislike.model.directives import Border, Edge, LastBlock, LastEdge, SharedBorder
 from tvm_blislike.model.loop_names import Named
+from tvm_blislike.schedules.lowering.rewrite import collect, substitute
 
 
 def test_last_tile_is_split_off_and_cut() -> None:
@@ -94,7 +95,7 @@ def blocked(size: int, block: int, tile: int) -> s_tir.Schedule:
     count = -(-size // tile)
     last = count - (-(-count // block) - 1) * block
     if last < block or size % tile:
-        Edge({"ir": last}).on(sch, blocks)
+        LastBlock({"ir": last}).on(sch, blocks)
     Named("ir").on(sch, tiles)
     if size % tile:
         LastEdge({"mw": size % tile}).on(sch, tiles)
@@ -103,11 +104,23 @@ def blocked(size: int, block: int, tile: int) -> s_tir.Schedule:
 
 
 def test_last_tile_of_the_last_block_only_is_cut() -> None:
+    """Three blocks of four tiles, three of them in the last one: two copies, not three."""
     mod = lowered(blocked(43, 4, 4))
-    whole = [("i_0", 0, 2), ("i_1", 0, 4), ("i_2", 0, 4)]
-    assert loops(mod) == [*whole, ("i_1", 0, 2), ("i_2", 0, 4), ("i_2", 0, 3)]
-    assert found(mod, tirx.IfThenElse) == []
+    blocks, tiles, *inside = found(mod, tirx.For)
+    assert int(blocks.extent) == 3
+    simplify = sym.Analyzer().simplify
+    counts = [simplify(substitute(tiles.extent, {blocks.loop_var: at})) for at in range(3)]
+    assert list(map(int, counts)) == [4, 4, 3]
+    assert [int(each.extent) for each in inside] == [3, 4]
+    assert len(found(mod, tirx.IfThenElse)) == 1
     assert computes_affine(mod, 43)
+
+
+def test_a_single_block_has_its_last_tile_apart() -> None:
+    mod = lowered(blocked(11, 4, 4))
+    assert loops(mod) == [("i_0", 0, 1), ("i_1", 0, 2), ("i_2", 0, 4), ("i_2", 0, 3)]
+    assert found(mod, tirx.IfThenElse) == []
+    assert computes_affine(mod, 11)
 
 
 @examples(30)
@@ -117,9 +130,30 @@ def test_any_size_is_covered_once(size: int, block: int, tile: int, parallel: bo
     if parallel:
         sch.parallel(only_loops(sch)[0])
     mod = lowered(sch)
-    conditions = {str(c.condition) for c in found(mod, tirx.IfThenElse)}
-    assert conditions <= {f"i_0 < {-(-size // (block * tile)) - 1}"}
+    asked = {v.name for c in found(mod, tirx.IfThenElse) for v in collect(c.condition, tirx.Var)}
+    assert asked <= {"i_0", "i_1"}, "which block and tile it is, never which element"
     assert computes_affine(mod, size)
+
+
+def test_conditions_of_two_axes_go_one_by_one() -> None:
+    """Blocks of 2 x 2 tiles of 4 x 4 elements: one condition of both axes in front of each."""
+    x = te.placeholder((31, 23), name="x")
+    y = te.compute(x.shape, lambda *at: 2.0 * x[at], name="y")
+    sch = s_tir.Schedule(te.create_prim_func([x, y]))
+    split = [sch.split(loop, [None, 2, 4]) for loop in only_loops(sch)]
+    sch.reorder(*(loops[level] for level in range(3) for loops in split))
+    for (blocks, tiles, inside), tile, element, size in zip(
+        split, ("ir", "jr"), ("mw", "lanes"), (31, 23), strict=True
+    ):
+        LastBlock({tile: 2}).on(sch, blocks)
+        Named(tile).on(sch, tiles)
+        LastEdge({element: size % 4}).on(sch, tiles)
+        Named(element).on(sch, inside)
+    mod = lowered(sch)
+    asked = {v.name for c in found(mod, tirx.IfThenElse) for v in collect(c.condition, tirx.Var)}
+    assert asked == {"i0_0", "i0_1", "i1_0", "i1_1"}
+    data = RNG.standard_normal((31, 23), dtype=np.float32)
+    np.testing.assert_array_equal(result(mod, (31, 23), data), 2 * data)
 
 
 # --- borders -----------------------------------------------------

@@ -23,8 +23,16 @@ class Edge(Directive):
 
 
 @dataclass(frozen=True)
+class LastBlock(Directive):
+    """The last iteration has so many iterations of the loops `Named` in it, of the same code."""
+
+    extents: Mapping[str, int]
+    rules = (rule.of_known_length, rule.cut_inside)
+
+
+@dataclass(frozen=True)
 class LastEdge(Directive):
-    """An `Edge`, but only in that copy of the loop which an `Edge` around it has cut."""
+    """An `Edge`, but only in the last iteration of the `LastBlock` around that names the loop."""
 
     extents: Mapping[str, int]
     rules = (rule.named, rule.of_known_length, rule.cut_inside)
