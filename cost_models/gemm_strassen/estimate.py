@@ -53,8 +53,19 @@ LEAST_GAIN = 0.02
 _RESULT_VECTORS = PRODUCTS_OF_QUARTERS + 4
 
 
-def estimate(workload: GemmWorkload, config: StrassenConfig, core: Core, threads: int) -> Estimate:
+def estimate(
+    workload: GemmWorkload,
+    config: StrassenConfig,
+    core: Core,
+    threads: int,
+    least_gain: float = LEAST_GAIN,
+) -> Estimate:
     """Predict the time of one product.
+
+    Parameters
+    ----------
+    least_gain : float
+        Part of the time that has to be gained at least.
 
     Returns
     -------
@@ -75,7 +86,7 @@ def estimate(workload: GemmWorkload, config: StrassenConfig, core: Core, threads
     cycles["sums of B"] = weights_cycles(first, later, passes, HIDDEN, hiding)
     cycles["sums of A"] = _input_cycles(geo, core, threads) * part
     cycles["sums of products"] = _output_cycles(geo, core, threads) * part
-    cycles["least gain"] = LEAST_GAIN * sum(cycles.values())
+    cycles["least gain"] = least_gain * sum(cycles.values())
     cycles["fork"] = fork_cycles(core) if threads > 1 else 0.0
     sizes = (("V", geo.v_bytes), ("M", geo.m_bytes), ("weights", weights))
     footprint = tuple(placed(core, name, size, threads) for name, size in sizes)
