@@ -66,22 +66,30 @@ def configs(workload: GemmWorkload, core: Core, threads: int) -> Iterator[Strass
             start = StrassenConfig(
                 mr=kernel.mr, nr=kernel.nr, ks=kernel.ks, loop_order=order, prefetch=1
             )
-            geo = StrassenGeometry(workload, start)
-            counts = (
-                equal_blocks(geo.tiles_m, most, threads) for most in _most(geo, core, threads)
-            )
-            for tiles in dict.fromkeys(counts):
-                yield start.with_fields(mc=tiles * kernel.mr)
+            yield from _blocks(StrassenGeometry(workload, start), core, threads)
+            panels = workload.n // 2 // kernel.nr
+            if threads > 1 and panels % threads == 0:
+                # Each thread adds quarters of A by itself, but all have as much to do.
+                part = start.with_fields(nc=panels // threads * kernel.nr)
+                yield from _blocks(StrassenGeometry(workload, part), core, threads)
 
 
-def _most(geo: StrassenGeometry, core: Core, threads: int) -> list[int]:
+def _blocks(geo: StrassenGeometry, core: Core, threads: int) -> Iterator[StrassenConfig]:
+    """Yield the blocks of rows worth estimating."""
+    parts = 1 if geo.blocks_n > 1 else threads
+    counts = (equal_blocks(geo.tiles_m, most, parts) for most in _most(geo, core, threads, parts))
+    for tiles in dict.fromkeys(counts):
+        yield geo.config.with_fields(mc=tiles * geo.config.mr)
+
+
+def _most(geo: StrassenGeometry, core: Core, threads: int, parts: int) -> list[int]:
     """Return the tiles of the largest blocks: as many as planned, as leave room, and all of them.
 
     Room in L2 is for the products of a block ("products" order). All of them are offered where
     their sums of A leave L2 room for a round of panels of B ("tiles" order), or take a part of it.
     """
     of_tile, l2 = geo.v_bytes // geo.block_m, l2_bytes(core, threads)
-    of_all = of_tile * math.ceil(geo.tiles_m / threads)
+    of_all = of_tile * math.ceil(geo.tiles_m / parts)
     if geo.by_tiles:
         most, all_fit = [], of_all + geo.panel_bytes <= l2
     else:

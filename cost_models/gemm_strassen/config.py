@@ -21,6 +21,9 @@ class StrassenConfig(KernelConfig):
     ----------
     mc : int
         Pairs of rows of a block; 0: all of them.
+    nc : int
+        Columns of a block's products, a part of those of each that is the same for all blocks; 0:
+        all of them. Threads divide blocks of columns if there are several, else those of rows.
     loop_order : str
         "tiles" or "products" (see above).
     prefetch : int
@@ -30,4 +33,5 @@ class StrassenConfig(KernelConfig):
     implementation: str = "gemm_strassen"
     loop_order: str = TILES
     mc: int = 0
+    nc: int = 0
     prefetch: int = 0

@@ -74,17 +74,18 @@ def estimate(
     """
     geo = StrassenGeometry(workload, config)
     kernel = kernel_of(core, config.mr, config.nr, workload.types, config.ks)
-    part = geo.share(threads)
+    rows, columns = geo.shares(threads)
+    part = rows * columns
     cycles = {name: value * part for name, value in _calls(geo, kernel, core).items()}
     weights = math.prod(geo.packed_shape) * workload.types.b_bytes
     near = level_holding(core, weights + geo.v_bytes, threads)
-    first = weights * beyond_l2_cycles(core, 0)
-    later = weights * beyond_l2_cycles(core, near)
-    passes = max(1.0, geo.blocks_m * part)
+    first = columns * weights * beyond_l2_cycles(core, 0)
+    later = columns * weights * beyond_l2_cycles(core, near)
+    passes = max(1.0, geo.blocks_m * rows)
     # While L2 gives panels to L1 it takes none from beyond.
     hiding = HIDING * (sum(cycles.values()) - 2 * cycles.pop("from L2")) / passes
     cycles["sums of B"] = weights_cycles(first, later, passes, HIDDEN, hiding)
-    cycles["sums of A"] = _input_cycles(geo, core, threads) * part
+    cycles["sums of A"] = _input_cycles(geo, core, threads) * rows
     cycles["sums of products"] = _output_cycles(geo, core, threads) * part
     cycles["least gain"] = least_gain * sum(cycles.values())
     cycles["fork"] = fork_cycles(core) if threads > 1 else 0.0

@@ -60,12 +60,25 @@ class StrassenGeometry:
 
     @derived
     def blocks_m(self) -> int:
-        """Blocks, which threads divide; the last one may have fewer tiles."""
+        """Blocks of rows; the last one may have fewer tiles."""
         return math.ceil(self.tiles_m / self.block_m)
 
-    def share(self, threads: int) -> float:
-        """Return the part of the busiest thread; the last block is smaller."""
-        return min(1.0, math.ceil(self.blocks_m / threads) * self.block_m / self.tiles_m)
+    @derived
+    def block_n(self) -> int:
+        """Panels of the columns of a block, all of them as many."""
+        return self.config.nc // self.config.nr if self.config.nc else self.tiles_n
+
+    @derived
+    def blocks_n(self) -> int:
+        """Blocks of columns, which threads divide where there are several."""
+        return self.tiles_n // self.block_n
+
+    def shares(self, threads: int) -> tuple[float, float]:
+        """Return the parts of the busiest thread of the rows and of the columns."""
+        if self.blocks_n > 1:
+            return 1.0, math.ceil(self.blocks_n / threads) / self.blocks_n
+        # The last block is smaller.
+        return min(1.0, math.ceil(self.blocks_m / threads) * self.block_m / self.tiles_m), 1.0
 
     @derived
     def last_tiles(self) -> int:
@@ -100,7 +113,7 @@ class StrassenGeometry:
     @derived
     def m_bytes(self) -> int:
         """Size of the products that a block keeps."""
-        tiles = 1 if self.by_tiles else self.block_m * self.tiles_n
+        tiles = 1 if self.by_tiles else self.block_m * self.block_n
         elements = PRODUCTS_OF_QUARTERS * tiles * self.config.mr * self.config.nr
         return elements * self.workload.types.acc_bytes
 

@@ -5,12 +5,13 @@ as in Huang, Smith, Henry and van de Geijn, "Strassen's Algorithm Reloaded" (SC 
 the size of a matrix is kept besides A, C and the sums of B. With quarters A11 (h = 0, c = 0), A12,
 A21, A22 of the operands, product x is V[x] U[x], V = `OF_A` A and U = `OF_B` B, and C = `OF_C` M:
 
-    for ic                      blocks of mc pairs of rows, which threads divide
-      "tiles" order                               "products" order
-      V[x] of all x                               for x
-      for jr, ir    (panel of U, tile of V)         V[x]
-        for x       M[x] = micro-kernel             for jr, ir   M[x, jr, ir] = micro-kernel
-        C[jr, ir] = epilogue of sums of M         for ir, jr     C[ir, jr] = epilogue of sums of M
+    for jc                      blocks of nc columns: one, or as many as threads divide
+      for ic                    blocks of mc pairs of rows, which threads divide otherwise
+        "tiles" order                             "products" order
+        V[x] of all x                             for x
+        for jr, ir    (panel of U, tile of V)       V[x]
+          for x       M[x] = micro-kernel           for jr, ir   M[x, jr, ir] = micro-kernel
+          C[jr, ir] = epilogue of sums of M       for ir, jr     C[ir, jr] = epilogue of sums of M
 
 Which rows and columns are a half is free: rows alternate, so that a block of pairs is a block of A
 and of C, and an odd row more is one pair that reads a row twice and stores it once; panels of nr

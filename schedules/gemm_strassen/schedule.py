@@ -62,7 +62,7 @@ def schedule(
     sch.compute_at(marked["acc"], innermost, preserve_unit_loops=True)
     _place_sums(sch, marked["v"], loops["ic"] if geo.by_tiles else products["x"], geo, kernel)
     if threads > 1:
-        sch.parallel(loops["ic"])
+        sch.parallel(loops["jc" if geo.blocks_n > 1 else "ic"])
     _tensorize(sch, marked["acc"], geo, kernel)
 
 
@@ -72,9 +72,9 @@ def _tile_result(
     """Split the loops over C; a vector of all products is read once for its four results."""
     row, column = axes
     ic, ir, i, half = sch.split(row, [None, geo.block_m, geo.config.mr, 2])
-    jr, g, j, lane = sch.split(column, [None, 2, kernel.vectors, kernel.lanes])
+    jc, jr, g, j, lane = sch.split(column, [None, geo.block_n, 2, kernel.vectors, kernel.lanes])
     tile = (jr, ir, i) if geo.by_tiles else (ir, i, jr)
-    sch.reorder(ic, *tile, j, half, g, lane)
+    sch.reorder(jc, ic, *tile, j, half, g, lane)
     WriteOut().on(sch, half)
     WriteOut().on(sch, g)
     Vector(kernel.lanes).on(sch, lane)
@@ -82,7 +82,7 @@ def _tile_result(
     _annotate_edges(sch, ir, geo)
     if geo.last_tiles < geo.block_m or geo.last_pairs < geo.config.mr:
         LastBlock({"ir": geo.last_tiles}).on(sch, ic)
-    return {"ic": ic, "jr": jr, "ir": ir}
+    return {"jc": jc, "ic": ic, "jr": jr, "ir": ir}
 
 
 def _annotate_edges(sch: s_tir.Schedule, ir: Any, geo: StrassenGeometry) -> None:

@@ -2,10 +2,10 @@
 
 The last iteration of each `Edge` loop is split off, and the loops inside it that are `Named` as the
 cut axis shrink, which makes the edge variant of the micro-kernel: no wasted FMA, no predicate, no
-access outside a tensor. Of tiles that a last block has less of no copy is made (`LastBlock`): what
-is inside is long, and which block it is asks a number. The first and last iterations of each `Border` loop are split off, so that
-conditions on the padding of a convolution become constants in the interior; of a `SharedBorder` one
-copy of the body serves them all.
+access outside a tensor. Of tiles that a last block has less of (`LastBlock`) there is no copy: what
+is in such a loop is long, and asking whether it is the last one takes no time. The first and last
+iterations of each `Border` loop are split off, so that conditions on the padding of a convolution
+become constants in the interior; of a `SharedBorder` one copy of the body serves them all.
 
 The same is possible with `T.where` predicates and TVM's LoopPartition, but predicates inside a
 vectorized or unrolled tile come out as scalar code.

@@ -49,11 +49,13 @@ def cases(draw: Any) -> tuple[Conv2dWorkload, ConvStrassenConfig, Core]:
     w = layer(ci, size, co, stride)
     kernel = draw(st.sampled_from(list(kernels(product_of(w), core))))
     layout = f"NCHW{lanes}c"
+    panels = co // 2 // kernel.nr
     config = ConvStrassenConfig(
         mr=kernel.mr,
         nr=kernel.nr,
         loop_order=draw(st.sampled_from(LOOP_ORDERS)),
         mc=kernel.mr * draw(st.integers(0, 4)),
+        nc=kernel.nr * draw(st.sampled_from([0, *(n for n in range(1, 7) if panels % n == 0)])),
         prefetch=draw(st.integers(0, 1)),
         data_layout=layout,
         out_layout=layout,
@@ -146,7 +148,7 @@ def test_what_it_is_not_for(workload: Conv2dWorkload, reason: str) -> None:
 
 
 def test_the_model_takes_it_for_many_channels_and_within_the_error() -> None:
-    core, many, few = Core.named("zen4"), layer(512, (28, 28), 256), layer(64, (28, 28), 64)
+    core, many, few = Core.named("zen4"), layer(1024, (14, 14), 512), layer(64, (28, 28), 64)
     assert Strategy(core, 1).choose(many).config.implementation == OURS
     assert Strategy(core, 1).choose(few).config.implementation != OURS
     exact = Strategy(core, 1, constraints=Constraints(max_error=0.0))

@@ -104,11 +104,13 @@ def cases(draw: Any) -> tuple[GemmWorkload, StrassenConfig, Core]:
     columns = 2 * core.lanes() * draw(st.integers(1, 6))
     w = GemmWorkload(draw(st.integers(1, 90)), columns, 2 * draw(st.integers(2, 60)))
     kernel = draw(st.sampled_from(list(kernels(w, core))))
+    panels = w.n // 2 // kernel.nr
     config = StrassenConfig(
         mr=kernel.mr,
         nr=kernel.nr,
         loop_order=draw(st.sampled_from(LOOP_ORDERS)),
         mc=kernel.mr * draw(st.integers(0, 4)),
+        nc=kernel.nr * draw(st.sampled_from([0, *(n for n in range(1, 7) if panels % n == 0)])),
         prefetch=draw(st.integers(0, 1)),
         unroll=draw(st.sampled_from((1, 4))),
     )
@@ -227,6 +229,18 @@ def test_tiles_wait_where_l2_is_busy() -> None:
     assert times[1] > 3 * times[0]
 
 
+def test_threads_divide_columns_where_they_cannot_divide_rows() -> None:
+    """25 pairs are a tile of 25 rows, or two of 12 and 13, whose panels are read twice as often."""
+    w, core = GemmWorkload(49, 512, 2048), Core.named("zen4")
+    offered = list(IMPLEMENTATION.configs(w, core, 2))
+    assert all(not config.nc for config in IMPLEMENTATION.configs(w, core, 1))
+    seconds = {c: IMPLEMENTATION.estimate(w, c, core, 2).seconds for c in offered}
+    best = StrassenGeometry(w, min(offered, key=seconds.__getitem__))
+    assert best.blocks_n == 2
+    assert best.shares(2) == (1.0, 0.5)
+    assert IMPLEMENTATION.workspace_bytes(w, best.config, 2) == 2 * (best.v_bytes + best.m_bytes)
+
+
 def test_products_that_leave_l2_take_longer() -> None:
     """Blocks of 56 pairs of 768x768x768 leave L2 of 1 MiB room for all seven products."""
     w, core = GemmWorkload(768, 768, 768), Core.named("zen4")
@@ -243,7 +257,7 @@ def test_blocks_fit_on_every_core(name: str) -> None:
     for threads in (1, 2):
         for config in IMPLEMENTATION.configs(SQUARE, core, threads):
             geo = StrassenGeometry(SQUARE, config)
-            assert geo.blocks_m >= threads
+            assert max(geo.blocks_m, geo.blocks_n) >= threads
             assert geo.v_bytes < l2_bytes(core, threads), config
             estimate = IMPLEMENTATION.estimate(SQUARE, config, core, threads)
             least = IMPLEMENTATION.least_seconds(SQUARE, core, threads)
