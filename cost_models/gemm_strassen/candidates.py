@@ -119,7 +119,8 @@ def derivation(
     """Say what bounds a block."""
     geo = StrassenGeometry(workload, config)
     room = room_bytes(geo, core, threads)
-    return (f"block of {config.mc} pairs: sums of A take {geo.v_bytes:,} of {room:,.0f} bytes",)
+    block = f"{config.mc} pairs" + (f" by {config.nc} columns" if geo.blocks_n > 1 else "")
+    return (f"block of {block}: sums of A take {geo.v_bytes:,} of {room:,.0f} bytes",)
 
 
 def least_seconds(workload: GemmWorkload, core: Core, threads: int) -> float:

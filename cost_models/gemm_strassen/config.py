@@ -22,8 +22,8 @@ class StrassenConfig(KernelConfig):
     mc : int
         Pairs of rows of a block; 0: all of them.
     nc : int
-        Columns of a block's products, a part of those of each that is the same for all blocks; 0:
-        all of them. Threads divide blocks of columns if there are several, else those of rows.
+        Columns of each product in a block, rounded down to what divides all of them; 0: all.
+        Threads divide blocks of columns if there are several, else those of rows.
     loop_order : str
         "tiles" or "products" (see above).
     prefetch : int

@@ -65,8 +65,9 @@ class StrassenGeometry:
 
     @derived
     def block_n(self) -> int:
-        """Panels of the columns of a block, all of them as many."""
-        return self.config.nc // self.config.nr if self.config.nc else self.tiles_n
+        """Panels of the columns of a block, all of them as many: `nc` or less."""
+        wanted = self.config.nc // self.config.nr or 1 if self.config.nc else self.tiles_n
+        return next(n for n in range(wanted, 0, -1) if self.tiles_n % n == 0)
 
     @derived
     def blocks_n(self) -> int:

@@ -79,9 +79,9 @@ def _at_last(block: tirx.Var, last: int, tiles: tirx.For, count: int) -> tirx.Fo
     """Return a loop of fewer tiles in the last block, the last of which is a copy if it is cut."""
     at, cut = tiles.loop_var, LastEdge.of(tiles)
     is_last = block >= _int(last)
-    whole = [{block: (0, last), at: (0, int(tiles.extent))}]
-    whole.append({block: (last, 1), at: (0, count - (cut is not None))})
-    body = _known(tiles.body, whole)
+    before = {block: (0, last), at: (0, int(tiles.extent))}
+    in_last = {block: (last, 1), at: (0, count - (cut is not None))}
+    body = _known(tiles.body, [before, *([in_last] if in_last[at][1] else [])])
     if cut is not None:
         end = _cut(substitute(tiles.body, {block: last, at: count - 1}), dict(cut.extents))
         is_end = tirx.And(is_last, at >= _int(count - 1))
@@ -108,10 +108,9 @@ def _known(stmt: tirx.Stmt, ranges: list[dict[tirx.Var, tuple[int, int]]]) -> ti
         left = [t for t in terms if not all(analyzer.can_prove(t) for analyzer in analyzers)]
         if not left:
             return branch.then_case
-        kept = len(left) == len(terms)
-        return (
-            branch if kept else tirx.IfThenElse(tirx.all(*left), branch.then_case, branch.else_case)
-        )
+        if len(left) == len(terms):
+            return branch
+        return tirx.IfThenElse(tirx.all(*left), branch.then_case, branch.else_case)
 
     return tvm_ffi.structural_map(stmt, [(tirx.IfThenElse, asked)])
 

@@ -241,6 +241,16 @@ def test_threads_divide_columns_where_they_cannot_divide_rows() -> None:
     assert IMPLEMENTATION.workspace_bytes(w, best.config, 2) == 2 * (best.v_bytes + best.m_bytes)
 
 
+@pytest.mark.parametrize(
+    ("columns", "panels"), [(0, 6), (96, 6), (48, 3), (32, 2), (64, 3), (16, 1), (5, 1), (999, 6)]
+)
+def test_blocks_of_columns_are_all_the_same(columns: int, panels: int) -> None:
+    config = StrassenConfig(mr=8, nr=16, mc=8, nc=columns)
+    geo = StrassenGeometry(GemmWorkload(40, 192, 64), config)
+    assert geo.block_n == panels
+    assert geo.blocks_n * geo.block_n == geo.tiles_n
+
+
 def test_products_that_leave_l2_take_longer() -> None:
     """Blocks of 56 pairs of 768x768x768 leave L2 of 1 MiB room for all seven products."""
     w, core = GemmWorkload(768, 768, 768), Core.named("zen4")

@@ -68,16 +68,29 @@ inline double probe_undisturbed(ProbeBench* bench, ProbeStep* step, int64_t repe
   return taken;
 }
 
+// So many times as many repeats must take so many times as long before a time counts as the work's:
+// where others keep all CPUs busy, every run of several threads waits for one.
+constexpr int64_t kProbeMore = 4;
+constexpr double kProbeLonger = 3;
+
 // The repeats that take the wanted time, at least one.
 inline int64_t probe_repeats(ProbeBench* bench, ProbeStep* step, double wanted) {
   int64_t repeats = 1;
-  double taken;
-  while ((taken = probe_undisturbed(bench, step, repeats, wanted / 4)) < wanted / 4) {
-    double factor = wanted / 2 / (taken > 1e-9 ? taken : 1e-9);
-    repeats *= factor < 2 ? 2 : factor > 16 ? 16 : static_cast<int64_t>(factor);
+  for (;;) {
+    double taken = probe_undisturbed(bench, step, repeats, wanted / 4);
+    if (taken < wanted / 4) {
+      double factor = wanted / 2 / (taken > 1e-9 ? taken : 1e-9);
+      repeats *= factor < 2 ? 2 : factor > 16 ? 16 : static_cast<int64_t>(factor);
+      continue;
+    }
+    double longer = kProbeLonger * taken;
+    if (probe_undisturbed(bench, step, kProbeMore * repeats, longer) < longer) {
+      repeats *= kProbeMore;
+      continue;
+    }
+    int64_t enough = probe_nearest(static_cast<double>(repeats) * wanted / taken);
+    return enough > repeats ? enough : repeats;
   }
-  int64_t enough = probe_nearest(static_cast<double>(repeats) * wanted / taken);
-  return enough > 1 ? enough : 1;
 }
 
 inline void probe_rounds(ProbeBench* bench, Array<ProbeStep*>* steps, double wanted, double most,
