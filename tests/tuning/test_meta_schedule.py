@@ -45,6 +45,7 @@ WORKLOADS = (
     Conv2dWorkload(1, 24, 9, 11, 24, 3, 3, padding=(1, 1, 1, 1), groups=24),
     Conv2dWorkload(1, 32, 9, 11, 32, 3, 3, padding=(1, 1, 1, 1), groups=16),
     Conv2dWorkload(1, 32, 14, 14, 32, 3, 3, padding=(1, 1, 1, 1)),
+    Conv2dWorkload(1, 64, 9, 9, 64, 1, 1),
 )
 TRIALS = {"max_trials_global": 4, "num_trials_per_iter": 4, "cost_model": "random"}
 # The default replays hundreds of traces for each generation of a search.
