@@ -227,7 +227,8 @@ def test_peak_is_measured_quickly_and_sane() -> None:
 def test_peaks_of_other_products_are_theirs() -> None:
     types = quantized_types(NATIVE)
     before = measure_peak_gops(NATIVE)
-    found = [measure_peak_gops(NATIVE, types, threads) for threads in (1, 2)]
+    # Other tests take CPUs from some of the runs, which makes their peaks lower, never higher.
+    found = [max(measure_peak_gops(NATIVE, types, threads) for _ in range(3)) for threads in (1, 2)]
     expected = macs_per_lane(NATIVE, types) * max(before, measure_peak_gops(NATIVE))
     assert all(0.4 * expected < peak < 3 * expected for peak in found)
     wide = measure_peak_gops(NATIVE, Types.of("int32"))  # no micro-kernel
