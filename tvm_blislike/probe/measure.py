@@ -6,6 +6,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -17,7 +18,7 @@ from tvm_blislike.probe.disturbance import Watch
 from tvm_blislike.probe.kernels import block_bytes
 from tvm_blislike.probe.products import product_rate
 from tvm_blislike.probe.result import ProbeResult, result_of
-from tvm_blislike.probe.rounds import LocalBench, best, rates
+from tvm_blislike.probe.rounds import LocalBench, best, rates, repeats_of
 from tvm_blislike.probe.steps import fmas, memory_bytes_of, steps_of, stream
 from tvm_blislike.runtime.runnable import require_runnable
 from tvm_blislike.runtime.threads import use_threads
@@ -154,13 +155,15 @@ def measure_peak_gops(core: Core, types: Types = FLOAT32, threads: int = 1) -> f
     rate = None if types == FLOAT32 else product_rate(core, types, tasks)
     if rate is None:
         return measure_peak_gflops(core, threads)
-    repeats, taken = 1, 0.0
-    while taken < _PEAK_SECONDS:
-        started = time.perf_counter()
-        rate(repeats)
-        taken = time.perf_counter() - started
-        repeats *= 2
-    return max(rate(repeats // 2) for _ in range(_RUNS))
+    repeats = repeats_of(partial(_seconds, rate), _PEAK_SECONDS)
+    return max(rate(repeats) for _ in range(_RUNS))
+
+
+def _seconds(work: Callable[[int], object], repeats: int) -> float:
+    """Return how long so many repeats of some work take."""
+    started = time.perf_counter()
+    work(repeats)
+    return time.perf_counter() - started
 
 
 def read_bandwidth(core: Core, size_bytes: int) -> Callable[[int], float]:
