@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -16,9 +14,9 @@ from tvm_blislike.model.types import FLOAT32
 from tvm_blislike.probe.board import BoardBench
 from tvm_blislike.probe.disturbance import Watch
 from tvm_blislike.probe.kernels import block_bytes
-from tvm_blislike.probe.products import product_rate
+from tvm_blislike.probe.products import product_step
 from tvm_blislike.probe.result import ProbeResult, result_of
-from tvm_blislike.probe.rounds import LocalBench, best, rates, repeats_of
+from tvm_blislike.probe.rounds import LocalBench, best, rates
 from tvm_blislike.probe.steps import fmas, memory_bytes_of, steps_of, stream
 from tvm_blislike.runtime.runnable import require_runnable
 from tvm_blislike.runtime.threads import use_threads
@@ -152,18 +150,10 @@ def measure_peak_gops(core: Core, types: Types = FLOAT32, threads: int = 1) -> f
     """
     require_runnable(core.target_config())
     tasks = use_threads(threads)
-    rate = None if types == FLOAT32 else product_rate(core, types, tasks)
-    if rate is None:
+    products = None if types == FLOAT32 else product_step(core, types, tasks)
+    if products is None:
         return measure_peak_gflops(core, threads)
-    repeats = repeats_of(partial(_seconds, rate), _PEAK_SECONDS)
-    return max(rate(repeats) for _ in range(_RUNS))
-
-
-def _seconds(work: Callable[[int], object], repeats: int) -> float:
-    """Return how long so many repeats of some work take."""
-    started = time.perf_counter()
-    work(repeats)
-    return time.perf_counter() - started
+    return 2e-9 * best(*products, _PEAK_SECONDS, _RUNS)
 
 
 def read_bandwidth(core: Core, size_bytes: int) -> Callable[[int], float]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from tvm_blislike.microkernels import Microkernel, kernels_for
 from tvm_blislike.microkernels.tile_loops import GROUPS, TileBlock, tile_rows
 from tvm_blislike.microkernels.tile_unit import RELEASE, configure_symbol
 from tvm_blislike.model.types import value_range
+from tvm_blislike.probe.steps import Step
 from tvm_blislike.schedules.lowering.llvm_functions import with_sources
 from tvm_blislike.schedules.lowering.words import of_bfloat16
 from tvm_blislike.tvm_seams.attributes import NO_ALIAS
@@ -39,8 +40,21 @@ _STEPS = 4096
 _Shapes = tuple[tuple[tuple[int, ...], str], ...]
 
 
-def product_rate(core: Core, types: Types, threads: int) -> Callable[[int], float] | None:
-    """Return a function that measures products of some types, None without micro-kernels.
+class ProductBench:
+    """Where a function of products runs, on arguments that are made once."""
+
+    def __init__(self, function: Any, arguments: Sequence[Any]) -> None:
+        self._function, self._arguments = function, arguments
+
+    def seconds(self, step: Step, repeats: int) -> float:
+        """Run the products and return how long they took."""
+        started = time.perf_counter()
+        self._function(*self._arguments, step.tasks, repeats)
+        return time.perf_counter() - started
+
+
+def product_step(core: Core, types: Types, threads: int) -> tuple[ProductBench, Step] | None:
+    """Return where products of some types are measured, and the step; None without micro-kernels.
 
     Parameters
     ----------
@@ -53,8 +67,8 @@ def product_rate(core: Core, types: Types, threads: int) -> Callable[[int], floa
 
     Returns
     -------
-    callable or None
-        Repeats to 1e9 operations per second of all threads, two per product.
+    tuple or None
+        The work of the step is the products of all threads.
     """
     kernels = kernels_for(core, types)
     if not kernels:
@@ -67,13 +81,7 @@ def product_rate(core: Core, types: Types, threads: int) -> Callable[[int], floa
     shape, dtype = shapes[-1]
     arrays.append(np.zeros((threads, *shape[1:]), dtype))
     arguments = [tvm.runtime.tensor(array) for array in arrays]
-
-    def measure(repeats: int) -> float:
-        started = time.perf_counter()
-        function(*arguments, threads, repeats)
-        return 2e-9 * products * threads * repeats / (time.perf_counter() - started)
-
-    return measure
+    return ProductBench(function, arguments), Step("products", products * threads, threads)
 
 
 def _values(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:

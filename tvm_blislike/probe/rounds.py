@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -104,9 +103,7 @@ def rates(
         Called after each round with the share of the time that is over.
     """
     began = time.monotonic()
-    repeats = {
-        name: repeats_of(partial(bench.seconds, step), run_seconds) for name, step in steps.items()
-    }
+    repeats = {name: _repeats(bench, step, run_seconds) for name, step in steps.items()}
     found: dict[str, list[float]] = {name: [] for name in steps}
     for rounds in itertools.count(1):
         for name, step in steps.items():
@@ -122,41 +119,34 @@ def rates(
 
 def best(bench: Bench, step: Step, run_seconds: float, runs: int) -> float:
     """Return the work per second of the fastest of some runs of one step."""
-    repeats = repeats_of(partial(bench.seconds, step), run_seconds)
+    repeats = _repeats(bench, step, run_seconds)
     return step.work * repeats / min(bench.seconds(step, repeats) for _ in range(runs))
 
 
-def repeats_of(seconds: Callable[[int], float], wanted: float) -> int:
-    """Return the repeats of some work that take the wanted time, at least one.
+def _repeats(bench: Bench, step: Step, wanted: float) -> int:
+    """Return the repeats that take the wanted time, at least one.
 
     What disturbs a run makes it longer, so one alone would not do: a few repeats that were
     interrupted look like enough, and all later runs would be the time of a call (an FMA peak of 8
     instead of 118 GFLOPS was measured that way). Where others keep all CPUs busy every run of
     several threads waits for one: that is seen by more repeats taking no longer.
-
-    Parameters
-    ----------
-    seconds : callable
-        Repeats to how long they took.
-    wanted : float
-        Seconds.
     """
     repeats = 1
     while True:
-        taken = _undisturbed(seconds, repeats, wanted / 4)
+        taken = _undisturbed(bench, step, repeats, wanted / 4)
         if taken < wanted / 4:
             repeats *= max(2, min(16, int(wanted / 2 / max(taken, 1e-9))))
-        elif _undisturbed(seconds, _MORE * repeats, _LONGER * taken) < _LONGER * taken:
+        elif _undisturbed(bench, step, _MORE * repeats, _LONGER * taken) < _LONGER * taken:
             repeats *= _MORE
         else:
             return max(repeats, round(repeats * wanted / taken))
 
 
-def _undisturbed(seconds: Callable[[int], float], repeats: int, enough: float) -> float:
+def _undisturbed(bench: Bench, step: Step, repeats: int, enough: float) -> float:
     """Return the least time of some runs; of one that is short already, that time."""
-    taken = seconds(repeats)
+    taken = bench.seconds(step, repeats)
     for _ in range(_CONFIRMATIONS):
         if taken < enough:
             break
-        taken = min(taken, seconds(repeats))
+        taken = min(taken, bench.seconds(step, repeats))
     return taken
