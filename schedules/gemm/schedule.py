@@ -21,6 +21,7 @@ from typing import Any
 
 from tvm import s_tir
 
+from tvm_blislike.cost_models.gemm.candidates import FEW_ROWS
 from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.cost_models.gemm.geometry import B_OUTSIDE, GemmGeometry, asks_ahead
 from tvm_blislike.hardware import Core
@@ -202,7 +203,7 @@ def _annotate_edges(
     ):
         if outer == "ic" and geo.config.open_rows:
             for name in {outer, inner} & loops.keys():
-                OpenRows(geo.config.mr, block, name).on(sch, loops[name])
+                OpenRows(geo.config.mr, block, name, FEW_ROWS).on(sch, loops[name])
             continue
         last = tiles - (math.ceil(tiles / block) - 1) * block
         if last == block and not cut:

@@ -25,6 +25,7 @@ from tvm_blislike.model.directive import MisplacedDirective
 from tvm_blislike.model.directives import OpenRows
 from tvm_blislike.model.marks import ROW_AXES
 from tvm_blislike.schedules.lowering.edges import with_bounds
+from tvm_blislike.schedules.lowering.prefetch import without_requests
 from tvm_blislike.schedules.lowering.rewrite import (
     collect,
     redirected,
@@ -108,12 +109,14 @@ class _Opening:
         first, static = outer
         extent = tirx.min(tirx.IntImm(kind, block), tiles - first)
         static = (static + counted) * found.mr
-        body = self._tile(loop.body, first + loop.loop_var, static, found.mr, rows)
+        body = self._tile(loop.body, first + loop.loop_var, static, found, rows)
         return without(loop, OpenRows, body=body, extent=extent)
 
-    def _tile(self, body: tirx.Stmt, tile: Any, static: Any, mr: int, rows: Any) -> tirx.Stmt:
+    def _tile(
+        self, body: tirx.Stmt, tile: Any, static: Any, found: OpenRows, rows: Any
+    ) -> tirx.Stmt:
         """Return the code of a tile, by its number of rows; in `body` they begin at `static`."""
-        kind, tiles = str(rows.ty), _ceil_div(rows, mr)
+        mr, kind, tiles = found.mr, str(rows.ty), _ceil_div(rows, found.mr)
         most = _ceil_div(rows, tiles)
         larger = rows - tiles * (most - 1)
         # Through memory, which LLVM removes: TVM's simplifier would put the values everywhere.
@@ -126,7 +129,8 @@ class _Opening:
         moved = self._moved(body, static, first)
         result = with_bounds(moved, {"mw": (0, mr)})
         for number in range(mr - 1, 0, -1):
-            cut = with_bounds(moved, {"mw": (0, number)})
+            source = without_requests(moved) if number <= found.few else moved
+            cut = with_bounds(source, {"mw": (0, number)})
             result = tirx.IfThenElse(count == number, cut, result)
         stores = [
             tirx.BufferStore(place, value, [tirx.IntImm("int32", i)])

@@ -58,6 +58,17 @@ _TO_L1 = 3
 _PREFETCH = ir.Op.get("tirx.prefetch")
 
 
+def without_requests(body: tirx.Stmt) -> tirx.Stmt:
+    """Return a statement that asks for nothing ahead."""
+
+    def dropped(stmt: tirx.Evaluate) -> tirx.Stmt:
+        call = stmt.value
+        is_request = isinstance(call, ir.Call) and call.op.same_as(_PREFETCH)
+        return tirx.Evaluate(0) if is_request else stmt
+
+    return tvm_ffi.structural_map(body, [(tirx.Evaluate, dropped)])
+
+
 # --- by a call that is a whole sum: in front of its k loop or inside -------------------------
 
 
