@@ -28,6 +28,9 @@ class StrassenConfig(KernelConfig):
         "tiles" or "products" (see above).
     prefetch : int
         1 to prefetch the next panel of B during the present one.
+    open_rows : int
+        1 where m is the size that the kernel is scheduled for, whole blocks, and any other number
+        of rows may come at run time.
     """
 
     implementation: str = "gemm_strassen"
@@ -35,3 +38,9 @@ class StrassenConfig(KernelConfig):
     mc: int = 0
     nc: int = 0
     prefetch: int = 0
+    open_rows: int = 0
+
+    @property
+    def tile_rows(self) -> int:
+        """See `KernelConfig.tile_rows`: mr pairs."""
+        return 2 * self.mr

@@ -35,6 +35,7 @@ from tvm_blislike.cost_models.gemm_strassen import candidates
 from tvm_blislike.cost_models.gemm_strassen import estimate as model
 from tvm_blislike.cost_models.gemm_strassen.config import StrassenConfig
 from tvm_blislike.cost_models.gemm_strassen.geometry import PRODUCTS_OF_QUARTERS, StrassenGeometry
+from tvm_blislike.cost_models.gemm_strassen.open_rows import of_open_rows
 from tvm_blislike.cost_models.gemm_strassen.space import space
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import GemmWorkload
@@ -272,4 +273,5 @@ IMPLEMENTATION = Template(
     error_bound=error_bound,
     every=space,
     derivation=candidates.derivation,
+    of_open_rows=of_open_rows,
 )

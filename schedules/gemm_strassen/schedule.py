@@ -16,6 +16,7 @@ from tvm_blislike.model.directives import (
     LastBlock,
     LastEdge,
     NextPanel,
+    OpenRows,
     Vector,
     WriteOut,
 )
@@ -80,18 +81,28 @@ def _tile_result(
     Vector(kernel.lanes).on(sch, lane)
     Named("mw").on(sch, i)
     _annotate_edges(sch, ir, geo)
-    if geo.last_tiles < geo.block_m or geo.last_pairs < geo.config.mr:
+    if geo.config.open_rows:
+        _open(sch, ic, geo, "ic")
+    elif geo.last_tiles < geo.block_m or geo.last_pairs < geo.config.mr:
         LastBlock({"ir": geo.last_tiles}).on(sch, ic)
     return {"jc": jc, "ic": ic, "jr": jr, "ir": ir}
 
 
 def _annotate_edges(sch: s_tir.Schedule, ir: Any, geo: StrassenGeometry) -> None:
-    """Say that the last block has fewer tiles, or that its last tile is cut."""
+    """Say that the last block has fewer tiles, or that its last tile is cut; or how many come."""
+    if geo.config.open_rows:
+        _open(sch, ir, geo, "ir")
+        return
     cut = geo.last_pairs < geo.config.mr
     if geo.last_tiles < geo.block_m or cut:
         Named("ir").on(sch, ir)
     if cut:
         LastEdge({"mw": geo.last_pairs}).on(sch, ir)
+
+
+def _open(sch: s_tir.Schedule, loop: Any, geo: StrassenGeometry, name: str) -> None:
+    """Say that only running tells how many rows there are, in pairs."""
+    OpenRows(geo.config.mr, geo.block_m, name, each=2).on(sch, loop)
 
 
 def _place_products(

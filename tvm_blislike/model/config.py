@@ -107,6 +107,11 @@ class KernelConfig(Config):
     ks: int = 1
     unroll: int = 4
 
+    @property
+    def tile_rows(self) -> int:
+        """Rows of a matrix product that are computed at once."""
+        return self.mr
+
     def microkernel(self, isa: str, types: Types) -> str:
         """See `Config.microkernel`."""
         return kernel_name(isa, self.mr, self.nr, types, self.ks)

@@ -60,14 +60,16 @@ class SharedBorder(Directive):
 class OpenRows(Directive):
     """Over blocks (ic) or tiles (ir) of rows of which only running tells how many there are.
 
-    They run over as many tiles as there are, of mr rows at most and of nearly equal numbers. Tiles
-    of `few` rows or fewer ask for nothing ahead.
+    They run over as many tiles as there are, of mr rows at most and of nearly equal numbers, or of
+    groups of `each` rows, of which the last one may lack some. Tiles of `few` rows or fewer ask for
+    nothing ahead.
     """
 
     mr: int
     block: int
     name: str
     few: int = 0
+    each: int = 1
     rules = (rule.of_known_length, rule.has_inside("mw"))
 
 

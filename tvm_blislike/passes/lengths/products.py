@@ -103,7 +103,7 @@ def _of_a_common_size(found: Sequence[tuple[Affine, Sequence[Choice]]], most: in
 
 def _whole_at(rows: Affine, choices: Iterable[Choice], size: int) -> Choice | None:
     """Return the first choice that has whole tiles at a size."""
-    return next((c for c in choices if rows.at(size) % c.config.mr == 0), None)
+    return next((c for c in choices if rows.at(size) % c.config.tile_rows == 0), None)
 
 
 def _for_all(
@@ -131,7 +131,7 @@ def _for_all(
 
     def order(entry: tuple[float, Choice]) -> tuple[float, int, int, float]:
         loss, choice = entry
-        return max(loss, near), -choice.config.mr, -choice.config.kc, loss
+        return max(loss, near), -choice.config.mr, -_depth(choice.config), loss
 
     return [choice for _, choice in sorted(losses, key=order)]
 
@@ -151,7 +151,12 @@ def _rival(workload: Workload, config: Config) -> Choice:
 
 
 def _block(config: Config) -> tuple[str, int, int, int]:
-    return config.implementation, config.mr, config.nr, config.kc
+    return config.implementation, config.mr, config.nr, _depth(config)
+
+
+def _depth(config: Config) -> int:
+    """Return the steps of a block of k; 0 where an algorithm has none."""
+    return getattr(config, "kc", 0)
 
 
 def _rows(workloads: Sequence[GemmWorkload], sizes: Sequence[int]) -> Affine:
@@ -173,7 +178,7 @@ def scheduled_size(products: Sequence[Product], most: int) -> int:
         When there is none up to `most`.
     """
     for size in range(most, 0, -1):
-        if all(p.rows.at(size) % p.choice.config.mr == 0 for p in products):
+        if all(p.rows.at(size) % p.choice.config.tile_rows == 0 for p in products):
             return size
     raise SizesMeetError(f"no size up to {most} has whole tiles of all products")
 
@@ -195,8 +200,8 @@ def pinned(strategy: Strategy, products: Sequence[Product], sizes: Sequence[int]
 
 def _open(choice: Choice, workload: GemmWorkload, threads: int) -> Config:
     """Return the configuration for any number of rows, of a product of about so many."""
-    tiles = math.ceil(workload.m / choice.config.mr)
-    whole = replace(workload, m=tiles * choice.config.mr)
+    rows = choice.config.tile_rows
+    whole = replace(workload, m=math.ceil(workload.m / rows) * rows)
     config = choice.implementation.of_open_rows(whole, choice.config, threads)
     if config is None:
         raise SizesMeetError(f"{workload} is none of single matrices in float32")
