@@ -28,7 +28,7 @@ from tvm_blislike.passes.constant_kernels import fold_constants
 from tvm_blislike.passes.constant_ranges import constant_ranges
 from tvm_blislike.passes.kernel_code import compiled_kernels
 from tvm_blislike.passes.legalize import NarrowIndices, legalize
-from tvm_blislike.passes.lengths.module import Lengths, of_lengths
+from tvm_blislike.passes.lengths.module import Lengths, functions_of, of_lengths
 from tvm_blislike.passes.lower import lower
 from tvm_blislike.passes.lower_precision import LowerPrecision
 from tvm_blislike.passes.parameters import warn_of_weights
@@ -327,8 +327,10 @@ def compile_functions(
     linked = compiler_lock()(partial(calling, relax_part(machine), kernels))
     found = signatures(calls)
     if lengths is not None:
-        sizes = range(lengths.least, lengths.most + 1)
-        functions = [(MAIN, signature_at(calls[MAIN], size)) for size in sizes]
+        functions, least = [], lengths.least
+        for name, most in functions_of(calls):
+            functions += [(name, signature_at(calls[name], n)) for n in range(least, most + 1)]
+            least = most + 1
     else:
         names = [*map(function_name, range(len(found) - 1)), MAIN]
         functions = [(name, found[name]) for name in names]

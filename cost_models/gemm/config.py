@@ -29,8 +29,8 @@ class GemmConfig(KernelConfig):
     parallel : str
         What threads divide: "b", "ic" or "jc"; "" for what gives them the most equal parts.
     open_rows : int
-        1 where m is the size that the kernel is scheduled for, whole blocks, and any other number
-        of rows may come at run time.
+        Where any number of rows may come at run time, the least one; m is then the size that the
+        kernel is scheduled for, whole blocks. 0: m rows.
     """
 
     BEFORE: ClassVar[Mapping[str, str]] = {**KernelConfig.BEFORE, "data_layout": "packing"}

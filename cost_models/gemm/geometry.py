@@ -110,6 +110,11 @@ class GemmGeometry(Divisible):
         """Micro-kernel calls in a row that share a panel of B (`B_OUTSIDE`) or of A."""
         return self.block_m if self.config.loop_order == B_OUTSIDE else self.block_n
 
+    def least_calls_per_panel(self) -> int:
+        """Return `calls_per_panel` of the fewest rows that may come."""
+        calls, least = self.calls_per_panel(), math.ceil(self.config.open_rows / self.config.mr)
+        return min(calls, least) if least and self.config.loop_order == B_OUTSIDE else calls
+
     def updated(self, parallel: str) -> tuple[int, int]:
         """Return the rows and columns of C that the loop over blocks of k runs over.
 

@@ -10,7 +10,9 @@ from tvm_blislike.cost_models.gemm.geometry import GemmGeometry
 from tvm_blislike.model.workload import GemmWorkload
 
 
-def of_open_rows(workload: GemmWorkload, config: GemmConfig, threads: int) -> GemmConfig | None:
+def of_open_rows(
+    workload: GemmWorkload, config: GemmConfig, threads: int, least: int
+) -> GemmConfig | None:
     """Return a configuration for any number of rows; None where rows have to be known.
 
     Blocks of rows are whole and equal in the product that is scheduled. Threads divide columns, of
@@ -22,6 +24,9 @@ def of_open_rows(workload: GemmWorkload, config: GemmConfig, threads: int) -> Ge
         Of the rows that the product is scheduled for: whole tiles.
     config : GemmConfig
         What was chosen for a number of rows.
+    least : int
+        The smallest number of rows that may come: as many calls at least share a panel of B, and
+        ask for the next one.
     """
     if workload.batch != 1 or workload.types.a != "float32" or workload.types.is_stored:
         return None
@@ -33,5 +38,5 @@ def of_open_rows(workload: GemmWorkload, config: GemmConfig, threads: int) -> Ge
         mc=block * config.mr,
         nc=min(geometry.block_n, share) * config.nr,
         parallel="jc" if threads > 1 else config.parallel,
-        open_rows=1,
+        open_rows=least,
     )

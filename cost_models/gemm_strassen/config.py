@@ -29,8 +29,8 @@ class StrassenConfig(KernelConfig):
     prefetch : int
         1 to prefetch the next panel of B during the present one.
     open_rows : int
-        1 where m is the size that the kernel is scheduled for, whole blocks, and any other number
-        of rows may come at run time.
+        Where any number of rows may come at run time, the least one; m is then the size that the
+        kernel is scheduled for, whole blocks. 0: m rows.
     """
 
     implementation: str = "gemm_strassen"

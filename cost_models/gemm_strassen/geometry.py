@@ -59,6 +59,12 @@ class StrassenGeometry:
         return min(self.tiles_m, max(1, wanted)) if self.config.mc else self.tiles_m
 
     @derived
+    def least_calls_per_panel(self) -> int:
+        """Micro-kernel calls in a row that share a panel of B, of the fewest rows that may come."""
+        least = math.ceil(self.config.open_rows / self.config.tile_rows)
+        return min(self.block_m, least) if least else self.block_m
+
+    @derived
     def blocks_m(self) -> int:
         """Blocks of rows; the last one may have fewer tiles."""
         return math.ceil(self.tiles_m / self.block_m)

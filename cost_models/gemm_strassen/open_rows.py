@@ -10,7 +10,7 @@ from tvm_blislike.model.workload import GemmWorkload
 
 
 def of_open_rows(
-    workload: GemmWorkload, config: StrassenConfig, threads: int
+    workload: GemmWorkload, config: StrassenConfig, threads: int, least: int
 ) -> StrassenConfig | None:
     """Return a configuration for any number of rows; None where threads cannot divide columns.
 
@@ -23,6 +23,9 @@ def of_open_rows(
         Of the rows that the product is scheduled for: whole tiles of pairs.
     config : StrassenConfig
         What was chosen for a number of rows.
+    least : int
+        The smallest number of rows that may come: as many calls at least share a panel of B, and
+        ask for the next one.
     """
     geometry = StrassenGeometry(workload, config)
     if geometry.tiles_n % threads:
@@ -30,4 +33,4 @@ def of_open_rows(
     most, tiles = geometry.block_m, geometry.tiles_m
     block = max(n for n in range(1, most + 1) if tiles % n == 0)
     share = geometry.tiles_n // threads * config.nr
-    return replace(config, mc=block * config.mr, nc=share if threads > 1 else 0, open_rows=1)
+    return replace(config, mc=block * config.mr, nc=share if threads > 1 else 0, open_rows=least)

@@ -227,7 +227,7 @@ def _prefetch(
     """Ask for operands before the micro-kernel needs them (see `prefetch`)."""
     if not geo.config.prefetch or kernel.isa.lane_operand or not asks_ahead(kernel):
         return
-    mr, nr, calls = geo.config.mr, geo.config.nr, geo.calls_per_panel()
+    mr, nr, calls = geo.config.mr, geo.config.nr, geo.least_calls_per_panel()
     row = nr * geo.config.ks
     row_bytes = row * geo.workload.types.b_bytes
     around = loops[_inner(geo.config)[1]]

@@ -57,7 +57,7 @@ def schedule(
         # Those of all products of the next columns, or what follows in memory.
         axis, elements = (-4 if geo.by_tiles else -3), geo.steps * config.nr
         streams = core.prefetch_streams
-        NextPanel(1, axis, 1, geo.block_m, elements, streams).on(sch, calls)
+        NextPanel(1, axis, 1, geo.least_calls_per_panel, elements, streams).on(sch, calls)
     innermost = products["x"] if geo.by_tiles else products["ir"]
     FreshRegisters(kernel.isa.name).on(sch, innermost)
     sch.compute_at(marked["acc"], innermost, preserve_unit_loops=True)

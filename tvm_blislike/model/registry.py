@@ -130,10 +130,11 @@ class Template:
     # Fields of a configuration on which what `pack` makes depends: with the same ones a slab of an
     # image is computed from the same packed weights. () where that is not so simple.
     packed_by: tuple[str, ...] = ()
-    # (workload, configuration, threads) to the configuration of a kernel that takes any number of
-    # rows at run time, scheduled for those of the workload; None for what it cannot. What it
-    # schedules then has `OpenRows` on its loops over rows. None: rows have to be known.
-    of_open_rows: Callable[[Workload, Config, int], Config | None] | None = None
+    # (workload, configuration, threads, least number of rows) to the configuration of a kernel that
+    # takes any number of rows at run time, scheduled for those of the workload; None for what it
+    # cannot. What it schedules then has `OpenRows` on its loops over rows. None: rows have to be
+    # known.
+    of_open_rows: Callable[[Workload, Config, int, int], Config | None] | None = None
     # Registers the TensorIntrin of a name if it is one of the algorithm's own, for traces.
     register_named: Callable[[str], None] = lambda _name: None
 

@@ -104,6 +104,20 @@ class Plan:
         make = self._later.get(key)
         return None if make is None else make()
 
+    def take_over(self, other: Plan) -> None:
+        """Add what another plan decided for functions of the same module."""
+        for mine, others in (
+            (self.choices, other.choices),
+            (self.layouts, other.layouts),
+            (self.left, other.left),
+            (self.wide, other.wide),
+            (self.stored, other.stored),
+            (self.whole, other.whole),
+            (self.fused, other.fused),
+            (self._noted, other._noted),
+        ):
+            mine.update({key: value for key, value in others.items() if key not in mine})
+
     def add_weights(self, func: relax.Function) -> None:
         """Take over what `passes.stored_weights` found out about a function."""
         attributes = func.attrs or {}

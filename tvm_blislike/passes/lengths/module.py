@@ -3,11 +3,13 @@
 A model goes up to fused kernels at three sizes (`samples`): two primes, which no other number of
 the model equals by chance, and the size that products are scheduled for. Where these differ in
 numbers alone that follow from the size, `main` gets a variable for it. Memory is planned for the
-largest size.
+largest size. Where few rows and many want other products, each part of the range has a function
+(`ranges`), `main` the larger sizes.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,14 +23,17 @@ from tvm_blislike.cost_models.attention.blocks import blocks_of
 from tvm_blislike.errors import SizesMeetError
 from tvm_blislike.model.attention import Attention
 from tvm_blislike.model.marks import ATTENTION, DEFAULT_RULE, ROW_AXES
+from tvm_blislike.model.variant import MAIN, function_name
 from tvm_blislike.passes.lengths.imports import require_alike
 from tvm_blislike.passes.lengths.products import (
+    Product,
     chosen_at,
+    chosen_for,
     for_open_rows,
     pinned,
     products_of,
-    scheduled_size,
 )
+from tvm_blislike.passes.lengths.ranges import ranges_of
 from tvm_blislike.passes.lengths.rows import by_rows
 from tvm_blislike.passes.lengths.samples import Affine, at, data_of, is_open, shape_of
 from tvm_blislike.passes.plan import Plan
@@ -38,6 +43,7 @@ from tvm_blislike.tvm_seams import (
     bindings,
     constant_array,
     dtype_name,
+    functions,
     is_constant,
     op_name,
     static_shape,
@@ -74,7 +80,7 @@ Choose = Callable[[tvm.IRModule, Strategy], Plan]
 def of_lengths(
     lengths: Lengths, strategy: Strategy, choose: Choose, fuse: Fuse
 ) -> tuple[tvm.IRModule, Plan]:
-    """Return the module of fused kernels whose `main` takes any size, and its plan.
+    """Return the module of fused kernels whose functions take any size, and its plan.
 
     Parameters
     ----------
@@ -88,35 +94,95 @@ def of_lengths(
     SizesMeetError
         When a part of the model cannot have an open size; the text says which.
     """
-    most = lengths.most
+    sizes, load = range(lengths.least, lengths.most + 1), functools.cache(lengths.load)
+    compared, strategy = (*_primes_below(lengths.most), lengths.most), for_open_rows(strategy)
+    mods = [load(size) for size in compared]
+    smallest = (*reversed(compared[:2]), lengths.least)
+    require_alike([mods[1], mods[0], load(lengths.least)], smallest)
+    products = products_of([choose(mod, strategy) for mod in mods], compared)
+    ranges, builder, plans = ranges_of(products, sizes, strategy), relax.BlockBuilder(), []
+    # `main` first: its kernels keep their names.
+    for number in reversed(range(len(ranges))):
+        name = MAIN if number == len(ranges) - 1 else function_name(number)
+        chosen, size = chosen_for(products, ranges[number], strategy)
+        part = _Part(name, ranges[number], size, chosen)
+        plans.append(part.emitted(builder, load, strategy, fuse))
+    plan, *others = plans
+    for other in others:
+        plan.take_over(other)
+    return builder.get(), replace(plan, notes=_notes(ranges, products))
+
+
+def functions_of(mod: tvm.IRModule) -> list[tuple[str, int]]:
+    """Return the functions of a module of open sizes, each with the largest size that it is for."""
+    found = [(g.name_hint, f.attrs[_BOUNDS]) for g, f in functions(mod) if _BOUNDS in f.attrs]
+    return sorted(((name, int(of[_SIZE])) for name, of in found), key=lambda each: each[1])
+
+
+def _primes_below(most: int) -> tuple[int, ...]:
     primes = [prime for prime in _PRIMES if prime < most][-2:]
     if len(primes) < 2:
         raise SizesMeetError(f"sizes up to {most} are too few to compare")
-    compared, strategy = (*primes, most), for_open_rows(strategy)
-    mods = [lengths.load(size) for size in compared]
-    smallest = (primes[1], primes[0], lengths.least)
-    require_alike([mods[1], mods[0], lengths.load(lengths.least)], smallest)
-    plans = [choose(mod, strategy) for mod in mods]
-    products = products_of(plans, compared, strategy)
-    sizes = [*primes, scheduled_size(products, most)]
-    same = pinned(strategy, products, (*primes, most, sizes[-1]))
-    if sizes[-1] != most:
-        mods.append(lengths.load(sizes[-1]))
-    made = [fuse(mod, same) for mod in mods]
-    largest = made.pop(2)[0] if sizes[-1] != most else made[-1][0]
-    plan = replace(made[-1][1], notes=_notes(lengths, products))
-    configs = {choice.workload: choice.config for choice in plan.choices.values()}
-    for choice in chosen_at(products, sizes[-1], configs):
-        plan.note_anew(choice)
-    joined = _Joined([mod for mod, _ in made], sizes, largest, most, strategy)
-    return joined.module(), plan
+    return tuple(primes)
 
 
-def _notes(lengths: Lengths, products: Sequence[object]) -> tuple[str, ...]:
+def _notes(ranges: Sequence[range], products: Sequence[object]) -> tuple[str, ...]:
+    if len(ranges) == 1:
+        what = "one function and kernels for all of them"
+    else:
+        what = f"a function and kernels for {' and for '.join(map(_shown, ranges))}"
     return (
-        f"sizes {lengths.least} to {lengths.most}: one function and kernels for all of them, which "
-        f"count rows at run time ({len(products)} products)",
+        f"sizes {_shown(range(ranges[0][0], ranges[-1][-1] + 1))}: {what}, which count rows at run "
+        f"time ({len(products)} products)",
     )
+
+
+def _shown(sizes: range) -> str:
+    return f"{sizes[0]} to {sizes[-1]}"
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A range of sizes.
+
+    Parameters
+    ----------
+    name : str
+        Of its function.
+    sizes : range
+        Of at least two primes, or more than the smallest two.
+    scheduled : int
+        The size that its products are scheduled for.
+    products : sequence of Product
+        With what is chosen for all sizes.
+    """
+
+    name: str
+    sizes: range
+    scheduled: int
+    products: Sequence[Product]
+
+    def emitted(
+        self,
+        builder: relax.BlockBuilder,
+        load: Callable[[int], tvm.IRModule],
+        strategy: Strategy,
+        fuse: Fuse,
+    ) -> Plan:
+        """Emit its function and kernels, and return their plan."""
+        most = self.sizes[-1]
+        primes = _primes_below(most)
+        sizes = [*primes, self.scheduled]
+        same = pinned(strategy, self.products, (*primes, most, self.scheduled))
+        made = [fuse(load(size), same) for size in sizes]
+        plan = made[-1][1]
+        largest = made[-1][0] if self.scheduled == most else fuse(load(most), same)[0]
+        configs = {choice.workload: choice.config for choice in plan.choices.values()}
+        for choice in chosen_at(self.products, self.scheduled, configs):
+            plan.note_anew(choice)
+        mods = [mod for mod, _ in made]
+        _Joined(mods, sizes, largest, most, strategy, builder).emit(self.name)
+        return plan
 
 
 @dataclass
@@ -133,6 +199,8 @@ class _Joined:
         Of the largest size, which has all rows of constants.
     most : int
         The largest size that may come.
+    builder : relax.BlockBuilder
+        Of the module that gets the function.
     """
 
     mods: Sequence[tvm.IRModule]
@@ -140,13 +208,13 @@ class _Joined:
     largest: tvm.IRModule
     most: int
     strategy: Strategy
+    builder: relax.BlockBuilder
     size: tirx.Var = field(default_factory=lambda: tirx.Var(_SIZE, "int64"))
     values: dict[relax.Var, relax.Expr] = field(default_factory=dict)
     made: dict[tuple[str, ...], tvm.ir.GlobalVar] = field(default_factory=dict)
-    builder: relax.BlockBuilder = field(default_factory=relax.BlockBuilder)
 
-    def module(self) -> tvm.IRModule:
-        """Return the module of any size."""
+    def emit(self, name: str) -> None:
+        """Emit the function of any size, and its kernels."""
         mods = (self.largest, *self.mods)
         mains = [mod["main"] for mod in mods]
         if not all(map(_is_plain, mods)):
@@ -158,12 +226,11 @@ class _Joined:
         for main in mains:
             self.values.update(zip(main.params, params, strict=True))
         attrs = {**dict(mains[-1].attrs), _BOUNDS: {_SIZE: self.most}}
-        with self.builder.function("main", params, attrs=attrs):
+        with self.builder.function(name, params, attrs=attrs):
             with self.builder.dataflow():
                 self._body([bindings(main) for main in mains])
                 results = self._operand([main.body.body for main in mains])
             self.builder.emit_func_output(results)
-        return self.builder.get()
 
     def _body(self, each: Sequence[Sequence[relax.VarBinding]]) -> None:
         if len({len(found) for found in each}) > 1:

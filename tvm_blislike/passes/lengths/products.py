@@ -8,16 +8,17 @@ come from memory, behind which that hides for few rows. For a hidden size of 384
 8x48 within a hundredth of each other; for 16 tokens in a model whose weights L3 holds 6x64 takes
 1.2 times as long.
 
-A product is scheduled for whole blocks of rows, of a size among those that may come: the largest of
-which every product has whole tiles. Where there is none (29, 14 and 8 rows, and no size up to 150),
-products take their next best choices until there is one.
+A product is scheduled for whole blocks of rows, of a size among those that may come of which every
+product has whole tiles: that where the blocks that divide these lose least. Where there is none
+(29, 14 and 8 rows, and no size up to 150), products take their next best choices until there is
+one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.errors import SizesMeetError
@@ -31,22 +32,49 @@ from tvm_blislike.schedules import all_implementations, get_implementation
 
 # Predicted times that count as equal.
 _NEAR = 1.03
+# Sizes of which few tiles have all rows, so that how they are cut shows.
+_FEW_TILES = 32
+# Choices of each product among which a common size is looked for first.
+_TRIED = 4
+
+
+@dataclass(frozen=True)
+class OpenProduct:
+    """A product whose number of rows follows from the size.
+
+    Parameters
+    ----------
+    rows : Affine
+        Of the size.
+    choices : tuple of Choice
+        At the sizes that are compared, the largest last.
+    """
+
+    rows: Affine
+    choices: tuple[Choice, ...]
+
+    def at(self, size: int) -> GemmWorkload:
+        """Return the product of a size."""
+        return replace(self.choices[-1].workload, m=self.rows.at(size))
 
 
 @dataclass(frozen=True)
 class Product:
-    """A product of an open number of rows.
+    """A product with what is chosen for it at all sizes of a range.
 
     Parameters
     ----------
     rows : Affine
         Of the size.
     choice : Choice
-        For all sizes.
+        For all of them.
+    least : int
+        The smallest number of rows.
     """
 
     rows: Affine
     choice: Choice
+    least: int
 
     def at(self, size: int) -> GemmWorkload:
         """Return the product of a size."""
@@ -56,15 +84,16 @@ class Product:
 def for_open_rows(strategy: Strategy) -> Strategy:
     """Return the strategy without the implementations that have to know the rows of a product."""
     every = all_implementations()
-    kinds = {each.kind for each in every if _opens(each)}
-    return strategy.leaving_out(i.name for i in every if i.kind in kinds and not _opens(i))
+    kinds = {each.kind for each in every if opens(each)}
+    return strategy.leaving_out(i.name for i in every if i.kind in kinds and not opens(i))
 
 
-def _opens(implementation: Implementation | None) -> bool:
+def opens(implementation: Implementation | None) -> bool:
+    """Whether an implementation may have an open number of rows."""
     return getattr(implementation, "of_open_rows", None) is not None
 
 
-def products_of(plans: Sequence[Plan], sizes: Sequence[int], strategy: Strategy) -> list[Product]:
+def products_of(plans: Sequence[Plan], sizes: Sequence[int]) -> list[OpenProduct]:
     """Return the products that follow from the size, by the plans of some, the largest last.
 
     Raises
@@ -75,65 +104,166 @@ def products_of(plans: Sequence[Plan], sizes: Sequence[int], strategy: Strategy)
     layers = [list(plan.choices.values()) for plan in plans]
     if len({len(each) for each in layers}) > 1:
         raise SizesMeetError("other layers are computed at another size")
-    found: dict[tuple[Workload, ...], tuple[Affine, list[Choice]]] = {}
+    found: dict[tuple[Workload, ...], OpenProduct] = {}
     for choices in zip(*layers, strict=True):
         workloads = tuple(choice.workload for choice in choices)
         if len(set(workloads)) == 1 or workloads in found:
             continue
-        if not all(_opens(choice.implementation) for choice in choices):
+        if not all(opens(choice.implementation) for choice in choices):
             raise SizesMeetError(f"{workloads[-1]} cannot have an open size")
-        rows = _rows(workloads, sizes)
-        found[workloads] = rows, _for_all(choices, rows, sizes[-1], strategy)
-    return _of_a_common_size(list(found.values()), sizes[-1])
+        found[workloads] = OpenProduct(_rows(workloads, sizes), choices)
+    return list(found.values())
 
 
-def _of_a_common_size(found: Sequence[tuple[Affine, Sequence[Choice]]], most: int) -> list[Product]:
-    """Return products that have whole tiles at some size up to `most`, where there is one.
+def chosen_for(
+    products: Sequence[OpenProduct], sizes: range, strategy: Strategy
+) -> tuple[list[Product], int]:
+    """Return products with what is chosen for a range of sizes, and the size to schedule them for.
 
-    Each is of the first of its choices, or of one as little further back as possible.
+    That is one of the range, or below it, of which each has whole tiles: where the blocks that
+    divide these lose least.
+
+    Raises
+    ------
+    SizesMeetError
+        When there is none.
     """
-    longest = max((len(choices) for _, choices in found), default=0)
-    for depth in range(1, longest + 1):
-        for size in range(most, 0, -1):
-            fitting = [_whole_at(rows, choices[:depth], size) for rows, choices in found]
-            if all(fitting):
-                return [Product(rows, c) for (rows, _), c in zip(found, fitting, strict=True)]
-    return [Product(rows, choices[0]) for rows, choices in found]
+    rated = [_Rated.of(product, sizes, strategy) for product in products]
+    longest = max((len(each.choices) for each in rated), default=0)
+    for depth in dict.fromkeys((min(_TRIED, longest), longest)):
+        found = _of_a_common_size([each.first(depth) for each in rated], sizes[-1])
+        if found is not None:
+            choices, size = found
+            pairs = zip(products, choices, strict=True)
+            return [Product(p.rows, choice, p.rows.at(sizes[0])) for p, choice in pairs], size
+    raise SizesMeetError(f"no size up to {sizes[-1]} has whole tiles of all products")
 
 
-def _whole_at(rows: Affine, choices: Iterable[Choice], size: int) -> Choice | None:
-    """Return the first choice that has whole tiles at a size."""
-    return next((c for c in choices if rows.at(size) % c.config.tile_rows == 0), None)
+def _of_a_common_size(rated: Sequence[_Rated], most: int) -> tuple[list[Choice], int] | None:
+    """Return the choices that lose least where all have whole tiles, and that size; None for none.
+
+    The largest of sizes that are equal in that.
+    """
+    best = None
+    for size in range(most, 0, -1):
+        fitting = [each.best_at(size) for each in rated]
+        if not all(fitting):
+            continue
+        seconds = sum(fit.loss * each.weight for fit, each in zip(fitting, rated, strict=True))
+        if best is None or seconds < best[0]:
+            best = seconds, [fit.choice for fit in fitting], size
+    return None if best is None else best[1:]
 
 
-def _for_all(
-    choices: Sequence[Choice], rows: Affine, most: int, strategy: Strategy
-) -> list[Choice]:
-    """Return choices of sizes and their rivals, first what is never far from the best."""
-    largest = choices[-1].workload
-    steps = (rows.at(1 << power) for power in range(most.bit_length()))
-    workloads = [*(replace(largest, m=m) for m in steps if 0 < m < largest.m), largest]
-    alone = [c for c in map(strategy.choose, workloads) if _opens(c.implementation)]
-    candidates = {choice.config: choice for choice in (*choices, *alone)}
-    if all(choice.is_fastest_predicted for choice in candidates.values()):
-        for config in _rivals(candidates, strategy.offers(largest)):
-            candidates.setdefault(config, _rival(largest, config))
+@dataclass(frozen=True)
+class _Fit:
+    """A choice with the part that it loses, at its worst size."""
 
-    def worst(choice: Choice) -> float:
-        config = _open(choice, largest, strategy.threads)
-        return max(
-            strategy.seconds(one.workload, config) / strategy.seconds(one.workload, one.config)
-            for one in alone
-        )
+    choice: Choice
+    loss: float
 
-    losses = [(worst(choice), choice) for choice in candidates.values()]
-    near = _NEAR * min(loss for loss, _ in losses)
 
-    def order(entry: tuple[float, Choice]) -> tuple[float, int, int, float]:
-        loss, choice = entry
-        return max(loss, near), -choice.config.mr, -_depth(choice.config), loss
+@dataclass(frozen=True)
+class _Rated:
+    """A product beside what would be chosen at some sizes of a range.
 
-    return [choice for _, choice in sorted(losses, key=order)]
+    Parameters
+    ----------
+    least : int
+        The smallest number of rows.
+    alone : tuple of Choice
+        At those sizes, the largest last.
+    choices : tuple of Choice
+        What may be chosen for all of them, first what is never far from the best.
+    """
+
+    product: OpenProduct
+    strategy: Strategy
+    least: int
+    alone: tuple[Choice, ...]
+    choices: tuple[Choice, ...]
+    _losses: dict[Config, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, product: OpenProduct, sizes: range, strategy: Strategy) -> _Rated:
+        """Rate the choices of a range, and their rivals.
+
+        Raises
+        ------
+        SizesMeetError
+            When none may have an open number of rows.
+        """
+        alone = alone_at(product, samples(sizes), strategy)
+        ends = [product.rows.at(size) for size in (sizes[0], sizes[-1])]
+        given = [c for c in product.choices if ends[0] <= c.workload.m <= ends[1]]
+        found = {choice.config: choice for choice in (*given, *alone)}
+        largest = product.at(sizes[-1])
+        if all(choice.is_fastest_predicted for choice in found.values()):
+            for config in _rivals(found, strategy.offers(largest)):
+                found.setdefault(config, _rival(largest, config))
+        able = [c for c in found.values() if _may_open(c, largest, ends[0], strategy.threads)]
+        if not able:
+            raise SizesMeetError(f"{largest} is none of single matrices in float32")
+        rated = cls(product, strategy, ends[0], tuple(alone), tuple(able))
+        return replace(rated, choices=tuple(rated._ordered(able, largest.m)))
+
+    def first(self, count: int) -> _Rated:
+        """Return the same of so many choices."""
+        return replace(self, choices=self.choices[:count])
+
+    @property
+    def weight(self) -> float:
+        """What a loss counts for: the time at the largest size."""
+        return self._alone_seconds(self.alone[-1])
+
+    def best_at(self, size: int) -> _Fit | None:
+        """Return the choice that loses least of those of whole tiles at a size; None for none."""
+        rows = self.product.rows.at(size)
+        whole = [c for c in self.choices if rows > 0 and rows % c.config.tile_rows == 0]
+        ordered = self._ordered(whole, rows)
+        return _Fit(ordered[0], self._loss(ordered[0], rows)) if ordered else None
+
+    def _ordered(self, choices: Iterable[Choice], rows: int) -> list[Choice]:
+        """Return choices in blocks as they suit so many rows, what loses least first."""
+        losses = [(self._loss(choice, rows), choice) for choice in choices]
+        near = _NEAR * min((loss for loss, _ in losses), default=1.0)
+
+        def order(entry: tuple[float, Choice]) -> tuple[float, int, int, float]:
+            loss, choice = entry
+            return max(loss, near), -choice.config.tile_rows, -_depth(choice.config), loss
+
+        return [choice for _, choice in sorted(losses, key=order)]
+
+    def _loss(self, choice: Choice, rows: int) -> float:
+        workload = replace(self.product.choices[-1].workload, m=rows)
+        config = opened(choice, workload, self.least, self.strategy.threads)
+        if config not in self._losses:
+            self._losses[config] = max(
+                self.strategy.seconds(one.workload, config) / self._alone_seconds(one)
+                for one in self.alone
+            )
+        return self._losses[config]
+
+    def _alone_seconds(self, choice: Choice) -> float:
+        return self.strategy.seconds(choice.workload, choice.config)
+
+
+def samples(sizes: range) -> list[int]:
+    """Return the sizes of a range that stand for it: its ends, powers of two, and some small ones.
+
+    Those between, and one more than these, which blocks of as many rows suit worst: 8x48 blocks
+    take 1.2 times as long as others for 9 rows, but not for 8 and 16 (Zen 4).
+    """
+    powers = [1 << power for power in range(sizes[-1].bit_length())]
+    whole = [n for power in powers for n in (power, 3 * power // 2) if n <= _FEW_TILES]
+    small = [n for each in whole for n in (each, each + 1)]
+    return sorted({sizes[0], *(n for n in (*powers, *small) if n in sizes), sizes[-1]})
+
+
+def alone_at(product: OpenProduct, sizes: Iterable[int], strategy: Strategy) -> list[Choice]:
+    """Return what would be chosen at each of some sizes, as far as that may have open rows."""
+    found = (strategy.choose(product.at(size)) for size in sizes)
+    return [choice for choice in found if opens(choice.implementation)]
 
 
 def _rivals(chosen: Iterable[Config], offers: Iterable[tuple[Config, float]]) -> list[Config]:
@@ -169,25 +299,12 @@ def _rows(workloads: Sequence[GemmWorkload], sizes: Sequence[int]) -> Affine:
     return rows
 
 
-def scheduled_size(products: Sequence[Product], most: int) -> int:
-    """Return the size that products are scheduled for: whole tiles of each.
-
-    Raises
-    ------
-    SizesMeetError
-        When there is none up to `most`.
-    """
-    for size in range(most, 0, -1):
-        if all(p.rows.at(size) % p.choice.config.tile_rows == 0 for p in products):
-            return size
-    raise SizesMeetError(f"no size up to {most} has whole tiles of all products")
-
-
 def pinned(strategy: Strategy, products: Sequence[Product], sizes: Sequence[int]) -> Strategy:
     """Return a strategy that chooses for the last of some sizes, and the same for the others."""
     configs: dict[Workload, Config] = {}
     for product in products:
-        config = _open(product.choice, product.at(sizes[-1]), strategy.threads)
+        largest, least = product.at(sizes[-1]), product.least
+        config = opened(product.choice, largest, least, strategy.threads)
         configs.update({product.at(size): config for size in sizes})
 
     def override(workload: Workload) -> object:
@@ -198,14 +315,33 @@ def pinned(strategy: Strategy, products: Sequence[Product], sizes: Sequence[int]
     return strategy.overruled(override)
 
 
-def _open(choice: Choice, workload: GemmWorkload, threads: int) -> Config:
-    """Return the configuration for any number of rows, of a product of about so many."""
+def opened(choice: Choice, workload: GemmWorkload, least: int, threads: int) -> Config:
+    """Return the configuration for any number of rows, of a product of about so many.
+
+    Parameters
+    ----------
+    least : int
+        The smallest number of rows that may come.
+
+    Raises
+    ------
+    SizesMeetError
+        When there is none.
+    """
     rows = choice.config.tile_rows
     whole = replace(workload, m=math.ceil(workload.m / rows) * rows)
-    config = choice.implementation.of_open_rows(whole, choice.config, threads)
+    config = choice.implementation.of_open_rows(whole, choice.config, threads, least)
     if config is None:
         raise SizesMeetError(f"{workload} is none of single matrices in float32")
     return config
+
+
+def _may_open(choice: Choice, workload: GemmWorkload, least: int, threads: int) -> bool:
+    try:
+        opened(choice, workload, least, threads)
+    except SizesMeetError:
+        return False
+    return True
 
 
 def chosen_at(
