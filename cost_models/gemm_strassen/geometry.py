@@ -84,6 +84,8 @@ class StrassenGeometry:
         """Return the parts of the busiest thread of the rows and of the columns."""
         if self.blocks_n > 1:
             return 1.0, math.ceil(self.blocks_n / threads) / self.blocks_n
+        if self.config.open_rows:
+            return math.ceil(self.pairs / threads) / self.pairs, 1.0
         # The last block is smaller.
         return min(1.0, math.ceil(self.blocks_m / threads) * self.block_m / self.tiles_m), 1.0
 

@@ -10,12 +10,12 @@ from tvm_blislike.model.workload import GemmWorkload
 
 
 def of_open_rows(
-    workload: GemmWorkload, config: StrassenConfig, threads: int, least: int
-) -> StrassenConfig | None:
-    """Return a configuration for any number of rows; None where threads cannot divide columns.
+    workload: GemmWorkload, config: StrassenConfig, _threads: int, least: int
+) -> StrassenConfig:
+    """Return a configuration for any number of rows.
 
-    Blocks of pairs are whole and equal in the product that is scheduled. Threads divide columns, of
-    which there are as many for each number of rows.
+    Blocks of pairs are whole and equal in the product that is scheduled; at run time they are as
+    equal as they can be, and as many for each thread that divides them.
 
     Parameters
     ----------
@@ -28,9 +28,6 @@ def of_open_rows(
         ask for the next one.
     """
     geometry = StrassenGeometry(workload, config)
-    if geometry.tiles_n % threads:
-        return None
     most, tiles = geometry.block_m, geometry.tiles_m
     block = max(n for n in range(1, most + 1) if tiles % n == 0)
-    share = geometry.tiles_n // threads * config.nr
-    return replace(config, mc=block * config.mr, nc=share if threads > 1 else 0, open_rows=least)
+    return replace(config, mc=block * config.mr, open_rows=least)

@@ -50,7 +50,7 @@ def schedule(
     kernel = kernel_of(core, config.mr, config.nr, workload.types, config.ks)
     geo = StrassenGeometry(workload, config)
     marked = stages(sch)
-    loops = _tile_result(sch, axes(sch, fuse_epilogue(sch)), geo, kernel)
+    loops = _tile_result(sch, axes(sch, fuse_epilogue(sch)), geo, kernel, threads)
     products = _place_products(sch, marked["products"], loops, geo, kernel)
     calls = loops["ir"] if geo.by_tiles else products["ir"]
     if config.prefetch:
@@ -68,7 +68,11 @@ def schedule(
 
 
 def _tile_result(
-    sch: s_tir.Schedule, axes: Sequence[Any], geo: StrassenGeometry, kernel: Microkernel
+    sch: s_tir.Schedule,
+    axes: Sequence[Any],
+    geo: StrassenGeometry,
+    kernel: Microkernel,
+    threads: int,
 ) -> dict[str, Any]:
     """Split the loops over C; a vector of all products is read once for its four results."""
     row, column = axes
@@ -82,7 +86,7 @@ def _tile_result(
     Named("mw").on(sch, i)
     _annotate_edges(sch, ir, geo)
     if geo.config.open_rows:
-        _open(sch, ic, geo, "ic")
+        _open(sch, ic, geo, "ic", 1 if geo.blocks_n > 1 else threads)
     elif geo.last_tiles < geo.block_m or geo.last_pairs < geo.config.mr:
         LastBlock({"ir": geo.last_tiles}).on(sch, ic)
     return {"jc": jc, "ic": ic, "jr": jr, "ir": ir}
@@ -100,9 +104,11 @@ def _annotate_edges(sch: s_tir.Schedule, ir: Any, geo: StrassenGeometry) -> None
         LastEdge({"mw": geo.last_pairs}).on(sch, ir)
 
 
-def _open(sch: s_tir.Schedule, loop: Any, geo: StrassenGeometry, name: str) -> None:
+def _open(
+    sch: s_tir.Schedule, loop: Any, geo: StrassenGeometry, name: str, parts: int = 1
+) -> None:
     """Say that only running tells how many rows there are, in pairs."""
-    OpenRows(geo.config.mr, geo.block_m, name, each=2).on(sch, loop)
+    OpenRows(geo.config.mr, geo.block_m, name, each=2, parts=parts).on(sch, loop)
 
 
 def _place_products(

@@ -1,15 +1,16 @@
 """Rows of a product of which only running tells how many there are.
 
 A template schedules whole tiles of mr rows. Here its loops over blocks and tiles of rows
-(`OpenRows`) get bounds that depend on m. There are n = ceil(m / mr) tiles of nearly equal numbers
-of rows, q of r and the others of r - 1, so no row is computed twice and none is missing:
+(`OpenRows`) get bounds that depend on m. Of m rows n parts have nearly equal numbers, q of them r
+and the others r - 1, so no row is computed twice and none is missing:
 
-    n = ceil(m / mr)    r = ceil(m / n)    q = m - n (r - 1)
+    r = ceil(m / n)    q = m - n (r - 1)    the first row of part t: t (r - 1) + min(t, q)
 
-The first row of tile t is t (r - 1) + min(t, q). What a tile has in registers has one branch for
-each number of rows up to mr, with the code that the edge of a static product has; what goes row by
-row, such as packing, counts them. Equal tiles suit short sequences: of 9 rows, two tiles of 5 and 4
-take less than one of 8 and one of a single row, whose sums wait for each other.
+Blocks are so many parts of all rows, as many for each thread where threads divide them, and tiles,
+n = ceil(m / mr), parts of the rows of a block. What a tile has in registers has one branch for each
+number of rows up to mr, with the code that the edge of a static product has; what goes row by row,
+such as packing, counts them. Equal tiles suit short sequences: of 9 rows, two tiles of 5 and 4 take
+less than one of 8 and one of a single row, whose sums wait for each other.
 
 Where a tile is of pairs of rows (`OpenRows.each`), m above is their number. The second row of a
 last pair may not exist: the one before is read in its place, and nothing is stored.
@@ -81,59 +82,51 @@ class _Opening:
 
     def body(self, stmt: tirx.Stmt) -> tirx.Stmt:
         """Return a body of open loops."""
-        result = self._opened(stmt, (0, 0))
+        result = self._opened(stmt, None, 0)
         left = set(collect(result, tirx.Var)) & set(self.buffers)
         if left:
             names = ", ".join(sorted(var.name for var in left))
             raise MisplacedDirective(f"OpenRows: {names} is read outside its loops over rows")
         return result
 
-    def _opened(self, stmt: tirx.Stmt, outer: tuple[Any, Any]) -> tirx.Stmt:
+    def _opened(self, stmt: tirx.Stmt, block: _Rows | None, static: Any) -> tirx.Stmt:
         """Return a statement with the outermost open loops in it opened.
 
-        `outer` is the first tile of the block, and what indices have of it.
+        Parameters
+        ----------
+        block : _Rows or None
+            Those of the block; None for all rows.
+        static : PrimExpr
+            What indices have of the first tile of the block.
         """
 
         def visit(loop: tirx.For) -> Any:
             found = OpenRows.of(loop)
-            if found is None:
-                return loop
-            return self._loop(loop, found, outer)
+            return loop if found is None else self._loop(loop, found, block, static)
 
         # By place, not by variable: the copies of an edge have the same variables.
         return tvm_ffi.structural_map(stmt, [(tirx.For, visit)], order="pre")
 
-    def _loop(self, loop: tirx.For, found: OpenRows, outer: tuple[Any, Any]) -> tirx.Stmt:
+    def _loop(
+        self, loop: tirx.For, found: OpenRows, block: _Rows | None, static: Any
+    ) -> tirx.Stmt:
         kind = str(loop.loop_var.ty)
-        counts = _Counts(self._rows(kind), found)
+        rows = block or _Rows(tirx.IntImm(kind, 0), _ceil_div(self._rows(kind), found.each))
         # What was a single iteration is left out of indices.
         counted = loop.loop_var if int(loop.extent) > 1 else 0
         if found.name == "ic":
-            here = (loop.loop_var * found.block, counted * found.block)
-            body = self._opened(loop.body, here)
-            extent = _ceil_div(counts.tiles, found.block)
-            return without(loop, OpenRows, body=body, extent=extent)
-        first, static = outer
-        extent = tirx.min(tirx.IntImm(kind, found.block), counts.tiles - first)
-        static = (static + counted) * found.mr
-        body = self._tile(loop.body, first + loop.loop_var, static, counts)
-        return without(loop, OpenRows, body=body, extent=extent)
+            parts = rows.parts(found.mr * found.block, found.parts)
+            here, stores = rows.part(parts, loop.loop_var, kind)
+            inside = self._opened(loop.body, here, counted * found.block)
+        else:
+            parts = rows.parts(found.mr)
+            here, stores = rows.part(parts, loop.loop_var, kind)
+            moved = self._moved(loop.body, (static + counted) * found.mr, here.first, found.each)
+            inside = sequence(_counted(moved, here.count, found))
+        return without(loop, OpenRows, body=tirx.SeqStmt([*stores, inside]), extent=parts)
 
     def _rows(self, kind: str) -> Any:
         return self.rows if str(self.rows.ty) == kind else tirx.Cast(kind, self.rows)
-
-    def _tile(self, body: tirx.Stmt, tile: Any, static: Any, counts: _Counts) -> tirx.Stmt:
-        """Return the code of a tile, by its number of rows; in `body` they begin at `static`."""
-        # Through memory, which LLVM removes: TVM's simplifier would put the values everywhere.
-        place = tirx.decl_buffer((2,), counts.kind, "place")
-        first, count = (tirx.BufferLoad(place, [tirx.IntImm("int32", i)]) for i in range(2))
-        stores = [
-            tirx.BufferStore(place, value, [tirx.IntImm("int32", i)])
-            for i, value in enumerate(counts.of(tile))
-        ]
-        moved = self._moved(body, static, first, counts.found.each)
-        parts = _counted(moved, count, counts.found)
-        return tirx.SeqStmt([tirx.AllocBuffer(place), *stores, *parts])
 
     def _moved(self, body: tirx.Stmt, static: Any, first: Any, each: int) -> tirx.Stmt:
         """Return a body whose rows begin at `first` rather than at `static`, in groups of `each`."""
@@ -169,41 +162,31 @@ class _Opening:
 
 
 @dataclass(frozen=True)
-class _Counts:
-    """How many tiles and rows there are; rows in groups of `found.each`.
+class _Rows:
+    """Some rows, or groups of rows: the first, and how many."""
 
-    Parameters
-    ----------
-    all_rows : PrimExpr
-        One by one.
-    """
+    first: Any
+    count: Any
 
-    all_rows: Any
-    found: OpenRows
+    def parts(self, most: int, multiple: int = 1) -> Any:
+        """Return of how many parts of `most` rows at most these are, some for each thread."""
+        parts = _ceil_div(self.count, most)
+        if multiple == 1:
+            return parts
+        return tirx.min(_ceil_div(parts, multiple) * multiple, self.count)
 
-    @property
-    def kind(self) -> str:
-        """Data type of numbers."""
-        return str(self.all_rows.ty)
-
-    @property
-    def rows(self) -> Any:
-        """Groups of rows."""
-        each = self.found.each
-        return self.all_rows if each == 1 else _ceil_div(self.all_rows, each)
-
-    @property
-    def tiles(self) -> Any:
-        """Tiles of all rows."""
-        return _ceil_div(self.rows, self.found.mr)
-
-    def of(self, tile: Any) -> tuple[Any, Any]:
-        """Return the first row of a tile, and how many it has."""
-        rows, tiles = self.rows, self.tiles
-        most = _ceil_div(rows, tiles)
-        larger = rows - tiles * (most - 1)
-        first = tile * (most - 1) + tirx.min(tile, larger)
-        return first, most - 1 + tirx.Cast(self.kind, tile < larger)
+    def part(self, parts: Any, number: Any, kind: str) -> tuple[_Rows, list[tirx.Stmt]]:
+        """Return one of so many nearly equal parts, and the statements in front of its use."""
+        most = _ceil_div(self.count, parts)
+        larger = self.count - parts * (most - 1)
+        first = self.first + number * (most - 1) + tirx.min(number, larger)
+        count = most - 1 + tirx.Cast(kind, number < larger)
+        # Through memory, which LLVM removes: TVM's simplifier would put the values everywhere.
+        place = tirx.decl_buffer((2,), kind, "place")
+        at = [[tirx.IntImm("int32", i)] for i in range(2)]
+        stores = [tirx.BufferStore(place, v, i) for v, i in zip((first, count), at, strict=True)]
+        part = _Rows(*(tirx.BufferLoad(place, i) for i in at))
+        return part, [tirx.AllocBuffer(place), *stores]
 
 
 def _counted(body: tirx.Stmt, count: Any, found: OpenRows) -> list[tirx.Stmt]:

@@ -61,8 +61,9 @@ class OpenRows(Directive):
     """Over blocks (ic) or tiles (ir) of rows of which only running tells how many there are.
 
     They run over as many tiles as there are, of mr rows at most and of nearly equal numbers, or of
-    groups of `each` rows, of which the last one may lack some. Tiles of `few` rows or fewer ask for
-    nothing ahead.
+    groups of `each` rows, of which the last one may lack some; so are blocks, of `block` tiles at
+    most, of which there are a multiple of `parts`. Tiles of `few` rows or fewer ask for nothing
+    ahead.
     """
 
     mr: int
@@ -70,6 +71,7 @@ class OpenRows(Directive):
     name: str
     few: int = 0
     each: int = 1
+    parts: int = 1
     rules = (rule.of_known_length, rule.has_inside("mw"))
 
 

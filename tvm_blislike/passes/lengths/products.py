@@ -34,8 +34,6 @@ from tvm_blislike.schedules import all_implementations, get_implementation
 _NEAR = 1.03
 # Sizes of which few tiles have all rows, so that how they are cut shows.
 _FEW_TILES = 32
-# Choices of each product among which a common size is looked for first.
-_TRIED = 4
 
 
 @dataclass(frozen=True)
@@ -129,14 +127,12 @@ def chosen_for(
         When there is none.
     """
     rated = [_Rated.of(product, sizes, strategy) for product in products]
-    longest = max((len(each.choices) for each in rated), default=0)
-    for depth in dict.fromkeys((min(_TRIED, longest), longest)):
-        found = _of_a_common_size([each.first(depth) for each in rated], sizes[-1])
-        if found is not None:
-            choices, size = found
-            pairs = zip(products, choices, strict=True)
-            return [Product(p.rows, choice, p.rows.at(sizes[0])) for p, choice in pairs], size
-    raise SizesMeetError(f"no size up to {sizes[-1]} has whole tiles of all products")
+    found = _of_a_common_size(rated, sizes[-1])
+    if found is None:
+        raise SizesMeetError(f"no size up to {sizes[-1]} has whole tiles of all products")
+    choices, size = found
+    pairs = zip(products, choices, strict=True)
+    return [Product(p.rows, choice, p.rows.at(sizes[0])) for p, choice in pairs], size
 
 
 def _of_a_common_size(rated: Sequence[_Rated], most: int) -> tuple[list[Choice], int] | None:
@@ -206,10 +202,6 @@ class _Rated:
             raise SizesMeetError(f"{largest} is none of single matrices in float32")
         rated = cls(product, strategy, ends[0], tuple(alone), tuple(able))
         return replace(rated, choices=tuple(rated._ordered(able, largest.m)))
-
-    def first(self, count: int) -> _Rated:
-        """Return the same of so many choices."""
-        return replace(self, choices=self.choices[:count])
 
     @property
     def weight(self) -> float:

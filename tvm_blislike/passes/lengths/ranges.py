@@ -16,8 +16,8 @@ from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.config import Config
 from tvm_blislike.passes.lengths.products import OpenProduct, alone_at, opened, samples
 
-# Part of the time that a second range has to gain at the worst size: another set of weights, of
-# functions and of kernels goes with it.
+# Part of the time that a second range has to gain at some size: another set of weights, of functions
+# and of kernels goes with it.
 _LEAST_GAIN = 0.02
 # The smallest size at which a second range begins.
 _LEAST_CUT = 32
@@ -31,17 +31,19 @@ def ranges_of(products: Sequence[OpenProduct], sizes: range, strategy: Strategy)
         return [sizes]
     cuts = [size for size in samples(sizes)[1:-1] if size >= _LEAST_CUT]
     parted = [[range(sizes[0], cut), range(cut, sizes[-1] + 1)] for cut in cuts]
-    best = min(parted, key=lambda parts: _loss(tables, parts), default=[sizes])
-    gain = _loss(tables, [sizes]) - _loss(tables, best)
-    return best if gain >= _LEAST_GAIN else [sizes]
+    whole, best = [sizes], min(parted, key=lambda parts: sum(_losses(tables, parts)), default=None)
+    if best is None:
+        return whole
+    both = zip(_losses(tables, whole), _losses(tables, best), strict=True)
+    return best if max(one - other for one, other in both) >= _LEAST_GAIN else whole
 
 
-def _loss(tables: Sequence[_Table], parts: Sequence[range]) -> float:
-    """Return the time of all products at the worst size, in terms of the best for that size."""
-    return max(max(_losses(tables, part)) for part in parts)
+def _losses(tables: Sequence[_Table], parts: Sequence[range]) -> list[float]:
+    """Return, for each sample, the time of all products in terms of the best for that size."""
+    return [loss for part in parts for loss in _losses_in(tables, part)]
 
 
-def _losses(tables: Sequence[_Table], part: range) -> list[float]:
+def _losses_in(tables: Sequence[_Table], part: range) -> list[float]:
     best = [table.best(part) for table in tables]
     inside = [size for size in tables[0].alone if size in part]
     return [
