@@ -91,7 +91,7 @@ def compare(
 def values(text: str) -> tuple[int, ...]:
     """Return the values of a size that stays open, as the command line has them."""
     ((found,),) = parse_shapes([f"size={text}"]).values()
-    return tuple(found)
+    return (found,) if isinstance(found, int) else tuple(found)
 
 
 def models(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Path, str]]:

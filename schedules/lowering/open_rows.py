@@ -132,33 +132,34 @@ class _Opening:
         """Return a body whose rows begin at `first` rather than at `static`, in groups of `each`."""
         analyzer = sym.Analyzer()
 
-        def place(buffer: Any, indices: Sequence[Any]) -> tuple[Any, list[Any], Any] | None:
-            """Return the buffer, the indices, and a condition where there may be no such row."""
-            if buffer not in self.buffers:
-                return None
-            new, axis = self.buffers[buffer]
+        def row(indices: Sequence[Any], axis: int) -> tuple[Any, Any]:
+            """Return where a row is, and the number of all where there may be no such row."""
             inside = analyzer.simplify(indices[axis] - static * each)
-            row, at = inside + first * each, list(indices)
-            at[axis] = row
-            if constant(analyzer.simplify(tirx.floormod(inside, each))) == 0:
-                return new, at, None
-            rows = self._rows(str(row.ty))
-            at[axis] = tirx.min(row, rows - 1)
-            return new, at, row < rows
+            place = inside + first * each
+            exists = constant(analyzer.simplify(tirx.floormod(inside, each))) == 0
+            return place, None if exists else self._rows(str(place.ty))
 
         def load(access: Any) -> Any:
-            found = place(access.source, access.indices)
-            return access if found is None else tirx.BufferLoad(*found[:2])
+            if access.source not in self.buffers:
+                return access
+            new, axis = self.buffers[access.source]
+            place, rows = row(access.indices, axis)
+            place = place if rows is None else tirx.min(place, rows - 1)
+            return tirx.BufferLoad(new, _with(access.indices, axis, place))
 
         def store(access: Any) -> Any:
-            found = place(access.buffer, access.indices)
-            if found is None:
+            if access.buffer not in self.buffers:
                 return access
-            new, at, exists = found
-            made = tirx.BufferStore(new, access.value, at)
-            return made if exists is None else tirx.IfThenElse(exists, made, None)
+            new, axis = self.buffers[access.buffer]
+            place, rows = row(access.indices, axis)
+            made = tirx.BufferStore(new, access.value, _with(access.indices, axis, place))
+            return made if rows is None else tirx.IfThenElse(place < rows, made, None)
 
         return tvm_ffi.structural_map(body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
+
+
+def _with(indices: Sequence[Any], axis: int, place: Any) -> list[Any]:
+    return [place if at == axis else index for at, index in enumerate(indices)]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +19,17 @@ from typer.testing import CliRunner
 
 import tvm_blislike
 from tvm_blislike.cli.app import app
+from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.gemm.config import GemmConfig
-from tvm_blislike.errors import (
-    InputError,
-    SizesMeetError,
-    UnsupportedOperatorError,
-    UsageError,
-)
+from tvm_blislike.errors import InputError, UnsupportedOperatorError, UsageError
+from tvm_blislike.hardware import Core
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.variant import MAIN
 from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.passes.lengths import products as products_module
+from tvm_blislike.passes.lengths import ranges as ranges_module
+from tvm_blislike.passes.lengths.products import OpenProduct, for_open_rows
+from tvm_blislike.passes.lengths.ranges import ranges_of
 from tvm_blislike.passes.lengths.samples import Affine
 
 _MOST, _HIDDEN, _HEADS, _TOKENS = 150, 48, 3, 40
@@ -243,29 +245,100 @@ def test_few_sizes_have_functions_each_where_one_cannot_serve() -> None:
     np.testing.assert_allclose(model.run({"x": x})["y"], wanted, rtol=1e-4, atol=1e-5)
 
 
+@dataclass(frozen=True)
+class Rated:
+    """Stands for a product: of register blocks of so many rows, what each loses."""
+
+    losses: Mapping[int, float]
+    weight: float = 1.0
+
+    def best_at(self, size: int) -> products_module._Fit | None:
+        whole = [mr for mr in self.losses if size % mr == 0]
+        if not whole:
+            return None
+        mr = min(whole, key=self.losses.__getitem__)
+        choice = Choice(GemmWorkload(size, 64, 64), None, GemmConfig(mr=mr, nr=16), None, "")
+        return products_module._Fit(choice, self.losses[mr])
+
+
 @pytest.mark.parametrize(
-    ("blocks", "most", "chosen", "size"),
+    ("losses", "most", "chosen", "size"),
     [
-        # The first choices meet.
-        ([(6, 4), (8, 4)], 150, [6, 8], 144),
+        # The first choices meet, at several sizes.
+        ([{6: 1.0, 4: 1.1}, {8: 1.0, 4: 1.1}], 150, [6, 8], 144),
         # No size up to 20 is a multiple of both: one takes its next choice, of the largest size.
-        ([(14, 7), (6, 2)], 20, [14, 2], 14),
-        ([(29,), (14,), (8,)], 150, [29, 14, 8], 0),
+        ([{14: 1.0, 7: 1.1}, {6: 1.0, 2: 1.1}], 20, [14, 2], 14),
+        # The product that takes longer has its way.
+        ([Rated({14: 1.0, 6: 1.1}, 9.0), Rated({6: 1.0, 7: 1.3}, 1.0)], 20, [14, 7], 14),
+        ([Rated({14: 1.0, 6: 1.1}, 1.0), Rated({6: 1.0, 7: 1.3}, 9.0)], 20, [6, 6], 18),
+        ([{29: 1.0}, {14: 1.0}, {8: 1.0}], 150, None, 0),
     ],
 )
 def test_products_take_blocks_that_have_a_common_size(
-    blocks: list[tuple[int, ...]], most: int, chosen: list[int], size: int
+    losses: list[Rated | dict[int, float]], most: int, chosen: list[int] | None, size: int
 ) -> None:
-    workload = GemmWorkload(most, 64, 64)
+    rated = [each if isinstance(each, Rated) else Rated(each) for each in losses]
+    found = products_module._of_a_common_size(rated, most)
+    assert (found is None) == (chosen is None)
+    if found is not None:
+        assert ([choice.config.mr for choice in found[0]], found[1]) == (chosen, size)
 
-    def choice(mr: int) -> Choice:
-        return Choice(workload, None, GemmConfig(mr=mr, nr=16), None, "")
 
-    found = [(Affine(1, 0), [choice(mr) for mr in each]) for each in blocks]
-    products = products_module._of_a_common_size(found, most)
-    assert [p.choice.config.mr for p in products] == chosen
-    if size:
-        assert products_module.scheduled_size(products, most) == size
-    else:
-        with pytest.raises(SizesMeetError, match="no size up to 150 has whole tiles"):
-            products_module.scheduled_size(products, most)
+def open_product(strategy: Strategy, most: int, n: int, k: int) -> OpenProduct:
+    """Return a product of as many rows as the size."""
+    workloads = [GemmWorkload(m, n, k) for m in (113, 127, most)]
+    return OpenProduct(Affine(1, 0), tuple(map(strategy.choose, workloads)))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_rows_have_functions_of_their_own_where_other_products_gain(threads: int) -> None:
+    """As the model of a core has it: seven products of half the size where all rows pay for it."""
+    sizes, zen4 = range(1, 513), Core.named("zen4")
+    strategy = for_open_rows(Strategy(zen4, threads))
+    large = [open_product(strategy, 512, n, k) for n, k in ((768, 768), (3072, 768))]
+    few, many = ranges_of(large, sizes, strategy)
+    assert (few[0], many[-1]) == (1, 512) and few[-1] + 1 == many[0]
+    assert 32 <= many[0] <= 256
+    small = [open_product(strategy, 512, 48, 48)]
+    assert ranges_of(small, sizes, strategy) == [sizes]
+    plain = strategy.leaving_out(["gemm_strassen"])
+    products = [open_product(plain, 512, n, k) for n, k in ((768, 768), (3072, 768))]
+    assert ranges_of(products, sizes, plain) == [sizes]
+
+
+def residual_layers(hidden: int, inner: int) -> onnx.ModelProto:
+    """x + relu(x A + b) B, of any number of rows."""
+    rng = np.random.default_rng(5)
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["p"]),
+        helper.make_node("Add", ["p", "b"], ["q"]),
+        helper.make_node("Relu", ["q"], ["r"]),
+        helper.make_node("MatMul", ["r", "c"], ["s"]),
+        helper.make_node("Add", ["s", "x"], ["y"]),
+    ]
+    constants = weights(rng, a=(hidden, inner), b=(inner,), c=(inner, hidden))
+    ends = [[float_input(name, ["rows", hidden])] for name in "xy"]
+    return make_model(nodes, *ends, constants)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sizes_in_both_ranges_are_right(
+    threads: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each range has its function, what `main` does not serve another one does."""
+    monkeypatch.setattr(ranges_module, "_LEAST_GAIN", 0.0)
+    proto, most = residual_layers(192, 384), 200
+    sizes = {"rows": range(1, most + 1)}
+    model = tvm_blislike.compile(proto, shapes=sizes, threads=threads, cache=False)
+    functions = [v.function for v in model.variants]
+    cut = functions.index(MAIN) + 1
+    assert set(functions[cut - 1 :]) == {MAIN} and set(functions[: cut - 1]) == {"main_0"}
+    said = f"for 1 to {cut - 1} and for {cut} to {most}"
+    assert any(said in note for note in model.explain().notes)
+    model.export(tmp_path / "rows.so")
+    loaded, rng = tvm_blislike.CompiledModel.load(tmp_path / "rows.so"), np.random.default_rng(2)
+    for rows in (1, 3, 4, 5, cut - 1, cut, cut + 1, most - 1, most):
+        x = rng.standard_normal((rows, 192)).astype("float32")
+        wanted = ReferenceEvaluator(proto).run(None, {"x": x})[0]
+        for each in (model, loaded):
+            np.testing.assert_allclose(each.run({"x": x})["y"], wanted, rtol=2e-4, atol=2e-4)

@@ -66,9 +66,21 @@ def last_edge(x: T.Buffer((27,), F32), y: T.Buffer((27,), F32)):
 def open_rows(x: T.Buffer((6, 5), F32), y: T.Buffer((6, 5), F32)):
     T.func_attr({"blislike.row_axes": [0, 0]})
     for tile in T.serial(2, annotations=OpenRows(3, 2, "ir").note()):
-        for i in T.serial(3, annotations=Named("mw").note()):
+        for i in T.unroll(3, annotations=Named("mw").note()):
             for j in range(5):
                 y[tile * 3 + i, j] = x[tile * 3 + i, j] * T.float32(2)
+
+
+@T.prim_func(s_tir=True)
+def open_pairs(x: T.Buffer((24, 5), F32), y: T.Buffer((24, 5), F32)):
+    T.func_attr({"blislike.row_axes": [0, 0]})
+    for block in T.parallel(2, annotations=OpenRows(3, 2, "ic", each=2, parts=2).note()):
+        for tile in T.serial(2, annotations=OpenRows(3, 2, "ir", each=2).note()):
+            for i in T.serial(3, annotations=Named("mw").note()):
+                for j in range(5):
+                    y[block * 12 + tile * 6 + i * 2, j] = x[block * 12 + tile * 6 + i * 2, j]
+                for j in range(5):
+                    y[block * 12 + tile * 6 + i * 2 + 1, j] = x[block * 12 + tile * 6 + i * 2 + 1, j]
 
 
 @T.prim_func(s_tir=True)
@@ -403,7 +415,7 @@ GOLDEN: dict[type, tuple[tirx.PrimFunc, ...]] = {
     Edge: (edge,),
     LastBlock: (last_edge,),
     LastEdge: (last_edge,),
-    OpenRows: (open_rows,),
+    OpenRows: (open_rows, open_pairs),
     Border: (border,),
     SharedBorder: (shared_border,),
     Apart: (apart,),
