@@ -38,6 +38,10 @@ _EXP_CYCLES, _MASK_CYCLES, _ROW_CYCLES = 8.0, 2.0, 12.0
 # Cycles for a vector of K and V to be packed, of Q to be copied, and of sums to be rescaled.
 _PACK_CYCLES, _COPY_CYCLES, _RESCALE_CYCLES = 5.0, 1.5, 2.0
 _BYTES = 4
+# Rows up to which an open number of rows has blocks of its own: what those of many rows take is all
+# copies of rows and columns that do not exist (12 heads of 32, 1 to 4 rows: 11 microseconds with
+# 26x16 blocks, where a kernel of that number takes 3; Zen 4).
+FEW_ROWS = 8
 # Steps of k that a product of a block may take at once: panels are packed for as many.
 _MOST_STEPS = 2
 
@@ -70,6 +74,14 @@ class Blocks:
 
     def __str__(self) -> str:
         return f"{self.kernel.name}, {self.queries} queries by {self.keys} keys"
+
+
+@dataclass(frozen=True)
+class Few:
+    """Blocks for so many rows and fewer, where running tells how many there are."""
+
+    rows: int
+    blocks: Blocks
 
 
 @functools.cache

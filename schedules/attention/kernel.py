@@ -28,7 +28,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from tvm_blislike.cost_models.attention.blocks import Blocks
+from tvm_blislike.cost_models.attention.blocks import Blocks, Few
 from tvm_blislike.microkernels.operands import Operand, Update
 from tvm_blislike.microkernels.products import groups
 from tvm_blislike.microkernels.update_shape import UpdateShape
@@ -45,7 +45,12 @@ _UNROLL = 4
 
 
 def kernel(
-    attention: Attention, operands: Sequence[Shape], result: Shape, blocks: Blocks, threads: int
+    attention: Attention,
+    operands: Sequence[Shape],
+    result: Shape,
+    blocks: Blocks,
+    threads: int,
+    few: Few | None = None,
 ) -> tirx.PrimFunc:
     """Return the function (Q, K, V, mask of each view, result), of float32.
 
@@ -58,6 +63,8 @@ def kernel(
         Shapes of the tensors that the views of the attention are of.
     result : tuple of int
         Of the result.
+    few : Few or None
+        Blocks of fewer rows, where running tells how many there are.
     """
     names = ["q", "k", "v", *(f"mask{i}" for i in range(len(operands) - 3)), "result"]
     with IRBuilder() as builder:
@@ -72,8 +79,22 @@ def kernel(
                 T.reads()
                 T.writes()
                 flat = [T.decl_buffer((math.prod(b.shape),), _FLOAT, data=b.data) for b in given]
-                _tasks(attention, blocks, threads, flat)
+                if few is None:
+                    _tasks(attention, blocks, threads, flat)
+                else:
+                    _by_rows(attention, blocks, few, threads, flat)
     return builder.get()
+
+
+def _by_rows(
+    attention: Attention, blocks: Blocks, few: Few, threads: int, flat: list[Any]
+) -> None:
+    """Emit the loops of both blocks, of which the number of rows takes one."""
+    with T.If(attention.rows <= few.rows):
+        with T.Then():
+            _tasks(attention, few.blocks, threads, flat)
+        with T.Else():
+            _tasks(attention, blocks, threads, flat)
 
 
 def _tasks(attention: Attention, blocks: Blocks, threads: int, flat: list[Any]) -> None:

@@ -19,7 +19,7 @@ import tvm
 from tvm import relax, tirx
 
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.cost_models.attention.blocks import blocks_of
+from tvm_blislike.cost_models.attention.blocks import FEW_ROWS, Few, blocks_of
 from tvm_blislike.errors import SizesMeetError
 from tvm_blislike.model.attention import Attention
 from tvm_blislike.model.marks import ATTENTION, DEFAULT_RULE, ROW_AXES
@@ -181,7 +181,7 @@ class _Part:
         for choice in chosen_at(self.products, self.scheduled, configs):
             plan.note_anew(choice)
         mods = [mod for mod, _ in made]
-        _Joined(mods, sizes, largest, most, strategy, builder).emit(self.name)
+        _Joined(mods, sizes, largest, self.sizes[0], most, strategy, builder).emit(self.name)
         return plan
 
 
@@ -197,8 +197,8 @@ class _Joined:
         The last one is that of the kernels with products.
     largest : IRModule
         Of the largest size, which has all rows of constants.
-    most : int
-        The largest size that may come.
+    least, most : int
+        The smallest and the largest size that may come.
     builder : relax.BlockBuilder
         Of the module that gets the function.
     """
@@ -206,6 +206,7 @@ class _Joined:
     mods: Sequence[tvm.IRModule]
     sizes: Sequence[int]
     largest: tvm.IRModule
+    least: int
     most: int
     strategy: Strategy
     builder: relax.BlockBuilder
@@ -328,23 +329,28 @@ class _Joined:
         rows, threads = tirx.Var("rows", "int32"), self.strategy.threads
         data = [json.loads(func.attrs[ATTENTION]) for func in funcs]
         attention = Attention.from_data(data_of(data, self.sizes, rows))
-        largest = Attention.from_data(_at(data, self.sizes, self.most))
+        largest = self._attention_at(data, self.most)
         blocks = blocks_of(largest, self.strategy.core, threads)
         *operands, result = [at(shape, rows) for shape in shapes]
-        func = kernel(attention, operands, result, blocks, threads)
+        has_few = self.least < FEW_ROWS < self.most and not isinstance(attention.rows, int)
+        few = self._few(data) if has_few else None
+        func = kernel(attention, operands, result, blocks, threads, few)
         notes = {**dict(funcs[-1].attrs), DEFAULT_RULE: f"up to {largest}; {blocks}"}
         return func.without_attr("global_symbol").with_attr(notes)
+
+
+    def _few(self, data: Sequence[object]) -> Few:
+        few = self._attention_at(data, FEW_ROWS)
+        return Few(few.rows, blocks_of(few, self.strategy.core, self.strategy.threads))
+
+    def _attention_at(self, data: Sequence[object], size: int) -> Attention:
+        return Attention.from_data(data_of(data, self.sizes, size))
 
 
 def _is_plain(mod: tvm.IRModule) -> bool:
     main = mod["main"]
     names = [g.name_hint for g, f in mod.functions_items() if isinstance(f, relax.Function)]
     return names == ["main"] and len(main.body.blocks) == 1
-
-
-def _at(data: Sequence[object], sizes: Sequence[int], most: int) -> object:
-    """Return data at the largest size."""
-    return data_of(data, sizes, most)
 
 
 def _open_axis(shape: Sequence[object]) -> int:
