@@ -86,10 +86,10 @@ class _Table:
     def best(self, part: range) -> dict[int, float]:
         """Return the seconds of the configuration that loses least in a range."""
 
-        def worst(seconds: dict[int, float]) -> float:
-            return max(seconds[size] / self.alone[size] for size in seconds if size in part)
+        def lost(seconds: dict[int, float]) -> float:
+            return sum(seconds[size] / self.alone[size] for size in seconds if size in part)
 
-        return min(self.configs, key=worst)
+        return min(self.configs, key=lost)
 
 
 def _opened_at(
