@@ -86,9 +86,7 @@ def kernel(
     return builder.get()
 
 
-def _by_rows(
-    attention: Attention, blocks: Blocks, few: Few, threads: int, flat: list[Any]
-) -> None:
+def _by_rows(attention: Attention, blocks: Blocks, few: Few, threads: int, flat: list[Any]) -> None:
     """Emit the loops of both blocks, of which the number of rows takes one."""
     with T.If(attention.rows <= few.rows):
         with T.Then():

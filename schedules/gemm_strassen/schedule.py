@@ -104,9 +104,7 @@ def _annotate_edges(sch: s_tir.Schedule, ir: Any, geo: StrassenGeometry) -> None
         LastEdge({"mw": geo.last_pairs}).on(sch, ir)
 
 
-def _open(
-    sch: s_tir.Schedule, loop: Any, geo: StrassenGeometry, name: str, parts: int = 1
-) -> None:
+def _open(sch: s_tir.Schedule, loop: Any, geo: StrassenGeometry, name: str, parts: int = 1) -> None:
     """Say that only running tells how many rows there are, in pairs."""
     OpenRows(geo.config.mr, geo.block_m, name, each=2, parts=parts).on(sch, loop)
 

@@ -107,9 +107,7 @@ class _Opening:
         # By place, not by variable: the copies of an edge have the same variables.
         return tvm_ffi.structural_map(stmt, [(tirx.For, visit)], order="pre")
 
-    def _loop(
-        self, loop: tirx.For, found: OpenRows, block: _Rows | None, static: Any
-    ) -> tirx.Stmt:
+    def _loop(self, loop: tirx.For, found: OpenRows, block: _Rows | None, static: Any) -> tirx.Stmt:
         kind = str(loop.loop_var.ty)
         rows = block or _Rows(tirx.IntImm(kind, 0), _ceil_div(self._rows(kind), found.each))
         # What was a single iteration is left out of indices.

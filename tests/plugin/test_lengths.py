@@ -18,8 +18,8 @@ from small_models import float_input, make_model
 from typer.testing import CliRunner
 
 import tvm_blislike
-from tvm_blislike.cli.app import app
 from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.cli.app import app
 from tvm_blislike.cost_models.gemm.config import GemmConfig
 from tvm_blislike.errors import InputError, UnsupportedOperatorError, UsageError
 from tvm_blislike.hardware import Core

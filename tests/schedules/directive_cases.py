@@ -80,7 +80,9 @@ def open_pairs(x: T.Buffer((24, 5), F32), y: T.Buffer((24, 5), F32)):
                 for j in range(5):
                     y[block * 12 + tile * 6 + i * 2, j] = x[block * 12 + tile * 6 + i * 2, j]
                 for j in range(5):
-                    y[block * 12 + tile * 6 + i * 2 + 1, j] = x[block * 12 + tile * 6 + i * 2 + 1, j]
+                    y[block * 12 + tile * 6 + i * 2 + 1, j] = x[
+                        block * 12 + tile * 6 + i * 2 + 1, j
+                    ]
 
 
 @T.prim_func(s_tir=True)

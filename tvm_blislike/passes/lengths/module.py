@@ -338,7 +338,6 @@ class _Joined:
         notes = {**dict(funcs[-1].attrs), DEFAULT_RULE: f"up to {largest}; {blocks}"}
         return func.without_attr("global_symbol").with_attr(notes)
 
-
     def _few(self, data: Sequence[object]) -> Few:
         few = self._attention_at(data, FEW_ROWS)
         return Few(few.rows, blocks_of(few, self.strategy.core, self.strategy.threads))

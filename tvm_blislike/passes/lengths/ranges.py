@@ -16,8 +16,8 @@ from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.config import Config
 from tvm_blislike.passes.lengths.products import OpenProduct, alone_at, opened, samples
 
-# Part of the time that a second range has to gain at some size: another set of weights, of functions
-# and of kernels goes with it.
+# Part of the time that a second range has to gain at some size: weights in another order go with it,
+# a function and kernels.
 _LEAST_GAIN = 0.02
 # The smallest size at which a second range begins.
 _LEAST_CUT = 32
