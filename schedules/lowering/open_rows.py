@@ -127,7 +127,7 @@ class _Opening:
         return self.rows if str(self.rows.ty) == kind else tirx.Cast(kind, self.rows)
 
     def _moved(self, body: tirx.Stmt, static: Any, first: Any, each: int) -> tirx.Stmt:
-        """Return a body whose rows begin at `first` rather than at `static`, in groups of `each`."""
+        """Return a body whose groups of `each` rows begin at `first` rather than at `static`."""
         analyzer = sym.Analyzer()
 
         def row(indices: Sequence[Any], axis: int) -> tuple[Any, Any]:
