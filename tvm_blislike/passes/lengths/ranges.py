@@ -16,8 +16,8 @@ from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.config import Config
 from tvm_blislike.passes.lengths.products import OpenProduct, alone_at, opened, samples
 
-# Part of the time that a second range has to gain at some size: with it go weights in another order,
-# a function and kernels.
+# What a second range has to gain at some size, as a part of the time: with it go weights in another
+# order, a function and kernels.
 _LEAST_GAIN = 0.02
 # The smallest size at which a second range begins.
 _LEAST_CUT = 32
