@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,10 @@ from tvm_blislike.errors import ChoiceError
 from tvm_blislike.hardware import native_core
 from tvm_blislike.inspect.overview import shares
 from tvm_blislike.model.report import Report
-from tvm_blislike.passes.batches.images import apart
+from tvm_blislike.passes.batches import depth_first as depth_first_module
+from tvm_blislike.passes.batches.cuts import Times, cuts_of
+from tvm_blislike.passes.batches.functions import Cut, divided
+from tvm_blislike.passes.batches.images import Apart, apart
 from tvm_blislike.pipeline import compile_module
 
 Builder = relax.BlockBuilder
@@ -134,3 +138,47 @@ def test_a_layer_of_a_group_is_counted_for_each_group() -> None:
         assert report.predicted_ms == pytest.approx(sum(times))
         assert sum(share.kernels for share in shares(report)) == sum(r.runs for r in report.layers)
     assert Report.from_json(by_one.to_json()) == by_one
+
+
+def at_end(mod: tvm.IRModule, images: int) -> tuple[Apart, Cut]:
+    """Return the images of a module, and the last place where the function of one may end."""
+    batch = apart(mod["main"], images, {mod["main"].params[0]: 0})
+    return batch, cuts_of(batch, 1)[-1]
+
+
+@pytest.mark.parametrize("function", [residual, joined, several_results])
+def test_images_go_two_at_a_time_and_the_last_by_itself(function: Callable) -> None:
+    mod = graph(function, (5, *IMAGE[1:]))
+    batch, cut = at_end(mod, 5)
+    by_parts = divided(mod, batch, [replace(cut, some=2), cut], smaller=(1, 2, 3))
+    strategy = Strategy(native_core(), 1, constraints=Constraints(images=0))
+    machine = relax.VirtualMachine(compile_module(by_parts, strategy)[0], tvm.cpu())
+    x = random(5, *IMAGE[1:])
+    wanted = run(mod, 0, x)
+    for name, count in (("main_0", 1), ("main_1", 2), ("main_2", 3), ("main", 5)):
+        result = machine[name](tvm.runtime.tensor(x[:count]))
+        results = [result] if hasattr(result, "numpy") else result
+        for found, whole in zip(results, wanted, strict=True):
+            np.testing.assert_allclose(found.numpy(), whole[:count], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("threads", "images", "gain", "counts"),
+    [
+        (2, 8, 0.01, [2, 1]),
+        (2, 5, 0.01, [2, 1]),
+        (2, 8, -0.01, [1]),
+        (1, 8, 0.01, [1]),
+        (2, 1, 0.01, [1]),
+    ],
+)
+def test_threads_get_an_image_each_where_that_takes_no_longer(
+    threads: int, images: int, gain: float, counts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Times, "of", lambda _self, cut: 1 - gain * (cut.some > 1))
+    monkeypatch.setattr(Times, "whole", lambda _self: 1.0)
+    mod = graph(residual, (images, *IMAGE[1:]))
+    batch, _ = at_end(mod, images)
+    cuts = depth_first_module._cuts_for_all(mod, batch, Strategy(native_core(), threads))
+    assert [cut.some for cut in cuts] == counts
+    assert len({(cut.place, cut.live) for cut in cuts}) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import tvm
@@ -40,6 +40,14 @@ class Cut:
     some: int
 
 
+@dataclass(frozen=True)
+class _Part:
+    """The function of some images, and where it ends."""
+
+    cut: Cut
+    function: tvm.ir.GlobalVar
+
+
 def first_bindings(batch: Apart, some: int) -> tuple[tvm.IRModule, Values]:
     """Return all that keeps images apart as a module for some of them, and its variables."""
     rest = batch.bindings[batch.reach :]
@@ -68,7 +76,7 @@ def _emit_images(
 
 
 def divided(
-    mod: tvm.IRModule, batch: Apart, cut: Cut | None, smaller: Sequence[int] = ()
+    mod: tvm.IRModule, batch: Apart, cuts: Sequence[Cut], smaller: Sequence[int] = ()
 ) -> tvm.IRModule:
     """Return the module whose `main` calls a function of some images as far as the cut.
 
@@ -78,19 +86,19 @@ def divided(
         Of `main`.
     batch : Apart
         Of its images.
-    cut : Cut or None
-        None for no such function: `main` stays.
+    cuts : sequence of Cut
+        At one place, for ever fewer images, in which the last one leaves no rest; none for no such
+        function: `main` stays.
     smaller : sequence of int
         Of which batches there shall be a function like `main`, too: `function_name` of its place.
     """
     builder, main = relax.BlockBuilder(mod), mod[MAIN]
-    function = None if cut is None else _emit_images(builder, "images", batch, cut, Values())
+    parts = [_Part(cut, _emit_images(builder, "images", batch, cut, Values())) for cut in cuts]
     for number, images in enumerate(smaller):
-        _emit_main(builder, function_name(number), main, batch, cut, function, images)
-    if cut is None:
+        _emit_main(builder, function_name(number), main, batch, parts, images)
+    if not parts:
         return builder.get()
-    name = function_name(len(smaller))
-    made = _emit_main(builder, name, main, batch, cut, function, batch.images)
+    made = _emit_main(builder, function_name(len(smaller)), main, batch, parts, batch.images)
     result = builder.get()
     divided_main = result[made].with_attr(dict(main.attrs or {}))
     del result[made]
@@ -103,22 +111,21 @@ def _emit_main(
     name: str,
     main: relax.Function,
     batch: Apart,
-    cut: Cut | None,
-    function: tvm.ir.GlobalVar | None,
+    parts: Sequence[_Part],
     images: int,
 ) -> tvm.ir.GlobalVar:
-    """Emit the `main` of some images, which calls `function` as far as the cut."""
+    """Emit the `main` of some images, which calls functions of parts of them as far as the cut."""
     params = parameters(batch, images)
     values: Values = dict(zip(batch.params, params, strict=True))
-    place = 0 if cut is None else cut.place
+    place = parts[0].cut.place if parts else 0
     with builder.function(name, params):
         with builder.dataflow():
-            if cut is not None:
+            if parts:
                 groups = [
-                    _called(builder, function, batch, cut, params, start)
-                    for start in range(0, images, cut.some)
+                    _called(builder, part, batch, params, start)
+                    for part, start in _in_parts(parts, images)
                 ]
-                for number, var in enumerate(cut.live):
+                for number, var in enumerate(parts[0].cut.live):
                     pieces = [group[number] for group in groups]
                     whole = relax.op.concat(pieces, 0) if len(pieces) > 1 else pieces[0]
                     is_inner = isinstance(var, relax.DataflowVar)
@@ -132,23 +139,31 @@ def _emit_main(
         return builder.emit_func_output(substituted(main.body.body, values))
 
 
+def _in_parts(parts: Sequence[_Part], images: int) -> Iterator[tuple[_Part, int]]:
+    """Yield the parts that some images are computed in, each with its first image."""
+    start = 0
+    while start < images:
+        part = next(part for part in parts if part.cut.some <= images - start)
+        yield part, start
+        start += part.cut.some
+
+
 def _called(
     builder: relax.BlockBuilder,
-    function: tvm.ir.GlobalVar,
+    part: _Part,
     batch: Apart,
-    cut: Cut,
     params: Sequence[relax.Var],
     start: int,
 ) -> list[relax.Expr]:
     """Emit a call for some images from `start` on, and return its results."""
     args = [
-        _piece(builder, own, param, batch, cut.some, start)
+        _piece(builder, own, param, batch, part.cut.some, start)
         for own, param in zip(params, batch.params, strict=True)
     ]
-    result = builder.emit(relax.Call(function, args))
-    if len(cut.live) == 1:
+    result, count = builder.emit(relax.Call(part.function, args)), len(part.cut.live)
+    if count == 1:
         return [result]
-    return [builder.emit(relax.TupleGetItem(result, place)) for place in range(len(cut.live))]
+    return [builder.emit(relax.TupleGetItem(result, place)) for place in range(count)]
 
 
 def _piece(

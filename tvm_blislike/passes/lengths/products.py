@@ -1,6 +1,6 @@
 """Configurations of products whose number of rows stays open.
 
-Each is the choice of one of the sizes, powers of two and the largest: that which at its worst size
+Each is the choice of one of some sizes (`samples`), or a rival of it: that which at its worst size
 loses least, by the cost model, to what would be chosen there, with blocks as they suit the largest.
 Of those that are about equal in that it is the one of the tallest register block, whose tiles read
 panels of weights from L2 least often, and of the fewest blocks of k: the model takes weights to
@@ -198,7 +198,7 @@ class _Rated:
             for config in _rivals(found, strategy.offers(largest)):
                 found.setdefault(config, _rival(largest, config))
         able = [c for c in found.values() if _may_open(c, largest, ends[0], strategy.threads)]
-        if not able:
+        if not able or not alone:
             raise SizesMeetError(f"{largest} is none of single matrices in float32")
         rated = cls(product, strategy, ends[0], tuple(alone), tuple(able))
         return replace(rated, choices=tuple(rated._ordered(able, largest.m)))
