@@ -21,6 +21,7 @@ from tvm_blislike.passes.constants import TIDY, Folding
 from tvm_blislike.passes.data_types import ConvertOperands, WidenWords
 from tvm_blislike.passes.denormals import LAYERS, WithoutDenormals
 from tvm_blislike.passes.few_bits.to_kernels import FewBits
+from tvm_blislike.passes.filters import Filters
 from tvm_blislike.passes.half_precision import HALVES, HalvesAsFloats
 from tvm_blislike.passes.imported import operator_of
 from tvm_blislike.passes.local_response import POOLS, local_response
@@ -336,6 +337,8 @@ STEPS: tuple[Step[Canonicalize], ...] = (
     ),
     # Weights that are lost in every sum become zero.
     Step(lambda _given: _rewriting(WithoutDenormals), (LAYERS, {"relax.add"})),
+    # Outputs of filters of one channel become channels.
+    Step(lambda given: Filters(given.core), ({"relax.nn.conv2d"},)),
     # Products with a softmax between them become one kernel.
     Step(
         lambda given: Attentions(given.core, given.threads),
