@@ -150,7 +150,7 @@ class _Part:
     name : str
         Of its function.
     sizes : range
-        Of at least two primes, or more than the smallest two.
+        Which it takes.
     scheduled : int
         The size that its products are scheduled for.
     products : sequence of Product
