@@ -172,11 +172,12 @@ def test_images_go_two_at_a_time_and_the_last_by_itself(function: Callable) -> N
         (2, 1, 0.01, [1]),
     ],
 )
-def test_threads_get_an_image_each_where_that_takes_no_longer(
+def test_threads_get_an_image_each_where_these_are_fastest_at_once(
     threads: int, images: int, gain: float, counts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Times, "of", lambda _self, cut: 1 - gain * (cut.some > 1))
-    monkeypatch.setattr(Times, "whole", lambda _self: 1.0)
+    # One image at a time takes as long as all images, but `gain` more than as many as threads.
+    monkeypatch.setattr(Times, "of", lambda _self, _cut: 1.0)
+    monkeypatch.setattr(Times, "whole", lambda self: 1 - gain * (self.batch.images == threads))
     mod = graph(residual, (images, *IMAGE[1:]))
     batch, _ = at_end(mod, images)
     cuts = depth_first_module._cuts_for_all(mod, batch, Strategy(native_core(), threads))
