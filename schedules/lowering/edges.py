@@ -14,6 +14,7 @@ vectorized or unrolled tile come out as scalar code.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import tvm_ffi
 from tvm import ir, sym, tirx
@@ -193,17 +194,17 @@ def _pieces(total: int) -> Iterator[tuple[int, int]]:
             start += 1 << bit
 
 
-def with_bounds(stmt: tirx.Stmt, bounds: dict[str, tuple[int, int]]) -> tirx.Stmt:
+def with_bounds(stmt: tirx.Stmt, bounds: Mapping[str, tuple[int, Any]]) -> tirx.Stmt:
     """Return a statement whose loops of these names have other first indices and lengths."""
     return tvm_ffi.structural_map(stmt, [(tirx.For, lambda f: _rebound(f, bounds))])
 
 
-def _rebound(loop: tirx.For, bounds: dict[str, tuple[int, int]]) -> tirx.For:
+def _rebound(loop: tirx.For, bounds: Mapping[str, tuple[int, Any]]) -> tirx.For:
     named = Named.of(loop)
     if named is None or named.name not in bounds:
         return loop
     start, extent = bounds[named.name]
-    return remade(loop, min=_int(start), extent=_int(extent))
+    return remade(loop, min=_int(start), extent=_int(extent) if isinstance(extent, int) else extent)
 
 
 def _int(value: int) -> tirx.IntImm:

@@ -35,7 +35,6 @@ from tvm_blislike.schedules.lowering.rewrite import (
     collect,
     constant,
     is_named,
-    remade,
     sequence,
     without,
 )
@@ -194,12 +193,13 @@ def _counted(body: tirx.Stmt, count: Any, found: OpenRows) -> list[tirx.Stmt]:
     if all(map(_is_in_registers, parts)):
         return [_by_number(body, count, found)]
     # Buffers are those of several parts.
-    buffers = [part for part in parts if isinstance(part, tirx.AllocBuffer)]
+    made = [part for part in parts if isinstance(part, tirx.AllocBuffer)]
     others = (part for part in parts if not isinstance(part, tirx.AllocBuffer))
-    return buffers + [
-        (_by_number if in_registers else _by_row)(sequence(list(group)), count, found)
-        for in_registers, group in itertools.groupby(others, _is_in_registers)
-    ]
+    by_row = {"mw": (0, count)}
+    for in_registers, group in itertools.groupby(others, _is_in_registers):
+        part = sequence(list(group))
+        made.append(_by_number(part, count, found) if in_registers else with_bounds(part, by_row))
+    return made
 
 
 def _is_in_registers(stmt: tirx.Stmt) -> bool:
@@ -216,15 +216,6 @@ def _by_number(body: tirx.Stmt, count: Any, found: OpenRows) -> tirx.Stmt:
         cut = with_bounds(source, {"mw": (0, number)})
         result = tirx.IfThenElse(count == number, cut, result)
     return result
-
-
-def _by_row(body: tirx.Stmt, count: Any, _found: OpenRows) -> tirx.Stmt:
-    """Return loops over as many rows as there are."""
-
-    def counted(loop: tirx.For) -> tirx.For:
-        return remade(loop, extent=count) if is_named(loop, "mw") else loop
-
-    return tvm_ffi.structural_map(body, [(tirx.For, counted)])
 
 
 def _ceil_div(count: Any, size: Any) -> Any:

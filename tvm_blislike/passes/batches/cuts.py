@@ -79,7 +79,7 @@ class Times:
     def of(self, cut: Cut) -> float:
         """Return the time with a cut."""
         core, threads = self.strategy.core, self.strategy.threads
-        calls = self.batch.images / cut.some
+        calls = self.batch.images // cut.some
         joined = sum(
             joining_seconds(
                 math.prod(static_shape(var)),

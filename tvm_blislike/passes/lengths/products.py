@@ -197,7 +197,7 @@ class _Rated:
         if all(choice.is_fastest_predicted for choice in found.values()):
             for config in _rivals(found, strategy.offers(largest)):
                 found.setdefault(config, _rival(largest, config))
-        able = [c for c in found.values() if _may_open(c, largest, ends[0], strategy.threads)]
+        able = [c for c in found.values() if opened(c, largest, ends[0], strategy.threads)]
         if not able or not alone:
             raise SizesMeetError(f"{largest} is none of single matrices in float32")
         rated = cls(product, strategy, ends[0], tuple(alone), tuple(able))
@@ -307,33 +307,19 @@ def pinned(strategy: Strategy, products: Sequence[Product], sizes: Sequence[int]
     return strategy.overruled(override)
 
 
-def opened(choice: Choice, workload: GemmWorkload, least: int, threads: int) -> Config:
+def opened(choice: Choice, workload: GemmWorkload, least: int, threads: int) -> Config | None:
     """Return the configuration for any number of rows, of a product of about so many.
+
+    None for what cannot have an open number of rows.
 
     Parameters
     ----------
     least : int
         The smallest number of rows that may come.
-
-    Raises
-    ------
-    SizesMeetError
-        When there is none.
     """
     rows = choice.config.tile_rows
     whole = replace(workload, m=math.ceil(workload.m / rows) * rows)
-    config = choice.implementation.of_open_rows(whole, choice.config, threads, least)
-    if config is None:
-        raise SizesMeetError(f"{workload} is none of single matrices in float32")
-    return config
-
-
-def _may_open(choice: Choice, workload: GemmWorkload, least: int, threads: int) -> bool:
-    try:
-        opened(choice, workload, least, threads)
-    except SizesMeetError:
-        return False
-    return True
+    return choice.implementation.of_open_rows(whole, choice.config, threads, least)
 
 
 def chosen_at(

@@ -11,9 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.errors import SizesMeetError
-from tvm_blislike.model.choice import Choice
-from tvm_blislike.model.config import Config
 from tvm_blislike.passes.lengths.products import OpenProduct, alone_at, opened, samples
 
 # What a second range has to gain at some size, as a part of the time: with it go weights in another
@@ -78,7 +75,8 @@ class _Table:
         alone = {
             size: seconds(c.workload, c.config) for size, c in zip(points, choices, strict=True)
         }
-        found = dict.fromkeys(_opened_at(product, c, sizes, strategy) for c in choices)
+        largest, least = product.at(sizes[-1]), product.rows.at(sizes[0])
+        found = dict.fromkeys(opened(c, largest, least, strategy.threads) for c in choices)
         configs = [config for config in found if config is not None]
         table = [{size: seconds(product.at(size), c) for size in points} for c in configs]
         return cls(alone, table)
@@ -90,13 +88,3 @@ class _Table:
             return sum(seconds[size] / self.alone[size] for size in seconds if size in part)
 
         return min(self.configs, key=lost)
-
-
-def _opened_at(
-    product: OpenProduct, choice: Choice, sizes: range, strategy: Strategy
-) -> Config | None:
-    largest, least = product.at(sizes[-1]), product.rows.at(sizes[0])
-    try:
-        return opened(choice, largest, least, strategy.threads)
-    except SizesMeetError:
-        return None
