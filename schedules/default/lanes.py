@@ -39,7 +39,8 @@ def _emit_loops(nest: Nest, position: int, values: dict[tirx.Var, tirx.Expr]) ->
         def body(var: tirx.Expr, start: int = start) -> Stmts:
             return _emit_loops(nest, position + 1, {**values, this.loop_var: var + start})
 
-        stmts += nest.loop(this.loop_var.name, stop - start, body, this.kind)
+        most = nest.left(this.loop_var, start)
+        stmts += nest.loop(this.loop_var.name, stop - start, body, this.kind, most)
     return stmts
 
 

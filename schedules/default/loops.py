@@ -32,12 +32,16 @@ LoopRV = s_tir.schedule.LoopRV
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """What the rule needs to know of a target; speeds of a server where nobody says which core."""
+    """What the rule needs to know of a target; speeds of a server where nobody says which core.
+
+    `kept` are the extents of a canvas (`schedules.default.canvas`): loops over them stay alone.
+    """
 
     vector_bits: int
     threads: int
     fork_nanoseconds: float = 4_000.0
     bytes_per_nanosecond: float = 24.0
+    kept: frozenset[int] = frozenset()
 
     @staticmethod
     def of(target: Target, core: Core | None = None) -> TargetFacts:
@@ -98,10 +102,10 @@ def _shape_stage(sch: s_tir.Schedule, stage: Stage, facts: TargetFacts, parallel
     nest = _analyse(sch, stage, loops)
     stage.gathers = not stage.reduce_lanes and nest.gathers(len(loops) - 1)
     if stage.gathers and stage.reduction is None:
-        loops = _fuse_runs(sch, nest, loops)
+        loops = _fuse_runs(sch, nest, loops, facts)
         cut = _choose_tile(sch, stage, loops, facts)
     else:
-        loops = _fuse_runs(sch, nest, loops, only_last=True, never=stage.reduce_lanes)
+        loops = _fuse_runs(sch, nest, loops, facts, only_last=True, never=stage.reduce_lanes)
         cut = len(loops) - 1
     if parallel:
         _parallelise(sch, loops[:cut], loops[cut], facts)
@@ -114,18 +118,24 @@ def _fuse_runs(
     sch: s_tir.Schedule,
     nest: NestAccesses,
     loops: list[LoopRV],
+    facts: TargetFacts,
     only_last: bool = False,
     never: bool = False,
 ) -> list[LoopRV]:
     """Fuse adjacent loops that walk every buffer like one; only the innermost run if asked."""
     runs = [[loops[-1]]]
     for position in range(len(loops) - 2, -1, -1):
-        fits = not never and nest.contiguous_pair(position, position + 1)
+        kept = any(_is_kept(sch, loops[at], facts) for at in (position, position + 1))
+        fits = not never and not kept and nest.contiguous_pair(position, position + 1)
         if fits and not (only_last and len(runs) > 1):
             runs[0].insert(0, loops[position])
         else:
             runs.insert(0, [loops[position]])
     return [sch.fuse(*run) for run in runs]
+
+
+def _is_kept(sch: s_tir.Schedule, loop: LoopRV, facts: TargetFacts) -> bool:
+    return constant(sch.get(loop).extent) in facts.kept
 
 
 def _choose_tile(sch: s_tir.Schedule, stage: Stage, loops: list[LoopRV], facts: TargetFacts) -> int:
@@ -195,6 +205,8 @@ def _choose_axis(sch: s_tir.Schedule, stage: Stage, facts: TargetFacts) -> None:
     block = sch.get(stage.reduction)
     if not reduction or not can_be_split(block.init, block.body):
         return
+    if any(_is_kept(sch, loop, facts) for loop in reduction):
+        return
     nest.accesses = [a for a in nest.accesses if not a.is_store]
     extents = [int(sch.get(x).extent) for x in everything]
     longer = [i for i in range(len(spatial), len(everything)) if extents[i] > 1]
@@ -248,12 +260,17 @@ def _parallelise(
     enough = 8 * facts.threads
     count, taken = 1, 0
     for loop in outer:
+        if _is_kept(sch, loop, facts):
+            break
         count *= int(sch.get(loop).extent)
         taken += 1
         if count >= enough or (count > 1 and count % facts.threads == 0):
             sch.parallel(sch.fuse(*outer[:taken]))
             return
-    if int(sch.get(vector).extent) >= count * facts.threads:
+    if taken < len(outer):
+        # A loop that is kept: its iterations are divided, whatever is around it.
+        sch.parallel(sch.fuse(*outer[:taken]) if count >= facts.threads else outer[taken])
+    elif int(sch.get(vector).extent) >= count * facts.threads:
         sch.parallel(vector)
     elif count > 1:
         sch.parallel(sch.fuse(*outer))

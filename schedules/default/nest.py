@@ -54,6 +54,8 @@ class Nest:
         Elements of one vector register.
     reduce_lanes : bool
         The innermost reduction loop is the vector axis, otherwise the innermost spatial loop.
+    open : dict
+        Loops over an extent that only running tells: how far they go.
     """
 
     loops: list[tirx.For]
@@ -62,6 +64,7 @@ class Nest:
     reduction: Reduction | None = None
     reduce_lanes: bool = False
     analyzer: sym.Analyzer = field(default_factory=sym.Analyzer)
+    open: dict[tirx.Var, tirx.Expr] = field(default_factory=dict)
 
     def const(self, value: int) -> tirx.IntImm:
         """Return an index constant; some PrimFuncs count in int32, others in int64."""
@@ -73,14 +76,25 @@ class Nest:
         extent: int,
         body: Callable[[tirx.Expr], Stmts],
         kind: tirx.ForKind = tirx.ForKind.SERIAL,
+        most: tirx.Expr | None = None,
     ) -> Stmts:
-        """Return a loop of `extent` steps around `body(variable)`; none for a single step."""
+        """Return a loop of `extent` steps around `body(variable)`; none for a single step.
+
+        Of `most` steps at most, where that is given.
+        """
         zero = self.const(0)
         if extent <= 1:
             return body(zero) if extent else []
         var = tirx.Var(name, str(zero.ty))
         self.analyzer.bind(var, ir.Range(zero, self.const(extent)))
-        return [tirx.For(var, zero, self.const(extent), kind, sequence(body(var)))]
+        steps = self.const(extent)
+        if most is not None:
+            steps = tirx.max(tirx.min(most, steps), zero)
+        return [tirx.For(var, zero, steps, kind, sequence(body(var)))]
+
+    def left(self, loop: tirx.Var, start: int) -> tirx.Expr | None:
+        """Return how many steps of an open loop are left from one on; None for any other loop."""
+        return self.open[loop] - start if loop in self.open else None
 
     def vector(self, lanes: int, body: Callable[[tirx.Expr], tirx.Stmt]) -> Stmts:
         """Return a vectorized loop around one statement."""

@@ -147,6 +147,18 @@ class _Sum:
         stmts = self.nest.loop(f"{name}_part", whole, lambda var: part(var * length, length))
         return stmts + (part(self.nest.const(whole * length), rest) if rest else [])
 
+    def counted(self, into: tirx.Buffer, loop: tirx.For, innermost: bool, step: Step) -> Stmts:
+        """Return an open loop of the reduction: each step has a part of its own, but innermost."""
+
+        def body(var: tirx.Expr) -> Stmts:
+            if innermost:
+                return step(into, var)
+            partial, start = self.started()
+            return [tirx.AllocBuffer(partial), *start, *step(partial, var), *self.folded(into, partial)]
+
+        most, name = self.nest.left(loop.loop_var, 0), loop.loop_var.name
+        return self.nest.loop(name, int(loop.extent), body, most=most)
+
     def _pieces(self, steps: int) -> int:
         """Return in how many parts so many of the steps are to be taken."""
         reduction = self.nest.reduction
@@ -177,6 +189,9 @@ def _pointwise_reduction(point: Point) -> tuple[tirx.Buffer, Stmts]:
         def inner(into: tirx.Buffer, at: tirx.Expr) -> Stmts:
             return nested(position + 1, {**values, var: at}, into)
 
+        if var in nest.open:
+            last = position == len(extents) - 1
+            return whole.counted(into, reduction.loops[position], last, inner)
         inside = math.prod(extents[position + 1 :])
         return whole.loop(into, var.name, extents[position], inside, inner)
 

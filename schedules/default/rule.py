@@ -9,6 +9,7 @@ tail and its borders are then written out by `default_lanes`.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight import ScheduleRule
@@ -17,6 +18,7 @@ from tvm.target import Target
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.marks import DEFAULT_RULE
+from tvm_blislike.schedules.default import canvas
 from tvm_blislike.schedules.default.access import loop_analyzer
 from tvm_blislike.schedules.default.fusion import share_parallel_loops
 from tvm_blislike.schedules.default.lanes import emit
@@ -74,13 +76,15 @@ class DefaultCPU(ScheduleRule):
         """
         if not isinstance(func, tirx.PrimFunc) or target.kind.name != "llvm":
             return None
-        machine = TargetFacts.of(target, self._core)
+        machine = replace(TargetFacts.of(target, self._core), kept=canvas.extents_of(func))
+        func = canvas.counted(func)
         try:
             scheduled, family = _schedule(func, machine)
         except (Unscheduled, s_tir.ScheduleError) as refusal:
             # Anything else is a mistake of ours, which must not become slow code.
             reason = str(refusal).strip().splitlines()[-1]
             scheduled, family = _parallel_only(func), f"unscheduled: {reason}"
+        scheduled = canvas.with_margins(scheduled)
         scheduled = through_bits(vectorize_math(scheduled, machine.vector_bits < 512))
         return Schedule(scheduled.with_attr(DEFAULT_RULE, family))
 
@@ -140,13 +144,15 @@ def _write_out(sch: s_tir.Schedule, stages: list[Stage], machine: TargetFacts) -
 def _nest(sch: s_tir.Schedule, stage: Stage, machine: TargetFacts, views: FlatViews) -> Nest:
     loops = [sch.get(x) for x in sch.get_loops(stage.block)]
     ranges = loop_analyzer(collect(loops[0], tirx.For))
-    store = views.flatten(_inlined(sch, stage.block), ranges, every=stage.tile is not None)
+    plain = _inlined(sch, stage.block)
+    store = views.flatten(plain, ranges, every=stage.tile is not None)
     # Loads that no vector load can serve are left to LLVM's loop vectorizer, which knows
     # gathers and interleaved loads; TVM's would load lane by lane.
     lanes = 1 if stage.gathers else machine.lanes(store.buffer)
     nest = Nest(loops, [store], lanes, reduce_lanes=stage.reduce_lanes, analyzer=ranges)
+    canvas.open_stores(sch.mod["main"], nest, plain)
     if stage.reduction is not None:
-        nest.reduction = _reduction(sch, stage, views, ranges)
+        nest.reduction = _reduction(sch, stage, views, ranges, nest)
     return nest
 
 
@@ -158,7 +164,7 @@ def _inlined(sch: s_tir.Schedule, block: BlockRV) -> tirx.BufferStore:
 
 
 def _reduction(
-    sch: s_tir.Schedule, stage: Stage, views: FlatViews, ranges: sym.Analyzer
+    sch: s_tir.Schedule, stage: Stage, views: FlatViews, ranges: sym.Analyzer, nest: Nest
 ) -> Reduction:
     realize = get_sblockrealize(sch, stage.reduction)
     names = [v.var for v in realize.block.iter_vars]
@@ -176,6 +182,7 @@ def _reduction(
         raise Unscheduled(f"{realize.block.name_hint} is needed at several points at once")
     update = substitute(substitute(realize.block.body, values), units)
     init = substitute(substitute(realize.block.init, values), units)
+    canvas.open_sums(sch.mod["main"], nest, loops, update)
     return Reduction(loops, views.flatten(init, ranges), views.flatten(update, ranges))
 
 

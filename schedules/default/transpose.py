@@ -97,7 +97,8 @@ class _Transposition:
         def body(var: tirx.Expr) -> Stmts:
             return self.emit(position + 1, {**values, this.loop_var: var + first}, start)
 
-        return self.nest.loop(this.loop_var.name, extent, body, this.kind)
+        most = self.nest.left(this.loop_var, first)
+        return self.nest.loop(this.loop_var.name, extent, body, this.kind, most)
 
     def _reading_loop(self, position: int, extent: int, values: dict[tirx.Var, tirx.Expr]) -> Stmts:
         this = self.nest.loops[position]

@@ -20,6 +20,7 @@ from tvm_blislike.model.marks import AXES, REGISTER_BYTES
 from tvm_blislike.schedules.lowering import (
     accesses,
     by_input,
+    canvas,
     cut_copies,
     dots,
     edges,
@@ -204,7 +205,9 @@ def _is_ours(func: Any) -> bool:
 
 
 def _finished(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    func = func.with_body(_finish(func))
+    # Before all that takes loops apart, and behind it: what threads divide is one loop still.
+    bounded = canvas.bounded(func)
+    func = canvas.closed(bounded.func.with_body(_finish(bounded.func)), bounded.left)
     for _reads, run in OF_FUNCTIONS:
         func = run(func)
     return func

@@ -41,6 +41,9 @@ REGISTER_BYTES = "blislike.register_bytes"
 ISA = "blislike.isa"
 # Of a function of any number of rows: the axis of them in each parameter, -1 for none.
 ROW_AXES = "blislike.row_axes"
+# Text, JSON of `OnCanvas`, of a function on a canvas: `passes.canvas` to `lowering.canvas` and the
+# default rule.
+CANVAS = "blislike.canvas"
 # Of a kernel of attention: what it computes, as text.
 ATTENTION = "blislike.attention"
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax, s_tir, te, tirx, topi
 
-from tvm_blislike.model.marks import CONCAT
+from tvm_blislike.model.marks import CANVAS, CONCAT
 from tvm_blislike.schedules.default.rule import DefaultCPU
 from tvm_blislike.tvm_seams import (
     attributes,
@@ -150,6 +150,8 @@ class _Function:
     def _pieces(self, call: relax.Call) -> list[_Piece]:
         """Return the parts of a concatenation that must be copied; note the others' places."""
         *parts, result = call.args
+        if CANVAS in self.mod[call.op].attrs:
+            parts.pop()  # The extents of images.
         host = self._root(result)
         sizes = [_bytes(static_shape(part), dtype_name(part)) for part in parts]
         left = []

@@ -7,6 +7,8 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+# What the upper bounds of variables are called, for TVM's plan of the memory.
+UPPER_BOUNDS = "tir_var_upper_bound"
 # Copied at a time where rows of one array are columns of another: each needs a cache line.
 _COLUMNS = 64
 

@@ -48,9 +48,8 @@ from tvm_blislike.tvm_seams import (
     op_name,
     static_shape,
 )
+from tvm_blislike.tvm_seams.relax_ir import UPPER_BOUNDS
 
-# What the upper bound of a variable is called, for TVM's plan of the memory.
-_BOUNDS = "tir_var_upper_bound"
 _SIZE = "size"
 # Sizes that a model is compared at.
 _PRIMES = (13, 17, 29, 31, 61, 67, 113, 127)
@@ -115,7 +114,7 @@ def of_lengths(
 
 def functions_of(mod: tvm.IRModule) -> list[tuple[str, int]]:
     """Return the functions of a module of open sizes, each with the largest size that it is for."""
-    found = [(g.name_hint, f.attrs[_BOUNDS]) for g, f in functions(mod) if _BOUNDS in f.attrs]
+    found = [(g.name_hint, f.attrs[UPPER_BOUNDS]) for g, f in functions(mod) if UPPER_BOUNDS in f.attrs]
     return sorted(((name, int(of[_SIZE])) for name, of in found), key=lambda each: each[1])
 
 
@@ -226,7 +225,7 @@ class _Joined:
         ]
         for main in mains:
             self.values.update(zip(main.params, params, strict=True))
-        attrs = {**dict(mains[-1].attrs), _BOUNDS: {_SIZE: self.most}}
+        attrs = {**dict(mains[-1].attrs), UPPER_BOUNDS: {_SIZE: self.most}}
         with self.builder.function(name, params, attrs=attrs):
             with self.builder.dataflow():
                 self._body([bindings(main) for main in mains])

@@ -1,0 +1,294 @@
+"""Kernels of a canvas, of which only running tells how much of it an image covers.
+
+A template schedules whole tiles of the largest image. Here its loops over tiles leave out what lies
+beyond the image that is there (`OnCanvas`): an iteration that stores nothing inside, or that only
+reads what lies outside. What a tile at the edge computes beyond the image is written, since the
+canvas has room for it, and then overwritten where somebody reads it: by zeros for a convolution
+with padding (`Margin`). So no tile is cut, and the code of a tile is that of a kernel of one size.
+
+Loops that threads divide go over a list of the iterations that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, sym, tirx
+
+from tvm_blislike.model.canvas import EDGE, LOWEST, Margin, OnCanvas
+from tvm_blislike.model.directives import AskOnce, Border, Vector, WriteOut
+from tvm_blislike.model.loop_names import Named
+from tvm_blislike.model.marks import CANVAS
+from tvm_blislike.schedules.lowering.rewrite import (
+    collect,
+    constant,
+    remade,
+    sequence,
+    substitute,
+    uses_any,
+)
+
+# Loops inside a tile have one of these, or another name than those of loops over tiles.
+_OF_TILES = (AskOnce, Border, Vector, WriteOut)
+_OVER_TILES = ("yi", "column")
+_INT = "int32"
+
+
+@dataclass
+class Bounded:
+    """A function whose loops leave out what lies beyond the image.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Loops over buffers of the axes that the definition gives them.
+    left : dict
+        Variables of loops that threads divide, to what holds in iterations that are left.
+    """
+
+    func: tirx.PrimFunc
+    left: dict[tirx.Var, Any] = field(default_factory=dict)
+
+
+def bounded(func: tirx.PrimFunc) -> Bounded:
+    """Return a function on a canvas with conditions in its loops; any other as it is."""
+    if CANVAS not in (func.attrs or {}):
+        return Bounded(func)
+    bounding = _Bounding(func, OnCanvas.from_json(str(func.attrs[CANVAS])))
+    body = bounding.inside(func.body, [])
+    return Bounded(func.with_body(body), bounding.left)
+
+
+def closed(func: tirx.PrimFunc, left: dict[tirx.Var, Any]) -> tirx.PrimFunc:
+    """Return a bounded function with loops over the iterations that are left, and its margins."""
+    if CANVAS not in (func.attrs or {}):
+        return func
+
+    def visit(loop: tirx.For) -> tirx.Stmt:
+        return _over_list(loop, left[loop.loop_var]) if loop.loop_var in left else loop
+
+    body = tvm_ffi.structural_map(func.body, [(tirx.For, visit)])
+    return func.with_body(sequence([body, *margins_of(func)]))
+
+
+@dataclass
+class _Bounding:
+    """The rewriting of one function."""
+
+    func: tirx.PrimFunc
+    canvas: OnCanvas
+    left: dict[tirx.Var, Any] = field(default_factory=dict)
+    analyzer: sym.Analyzer = field(default_factory=sym.Analyzer)
+
+    def __post_init__(self) -> None:
+        params = list(self.func.params)
+        self.sizes = params[self.canvas.sizes]
+        pairs = list(zip(params, self.canvas.axes, strict=True))
+        self.taken = {p: axes for p, axes in pairs[: self.canvas.sizes] if axes}
+        self.given = {p: axes for p, axes in pairs[self.canvas.sizes :] if axes}
+        for loop in collect(self.func.body, tirx.For):
+            self.analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
+
+    def inside(self, stmt: tirx.Stmt, outer: list[tirx.Var]) -> tirx.Stmt:
+        """Return a statement whose loops have conditions."""
+
+        def visit(loop: tirx.For) -> Any:
+            return self._loop(loop, outer)
+
+        return tvm_ffi.structural_map(stmt, [(tirx.For, visit)], order="pre")
+
+    def _loop(self, loop: tirx.For, outer: list[tirx.Var]) -> Any:
+        if loop.kind not in (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL):
+            return loop
+        named = Named.of(loop)
+        if any(kind.of(loop) is not None for kind in _OF_TILES):
+            return loop
+        if named is not None and named.name not in _OVER_TILES:
+            return loop
+        condition = self._condition(loop)
+        body = self.inside(loop.body, [*outer, loop.loop_var])
+        if condition is None:
+            return remade(loop, body=body)
+        if loop.kind == tirx.ForKind.PARALLEL:
+            self.left[loop.loop_var] = condition
+            return remade(loop, body=body)
+        return remade(loop, body=tirx.IfThenElse(condition, body, None))
+
+    def _condition(self, loop: tirx.For) -> Any:
+        """Return what holds where an iteration has anything to do; None where that is not known."""
+        inner = [each.loop_var for each in collect(loop.body, tirx.For)]
+        stores = [s for s in collect(loop.body, tirx.BufferStore) if s.buffer in self.given]
+        if stores:
+            places = [(s.buffer, s.indices, self.given[s.buffer], 0) for s in stores]
+        elif any(_adds_up(store) for store in collect(loop.body, tirx.BufferStore)):
+            return None
+        else:
+            loads = [a for a in collect(loop.body, ir.TensorLoad) if a.source in self.taken]
+            places = [(a.source, a.indices, self.taken[a.source], _NEAR) for a in loads]
+        terms = [self._inside(*place, inner) for place in places]
+        if not terms or any(term is None for term in terms):
+            return None
+        distinct = _distinct(terms)
+        condition = distinct[0]
+        for term in distinct[1:]:
+            condition = tirx.Or(condition, term)
+        return condition if uses_any(condition, [loop.loop_var]) else None
+
+    def _inside(
+        self,
+        buffer: Any,
+        indices: Sequence[Any],
+        axes: dict[int, int],
+        beyond: int,
+        inner: Sequence[tirx.Var],
+    ) -> Any:
+        """Return what holds where the first element of an access is inside; None if unknown."""
+        terms = []
+        for axis, place in axes.items():
+            least = self._least(indices[axis], inner)
+            if least is not None and constant(least) is None:
+                terms.append(least < tirx.BufferLoad(self.sizes, [_at(place)]) + beyond)
+        return tirx.all(*terms) if terms else None
+
+    def _least(self, index: Any, inner: Sequence[tirx.Var]) -> Any:
+        """Return the smallest index that loops inside reach; None where it is not known."""
+        index = self.analyzer.simplify(index)
+        used = [var for var in inner if uses_any(index, [var])]
+        if not used:
+            return index
+        linear = sym.detect_linear_equation(index, used)
+        if not linear or any((constant(c) or -1) < 0 for c in linear[:-1]):
+            return None
+        return self.analyzer.simplify(linear[-1])
+
+
+def _adds_up(store: tirx.BufferStore) -> bool:
+    """Whether a store adds to what is there, as a micro-kernel does."""
+    return any(load.source.same_as(store.buffer) for load in collect(store.value, ir.TensorLoad))
+
+
+# A tile that begins so few rows beyond an image is computed though nobody needs it: the patches of
+# a convolution begin before its outputs do.
+_NEAR = 8
+
+
+def _distinct(terms: Sequence[Any]) -> list[Any]:
+    found: list[Any] = []
+    for term in terms:
+        if not any(tvm_ffi.structural_equal(term, each) for each in found):
+            found.append(term)
+    return found
+
+
+def _over_list(loop: tirx.For, condition: Any) -> tirx.Stmt:
+    """Return a loop over the iterations in which a condition holds, listed beforehand."""
+    var, extent = loop.loop_var, int(loop.extent)
+    listed = tirx.decl_buffer((extent,), _INT, "listed")
+    count = tirx.decl_buffer((1,), _INT, "count")
+    here = tirx.decl_buffer((1,), _INT, "here")
+    zero, kind = [_at(0)], str(var.ty)
+
+    def of(buffer: Any, at: Any) -> Any:
+        return tirx.BufferLoad(buffer, [at])
+
+    number = tirx.Var("number", _INT)
+    entered = tirx.SeqStmt(
+        [
+            tirx.BufferStore(listed, number, [of(count, _at(0))]),
+            tirx.BufferStore(count, of(count, _at(0)) + 1, zero),
+        ]
+    )
+    holds = substitute(condition, {var: tirx.Cast(kind, number) if kind != _INT else number})
+    listing = tirx.For(
+        number, _at(0), _at(extent), tirx.ForKind.SERIAL, tirx.IfThenElse(holds, entered, None)
+    )
+    place = tirx.Var("place", _INT)
+    # Through memory, which LLVM removes: TVM's simplifier would put the load everywhere.
+    body = [
+        tirx.AllocBuffer(here),
+        tirx.BufferStore(here, of(listed, place), zero),
+        substitute(loop.body, {var: of(here, _at(0))}),
+    ]
+    over = tirx.For(place, _at(0), of(count, _at(0)), loop.kind, tirx.SeqStmt(body))
+    return tirx.SeqStmt(
+        [
+            tirx.AllocBuffer(listed),
+            tirx.AllocBuffer(count),
+            tirx.BufferStore(count, _at(0), zero),
+            listing,
+            over,
+        ]
+    )
+
+
+def margins_of(func: tirx.PrimFunc) -> list[tirx.Stmt]:
+    """Return the statements that fill the margins of a function's results."""
+    canvas = OnCanvas.from_json(str(func.attrs[CANVAS]))
+    params, stmts = list(func.params), []
+    for param, axes, margin in zip(params, canvas.axes, canvas.margins, strict=True):
+        if margin is not None:
+            sizes = params[canvas.sizes]
+            extents = {a: tirx.BufferLoad(sizes, [_at(place)]) for a, place in axes.items()}
+            stmts += filled(param, extents, margin)
+    return stmts
+
+
+def filled(buffer: Any, extents: dict[int, Any], margin: Margin) -> list[tirx.Stmt]:
+    """Return loops that fill the margin of an image.
+
+    Parameters
+    ----------
+    extents : dict
+        Open axes, the height first, to what the image has there.
+    """
+    stmts = []
+    reach = dict(zip(extents, _reaches(margin, extents, buffer), strict=True))
+    for axis in extents:
+        if reach[axis]:
+            stmts.append(_filled_along(buffer, extents, reach, axis, margin.value))
+    return stmts
+
+
+def _reaches(margin: Margin, extents: dict[int, Any], buffer: Any) -> list[int]:
+    return [margin.rows, margin.columns][-len(extents) :]
+
+
+def _filled_along(
+    buffer: Any, extents: dict[int, Any], reach: dict[int, int], axis: int, value: str
+) -> tirx.Stmt:
+    """Return the loop over what lies beyond an image along an axis, corners included."""
+    kind = str(buffer.shape[0].ty)
+    names = [tirx.Var(f"m{place}", kind) for place in range(len(buffer.shape))]
+    bounds = []
+    for place, size in enumerate(buffer.shape):
+        if place not in extents:
+            bounds.append((tirx.IntImm(kind, 0), size))
+            continue
+        here = tirx.Cast(kind, extents[place]) if kind != _INT else extents[place]
+        most = tirx.min(here + reach[place], size)
+        bounds.append((here, most - here) if place == axis else (tirx.IntImm(kind, 0), most))
+    stored = _value(buffer, names, extents, value, kind)
+    stmt: tirx.Stmt = tirx.BufferStore(buffer, stored, names)
+    for name, (first, extent) in reversed(list(zip(names, bounds, strict=True))):
+        stmt = tirx.For(name, first, extent, tirx.ForKind.SERIAL, stmt)
+    return stmt
+
+
+def _value(
+    buffer: Any, names: Sequence[tirx.Var], extents: dict[int, Any], value: str, kind: str
+) -> Any:
+    if value == EDGE:
+        indices = [
+            tirx.min(name, tirx.Cast(kind, extents[place]) - 1) if place in extents else name
+            for place, name in enumerate(names)
+        ]
+        return tirx.BufferLoad(buffer, indices)
+    dtype = str(buffer.dtype)
+    return tirx.min_value(dtype) if value == LOWEST else tirx.const(0, dtype)
+
+
+def _at(place: int) -> tirx.IntImm:
+    return tirx.IntImm(_INT, place)

@@ -1,0 +1,91 @@
+"""Copies of images onto a canvas, and of results from it: the only kernels of open shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm import s_tir, tirx
+
+from tvm_blislike.model.canvas import Margin
+from tvm_blislike.model.marks import DEFAULT_RULE
+from tvm_blislike.schedules.lowering.canvas import filled
+from tvm_blislike.schedules.lowering.rewrite import sequence
+from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED
+
+_INT = "int32"
+
+
+def counted(images: Sequence[tirx.Buffer], extents: Sequence[Any]) -> tirx.PrimFunc:
+    """Return the function that writes all extents, which follow from the shapes of images."""
+    sizes = tirx.decl_buffer((len(extents),), _INT, "sizes")
+    stores: list[tirx.Stmt] = [
+        tirx.BufferStore(sizes, tirx.Cast(_INT, extent), [tirx.IntImm(_INT, place)])
+        for place, extent in enumerate(extents)
+    ]
+    return _function([*images, sizes], stores, "sizes of images")
+
+
+def onto(
+    image: tirx.Buffer,
+    shape: Sequence[int],
+    axes: Mapping[int, int],
+    sizes: int,
+    margin: Margin | None,
+    threads: int,
+) -> tirx.PrimFunc:
+    """Return the function that copies an image onto its canvas.
+
+    Parameters
+    ----------
+    image : Buffer
+        Of open sizes.
+    shape : sequence of int
+        Of the canvas.
+    axes : mapping of int to int
+        Open axes to their place among the extents.
+    sizes : int
+        How many extents there are.
+    margin : Margin or None
+        What is to lie beyond the image.
+    """
+    all_sizes = tirx.decl_buffer((sizes,), _INT, "sizes")
+    canvas = tirx.decl_buffer(tuple(shape), image.dtype, "canvas")
+    stmts = [_copy(image, canvas, image.shape, threads)]
+    if margin is not None:
+        extents = {
+            axis: tirx.BufferLoad(all_sizes, [tirx.IntImm(_INT, place)])
+            for axis, place in axes.items()
+        }
+        stmts += filled(canvas, extents, margin)
+    return _function([image, all_sizes, canvas], stmts, "copy onto a canvas")
+
+
+def off(
+    shape: Sequence[int], dtype: str, sizes: int, result: Sequence[Any], threads: int
+) -> tirx.PrimFunc:
+    """Return the function that copies what is there from a canvas."""
+    canvas = tirx.decl_buffer(tuple(shape), dtype, "canvas")
+    all_sizes = tirx.decl_buffer((sizes,), _INT, "sizes")
+    image = tirx.decl_buffer(tuple(result), dtype, "image")
+    copy = _copy(canvas, image, image.shape, threads)
+    return _function([canvas, all_sizes, image], [copy], "copy from a canvas")
+
+
+def _copy(source: Any, target: Any, shape: Sequence[Any], threads: int) -> tirx.Stmt:
+    kind = str(shape[-1].ty)
+    names = [tirx.Var(f"i{axis}", kind) for axis in range(len(shape))]
+    stmt: tirx.Stmt = tirx.BufferStore(target, tirx.BufferLoad(source, names), names)
+    divided = len(shape) - 2
+    for axis, (name, size) in reversed(list(enumerate(zip(names, shape, strict=True)))):
+        is_divided = threads > 1 and axis == divided
+        loop = tirx.ForKind.PARALLEL if is_divided else tirx.ForKind.SERIAL
+        stmt = tirx.For(name, tirx.IntImm(kind, 0), size, loop, stmt)
+    return stmt
+
+
+def _function(params: list[Any], stmts: list[tirx.Stmt], rule: str) -> tirx.PrimFunc:
+    block = s_tir.SBlock([], [], [], "copy", sequence(stmts))
+    root = s_tir.SBlock([], [], [], "root", s_tir.SBlockRealize([], True, block))
+    func = tirx.PrimFunc(params, s_tir.SBlockRealize([], True, root))
+    return func.with_attr({DEFAULT_RULE: rule, "tirx.noalias": True, **IS_SCHEDULED})

@@ -1,0 +1,119 @@
+"""What kernels read beyond an image: padding, the edge of a tile, the neighbour of a last pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tvm import ir, s_tir, sym, tirx
+
+from tvm_blislike.errors import SizesMeetError
+from tvm_blislike.model.canvas import EDGE, LOWEST, ZERO, Margin
+from tvm_blislike.model.choice import Choice
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules.lowering.rewrite import collect, constant, substitute
+
+# What a tile of which only a part is an image begins and ends with is taken from that far away.
+_UNKNOWN = 8
+
+
+def of_convolution(choice: Choice) -> Margin | None:
+    """Return what the kernel of a convolution reads beyond its image; None for nothing.
+
+    A tile of Winograd's algorithm mixes all pixels of its patch: those beyond the image have to be
+    zeros though the outputs beyond it are not wanted.
+    """
+    w = choice.workload
+    if not isinstance(w, Conv2dWorkload):
+        raise SizesMeetError(f"{w} is no convolution")
+    config = choice.config
+    tile = (config.tile_h, config.tile_w) if "winograd" in config.implementation else (0, 0)
+    reach = [
+        max((kernel - 1) * step, padding) + mixed * stride
+        for kernel, step, padding, mixed, stride in zip(
+            (w.kh, w.kw), w.dilation, w.padding[2:], tile, w.stride, strict=True
+        )
+    ]
+    return Margin(*reach) if any(reach) else None
+
+
+def of_default(
+    func: tirx.PrimFunc, place: int, axes: Mapping[int, Any], samples: Mapping[int, Sequence[int]]
+) -> Margin | None:
+    """Return what a function of the default rule reads beyond one of its images; None for nothing.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Not scheduled.
+    place : int
+        The image among its parameters.
+    axes : mapping of int
+        Open axes of the image, the height first.
+    samples : mapping of int to sequence of int
+        Numbers of the canvas to what they are at the samples.
+    """
+    image = func.params[place]
+    reach, value = {}, ZERO
+    for block in collect(func.body, s_tir.SBlock):
+        loads = [a for a in collect(block.body, ir.TensorLoad) if a.source.same_as(image)]
+        for load in loads:
+            for axis in axes:
+                index = load.indices[axis]
+                found = _reach(index, block, int(image.shape[axis]), samples)
+                reach[axis] = max(reach.get(axis, 0), found)
+                if found and collect(index, (tirx.Min, tirx.Max, tirx.Select)):
+                    value = EDGE
+        if loads and any(_is_lowest(number) for number in collect(block.body, tirx.FloatImm)):
+            value = LOWEST
+    if not any(reach.values()):
+        return None
+    rows, columns = ([0] * (2 - len(axes)) + [reach.get(axis, 0) for axis in axes])[:2]
+    return Margin(rows, columns, value)
+
+
+def _is_lowest(number: tirx.FloatImm) -> bool:
+    return float(number.value) <= float(tirx.min_value(str(number.ty)).value)
+
+
+def _reach(
+    index: Any, block: s_tir.SBlock, size: int, samples: Mapping[int, Sequence[int]]
+) -> int:
+    """Return how many rows beyond an image the last row of a result reads."""
+    extents = {each.var: int(each.dom.extent) for each in block.iter_vars}
+    used = [var for var in collect(index, tirx.Var) if var in extents]
+    if any(extents[var] in samples for var in used):
+        times = range(len(samples[size]))
+    elif len(used) == 1 and index.same_as(used[0]):
+        return 0
+    else:
+        return _UNKNOWN
+    most = 0
+    for at in times:
+        ends = {
+            var: samples[extents[var]][at] - 1 if extents[var] in samples else extents[var] - 1
+            for var in used
+        }
+        last = constant(sym.Analyzer().simplify(substitute(index, ends)))
+        if last is None:
+            return _UNKNOWN
+        most = max(most, last - (samples[size][at] - 1))
+    return most
+
+
+def joined(margins: Iterable[Margin | None]) -> Margin | None:
+    """Return the margin that serves several readers.
+
+    Raises
+    ------
+    SizesMeetError
+        Where they want other values there.
+    """
+    wanted = [margin for margin in margins if margin is not None]
+    if not wanted:
+        return None
+    values = {margin.value for margin in wanted}
+    if len(values) > 1:
+        raise SizesMeetError(f"what lies beyond an image would be {' and '.join(sorted(values))}")
+    rows, columns = (max(m.rows for m in wanted), max(m.columns for m in wanted))
+    return Margin(rows, columns, values.pop())
