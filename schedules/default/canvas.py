@@ -1,8 +1,8 @@
 """What the default rule makes of a function on a canvas: loops as far as the image goes.
 
 A loop over an open axis of a result or of what is summed up stays alone, and ends where the image
-does (`Nest.open`). A mean divides by how many there are. The innermost loop of a planar image goes
-over the whole canvas: its rows are vectors, and what lies behind them is nobody's.
+does (`Nest.open`); vectors and tiles are whole, since the canvas has room for what lies behind. A
+mean divides by how many numbers there are.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def extents_of(func: tirx.PrimFunc) -> frozenset[int]:
 
 def open_stores(func: tirx.PrimFunc, nest: Nest, store: tirx.BufferStore) -> None:
     """Have the loops over open axes of a result end where the image does."""
-    _open(func, nest, nest.loops[:-1], [(store.buffer, store.indices)])
+    _open(func, nest, nest.loops, [(store.buffer, store.indices)])
 
 
 def open_sums(

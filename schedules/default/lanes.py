@@ -58,7 +58,8 @@ def _emit_vector_loop(
             axis = (this.loop_var, var * nest.lanes + start)
             return _emit_point(Point(nest, values, axis, nest.lanes))
 
-        stmts += nest.loop(this.loop_var.name, whole, vectors, this.kind)
+        most = nest.left(this.loop_var, start, nest.lanes)
+        stmts += nest.loop(this.loop_var.name, whole, vectors, this.kind, most)
         if rest:
             axis = (this.loop_var, nest.const(stop - rest))
             stmts += _emit_point(Point(nest, values, axis, rest))

@@ -92,9 +92,14 @@ class Nest:
             steps = tirx.max(tirx.min(most, steps), zero)
         return [tirx.For(var, zero, steps, kind, sequence(body(var)))]
 
-    def left(self, loop: tirx.Var, start: int) -> tirx.Expr | None:
-        """Return how many steps of an open loop are left from one on; None for any other loop."""
-        return self.open[loop] - start if loop in self.open else None
+    def left(self, loop: tirx.Var, start: int, each: int = 1) -> tirx.Expr | None:
+        """Return how many times `each` steps of an open loop are left from one on, none cut.
+
+        None for any other loop.
+        """
+        if loop not in self.open:
+            return None
+        return tirx.floordiv(self.open[loop] + (each - 1 - start), self.const(each))
 
     def vector(self, lanes: int, body: Callable[[tirx.Expr], tirx.Stmt]) -> Stmts:
         """Return a vectorized loop around one statement."""

@@ -107,7 +107,8 @@ class _Transposition:
         def body(var: tirx.Expr) -> Stmts:
             return self.emit(position + 1, values, var * self.tile)
 
-        stmts = self.nest.loop(this.loop_var.name, whole, body, this.kind)
+        most = self.nest.left(this.loop_var, 0, self.tile)
+        stmts = self.nest.loop(this.loop_var.name, whole, body, this.kind, most)
         return stmts + self._plain(this, rest, values, position, None, extent - rest)
 
     def _writing_loop(
@@ -119,6 +120,7 @@ class _Transposition:
             this.loop_var.name,
             whole,
             lambda var: self._square(values, start, var * self.tile),
+            most=self.nest.left(this.loop_var, 0, self.tile),
         )
         reading = self.nest.loops[self.reading].loop_var
 

@@ -32,7 +32,7 @@ from tvm_blislike.schedules.lowering.rewrite import (
 )
 
 # Loops inside a tile have one of these, or another name than those of loops over tiles.
-_OF_TILES = (AskOnce, Border, Vector, WriteOut)
+_OF_TILES = (AskOnce, Vector, WriteOut)
 _OVER_TILES = ("yi", "column")
 _INT = "int32"
 
@@ -123,7 +123,8 @@ class _Bounding:
         stores = [s for s in collect(loop.body, tirx.BufferStore) if s.buffer in self.given]
         if stores:
             places = [(s.buffer, s.indices, self.given[s.buffer], 0) for s in stores]
-        elif any(_adds_up(store) for store in collect(loop.body, tirx.BufferStore)):
+        elif Border.of(loop) is not None or any(map(_adds_up, collect(loop.body, tirx.BufferStore))):
+            # Pixels of a row that is copied; products.
             return None
         else:
             loads = [a for a in collect(loop.body, ir.TensorLoad) if a.source in self.taken]
