@@ -75,9 +75,16 @@ def tile_epilogue(
     # Rows beyond the image, then columns.
     AskOnce().on(sch, a)
     WriteOut().on(sch, b)
+    _name_tiles(sch, r, q)
     Vector(kernel.lanes).on(sch, lane)
     annotate_cut(sch, o, lane, geo.workload.co % block)
     return {"part": part, "n": n, "yb": yb, "xb": xb, "o": o, "block": oc}
+
+
+def _name_tiles(sch: s_tir.Schedule, rows: Any, columns: Any) -> None:
+    """Name the loops over tiles of a block, for images on a canvas."""
+    Named("tile_row").on(sch, rows)
+    Named("tile_column").on(sch, columns)
 
 
 def annotate_cut(sch: s_tir.Schedule, blocks: Any, lane: Any, cut: int) -> None:
@@ -121,6 +128,7 @@ def schedule_products(
         panel = NextPanel(1, axis, step=1, calls=apart, elements=elements, streams=streams)
         panel.on(sch, around)
     FreshRegisters(kernel.isa.name).on(sch, group)
+    Named("tile_group").on(sch, group)
     sch.compute_at(acc, group, preserve_unit_loops=True)
 
 
@@ -171,7 +179,9 @@ def _schedule_input_transform(
     Vector(elements).on(sch, lane)
     if cut:
         Named("lanes").on(sch, lane)
-    if geo.config.loop_order == CHANNELS and threads > 1:
+    if geo.config.loop_order != CHANNELS:
+        _name_tiles(sch, r, q)
+    elif threads > 1:
         sch.parallel(sch.fuse(*[*outer, r, q, ib][: geo.divided_loops(threads)]))
 
 

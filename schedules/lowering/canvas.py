@@ -33,7 +33,8 @@ from tvm_blislike.schedules.lowering.rewrite import (
 
 # Loops inside a tile have one of these, or another name than those of loops over tiles.
 _OF_TILES = (AskOnce, Vector, WriteOut)
-_OVER_TILES = ("yi", "column")
+_ROW, _COLUMN, _GROUP = "tile_row", "tile_column", "tile_group"
+_OVER_TILES = ("yi", "column", _ROW, _COLUMN, _GROUP)
 _INT = "int32"
 
 
@@ -58,7 +59,7 @@ def bounded(func: tirx.PrimFunc) -> Bounded:
     if CANVAS not in (func.attrs or {}):
         return Bounded(func)
     bounding = _Bounding(func, OnCanvas.from_json(str(func.attrs[CANVAS])))
-    body = bounding.inside(func.body, [])
+    body = tvm_ffi.structural_map(func.body, [(tirx.For, bounding.loop)])
     return Bounded(func.with_body(body), bounding.left)
 
 
@@ -92,15 +93,8 @@ class _Bounding:
         for loop in collect(self.func.body, tirx.For):
             self.analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
 
-    def inside(self, stmt: tirx.Stmt, outer: list[tirx.Var]) -> tirx.Stmt:
-        """Return a statement whose loops have conditions."""
-
-        def visit(loop: tirx.For) -> Any:
-            return self._loop(loop, outer)
-
-        return tvm_ffi.structural_map(stmt, [(tirx.For, visit)], order="pre")
-
-    def _loop(self, loop: tirx.For, outer: list[tirx.Var]) -> Any:
+    def loop(self, loop: tirx.For) -> Any:
+        """Return a loop with a condition, the loops inside it have theirs."""
         if loop.kind not in (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL):
             return loop
         named = Named.of(loop)
@@ -108,14 +102,50 @@ class _Bounding:
             return loop
         if named is not None and named.name not in _OVER_TILES:
             return loop
-        condition = self._condition(loop)
-        body = self.inside(loop.body, [*outer, loop.loop_var])
+        condition, body = self._condition(loop), self._in_tiles(loop)
         if condition is None:
             return remade(loop, body=body)
         if loop.kind == tirx.ForKind.PARALLEL:
             self.left[loop.loop_var] = condition
             return remade(loop, body=body)
         return remade(loop, body=tirx.IfThenElse(condition, body, None))
+
+    def _in_tiles(self, loop: tirx.For) -> tirx.Stmt:
+        """Return the body of a loop over blocks of Winograd's tiles, of which some are there.
+
+        A block has its tiles one behind the other, row by row. Where an image ends within it, what
+        is there of its rows lies so as well, and the products are those of whole micro-kernels.
+        """
+        body, tiles = loop.body, _Tiles.of(loop)
+        if tiles is None:
+            return body
+        stores = [s for s in collect(loop.body, tirx.BufferStore) if s.buffer in self.given]
+        if not stores:
+            return body
+        inner = [each.loop_var for each in collect(loop.body, tirx.For)]
+        counts, kept = tirx.decl_buffer((2,), _INT, "tiles"), []
+        for number, name in enumerate((_ROW, _COLUMN)):
+            there = self._there(stores[0], tiles, name, inner)
+            kept.append(tirx.BufferStore(counts, there, [_at(number)]))
+        body = tiles.side_by_side(body, counts, {*self.taken, *self.given})
+        return tirx.SeqStmt([tirx.AllocBuffer(counts), *kept, body])
+
+    def _there(
+        self, store: tirx.BufferStore, tiles: _Tiles, name: str, inner: Sequence[tirx.Var]
+    ) -> Any:
+        """Return how many rows or columns of a block's tiles are there."""
+        for axis, place in self.given[store.buffer].items():
+            first = self._least(store.indices[axis], inner)
+            pixels = self._slope(store.indices[axis], tiles.outputs[name])
+            if first is not None and pixels:
+                left = tirx.BufferLoad(self.sizes, [_at(place)]) - first + (pixels - 1)
+                count = tirx.floordiv(left, pixels)
+                return tirx.max(tirx.min(count, tiles.extents[name]), 0)
+        return _at(tiles.extents[name])
+
+    def _slope(self, index: Any, var: tirx.Var) -> int:
+        linear = sym.detect_linear_equation(self.analyzer.simplify(index), [var])
+        return (constant(linear[0]) or 0) if linear else 0
 
     def _condition(self, loop: tirx.For) -> Any:
         """Return what holds where an iteration has anything to do; None where that is not known."""
@@ -164,6 +194,99 @@ class _Bounding:
         if not linear or any((constant(c) or -1) < 0 for c in linear[:-1]):
             return None
         return self.analyzer.simplify(linear[-1])
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """The loops over Winograd's tiles inside a loop over blocks of them.
+
+    Parameters
+    ----------
+    extents : dict
+        Name to how many there are in a block.
+    outputs : dict
+        Name to the variable of the loop over results.
+    rows : list of Var
+        Of all loops over rows of tiles.
+    """
+
+    extents: dict[str, int]
+    outputs: dict[str, tirx.Var]
+    rows: list[tirx.Var]
+
+    @classmethod
+    def of(cls, loop: tirx.For) -> _Tiles | None:
+        """Return those of a loop over blocks; None for any other loop."""
+        if not _has_block(loop) or any(map(_has_block, collect(loop.body, tirx.For))):
+            return None
+        named = {name: _named(loop, name) for name in (_ROW, _COLUMN)}
+        last = {name: loops[-1] for name, loops in named.items()}
+        return cls(
+            {name: int(each.extent) for name, each in last.items()},
+            {name: each.loop_var for name, each in last.items()},
+            [each.loop_var for each in named[_ROW]],
+        )
+
+    def side_by_side(self, body: tirx.Stmt, counts: tirx.Buffer, images: set[Any]) -> tirx.Stmt:
+        """Return a body that goes over as many tiles as there are, one behind the other."""
+        rows, columns = (tirx.BufferLoad(counts, [_at(number)]) for number in range(2))
+        width = self.extents[_COLUMN]
+        analyzer = sym.Analyzer()
+
+        def moved(indices: Sequence[Any]) -> list[Any]:
+            return [_moved(index, self.rows, width, columns, analyzer) for index in indices]
+
+        def load(access: Any) -> Any:
+            if access.source in images:
+                return access
+            return tirx.BufferLoad(access.source, moved(access.indices))
+
+        def store(access: Any) -> Any:
+            if access.buffer in images:
+                return access
+            return tirx.BufferStore(access.buffer, access.value, moved(access.indices))
+
+        def loop(each: tirx.For) -> Any:
+            named = Named.of(each)
+            name = "" if named is None else named.name
+            if name in (_ROW, _COLUMN):
+                there = each.loop_var < (rows if name == _ROW else columns)
+            elif name == _GROUP:
+                of_tile = max(int(mw.extent) for mw in collect(each.body, tirx.For) if _is_mw(mw))
+                there = each.loop_var * of_tile < rows * columns
+            else:
+                return each
+            return remade(each, body=tirx.IfThenElse(there, each.body, None))
+
+        body = tvm_ffi.structural_map(body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
+        return tvm_ffi.structural_map(body, [(tirx.For, loop)])
+
+
+def _moved(
+    index: Any, rows: Sequence[tirx.Var], width: int, columns: Any, analyzer: sym.Analyzer
+) -> Any:
+    """Return the place of a tile where rows have fewer columns than a block."""
+    for row in rows:
+        if uses_any(index, [row]):
+            linear = sym.detect_linear_equation(analyzer.simplify(index), [row])
+            if linear and constant(linear[0]) == width and width > 1:
+                return index + row * (columns - width)
+    return index
+
+
+def _is_mw(loop: tirx.For) -> bool:
+    named = Named.of(loop)
+    return named is not None and named.name == "mw"
+
+
+def _named(loop: tirx.For, name: str) -> list[tirx.For]:
+    loops = collect(loop.body, tirx.For)
+    return [each for each in loops if (named := Named.of(each)) is not None and named.name == name]
+
+
+def _has_block(loop: tirx.For) -> bool:
+    """Whether tiles are transformed, multiplied and transformed back in a loop."""
+    return len(_named(loop, _ROW)) > 1 and bool(_named(loop, _GROUP))
 
 
 def _adds_up(store: tirx.BufferStore) -> bool:

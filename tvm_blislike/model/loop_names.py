@@ -29,6 +29,9 @@ NAMES = {
     "k": "iterations of a micro-kernel's loop",
     "ki": "steps of k in one iteration",
     "column": "blocks in a row of the image",
+    "tile_row": "rows of Winograd's tiles in a block of them",
+    "tile_column": "tiles in a row of a block of Winograd's tiles",
+    "tile_group": "calls of a micro-kernel for the tiles of a block",
     "call": "calls of a micro-kernel: the innermost loop around it",
     "ring": "rows of the stage that fills the buffer of a `Ring`",
 }
