@@ -68,3 +68,9 @@ class ConvGeometry:
             (w.oh - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1,
             (w.ow - 1) * w.stride[1] + (w.kw - 1) * w.dilation[1] + 1,
         )
+
+
+def read_beyond(workload: Conv2dWorkload, _config: TiledConfig) -> tuple[int, int]:
+    """Return the rows and columns beyond an image that its last outputs read, zeros or not."""
+    (dh, dw), (_, _, bottom, right) = workload.dilation, workload.padding
+    return max((workload.kh - 1) * dh, bottom), max((workload.kw - 1) * dw, right)

@@ -316,11 +316,12 @@ def built_sizes(
     """Return a model, of its largest sizes, and what a compiler makes of a module of all its sizes.
 
     A module of smaller batches is derived from that of the largest one, by a compiler that is told
-    which; one function serves a range of another size; where neither can be, sizes are imported one
-    by one.
+    which; one function serves a range of another size, or images of any size; where none of these
+    can be, sizes are imported one by one.
     """
     from tvm_blislike.onnx import frontend
     from tvm_blislike.onnx.open_sizes import frozen, sizes_of
+    from tvm_blislike.passes.canvas.module import Images
     from tvm_blislike.passes.lengths.module import Lengths
 
     sizes = sizes_of(model, frozen(shapes))
@@ -330,7 +331,10 @@ def built_sizes(
     ways: list[dict[str, Any]] = []
     if sizes.batches is not None and sizes.are_few:
         ways.append({"batches": sizes.batches})
-    if sizes.lengths is not None:
+    if sizes.images:
+        load = partial(_module_of_image, model, sizes)
+        ways.append({"images": Images(sizes.images, load)})
+    elif sizes.lengths is not None:
         load = partial(_module_of, model, sizes)
         ways.append({"lengths": Lengths(*sizes.lengths, load)})
     reason = ""
@@ -351,6 +355,15 @@ def _module_of(
     from tvm_blislike.onnx import frontend
 
     return frontend.load(model, sizes.at(size)).module
+
+
+def _module_of_image(
+    model: str | os.PathLike[str] | onnx.ModelProto, sizes: Sizes, values: Sequence[int]
+) -> tvm.IRModule:
+    """Return the imported module for one value of each open size of images, or for any other."""
+    from tvm_blislike.onnx import frontend
+
+    return frontend.load(model, sizes.of_image(values)).module
 
 
 @resting_collector()

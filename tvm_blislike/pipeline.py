@@ -23,12 +23,13 @@ from tvm_blislike.model.variant import MAIN, function_name
 from tvm_blislike.passes import spills, tir_pipeline
 from tvm_blislike.passes.batches.depth_first import depth_first, of_batches
 from tvm_blislike.passes.canonicalize import Canonicalize
+from tvm_blislike.passes.canvas.module import Images, of_images
 from tvm_blislike.passes.concat import concat_in_place
 from tvm_blislike.passes.constant_kernels import fold_constants
 from tvm_blislike.passes.constant_ranges import constant_ranges
 from tvm_blislike.passes.kernel_code import compiled_kernels
 from tvm_blislike.passes.legalize import NarrowIndices, legalize
-from tvm_blislike.passes.lengths.module import Lengths, functions_of, of_lengths
+from tvm_blislike.passes.lengths.module import SIZE, Lengths, functions_of, of_lengths
 from tvm_blislike.passes.lower import lower
 from tvm_blislike.passes.lower_precision import LowerPrecision
 from tvm_blislike.passes.parameters import warn_of_weights
@@ -132,6 +133,7 @@ def scheduled_calls(
     target: tvm.target.Target,
     batches: Batches | None = None,
     lengths: Lengths | None = None,
+    images: Images | None = None,
 ) -> tuple[tvm.IRModule, Plan]:
     """Return a module of scheduled PrimFuncs and of calls on allocated tensors, and the plan.
 
@@ -141,6 +143,9 @@ def scheduled_calls(
     """
     if lengths is not None:
         return _open_lengths(lengths, strategy, target)
+    if images is not None:
+        mod, plan = of_images(images, strategy, partial(_fused_views, target=target))
+        return _with_calls(scheduled(mod, plan), target), plan
     mod, plan = fused_kernels(mod, strategy, target, batches)
     tuned = _tuned_by_meta_schedule()
     if not tuned:
@@ -164,12 +169,16 @@ def _open_lengths(
     def choose(mod: tvm.IRModule, strategy: Strategy) -> Plan:
         return plan_of(prepare(target, strategy)(mod), strategy)
 
-    def fuse(mod: tvm.IRModule, strategy: Strategy) -> tuple[tvm.IRModule, Plan]:
-        fused, plan = fused_kernels(mod, strategy, target)
-        return VIEWS(fused), plan
-
-    mod, plan = of_lengths(lengths, strategy, choose, fuse)
+    mod, plan = of_lengths(lengths, strategy, choose, partial(_fused_views, target=target))
     return _with_calls(scheduled(mod, plan), target), plan
+
+
+def _fused_views(
+    mod: tvm.IRModule, strategy: Strategy, target: tvm.target.Target
+) -> tuple[tvm.IRModule, Plan]:
+    """Return fused kernels, reshapes of which are views, and their plan."""
+    fused, plan = fused_kernels(mod, strategy, target)
+    return VIEWS(fused), plan
 
 
 def for_machine(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
@@ -246,11 +255,12 @@ def explain_module(
     strategy: Strategy,
     batches: Batches | None = None,
     lengths: Lengths | None = None,
+    images: Images | None = None,
 ) -> Report:
     """Return the report that `compile_module` would give, without generating code."""
     target = tvm.target.Target(strategy.core.target_config(strategy.threads))
     with target:
-        return report_of(*scheduled_calls(mod, strategy, target, batches, lengths))
+        return report_of(*scheduled_calls(mod, strategy, target, batches, lengths, images))
 
 
 @dataclass(frozen=True)
@@ -298,6 +308,7 @@ def compile_functions(
     strategy: Strategy,
     batches: Batches | None = None,
     lengths: Lengths | None = None,
+    images: Images | None = None,
 ) -> Made:
     """Compile an imported module of a function for each of several sizes.
 
@@ -311,6 +322,8 @@ def compile_functions(
         Smaller ones that `main` is to be made for as well.
     lengths : Lengths, optional
         Sizes of which one function is to take any; `mod` is not looked at then.
+    images : Images, optional
+        Heights and widths, likewise.
 
     Raises
     ------
@@ -319,19 +332,29 @@ def compile_functions(
     """
     target = tvm.target.Target(strategy.core.target_config(strategy.threads))
     with target:
-        calls, plan = scheduled_calls(mod, strategy, target, batches, lengths)
+        calls, plan = scheduled_calls(mod, strategy, target, batches, lengths, images)
         report = report_of(calls, plan)
         machine = for_machine(calls, target)
     progress.begin("code")
     kernels = compiled_kernels(machine, target, plan)
     linked = compiler_lock()(partial(calling, relax_part(machine), kernels))
-    found = signatures(calls)
+    functions = _functions(calls, lengths, images)
+    return Made(*taking_weights(machine, kernels), report, linked, functions)
+
+
+def _functions(
+    calls: tvm.IRModule, lengths: Lengths | None, images: Images | None
+) -> list[tuple[str, Signature]]:
+    """Return the function of each size with what goes in and out, the largest last."""
+    if images is not None:
+        return [(MAIN, signature_at(calls[MAIN], each)) for each in images.combinations()]
     if lengths is not None:
         functions, least = [], lengths.least
         for name, most in functions_of(calls):
-            functions += [(name, signature_at(calls[name], n)) for n in range(least, most + 1)]
+            sizes = range(least, most + 1)
+            functions += [(name, signature_at(calls[name], {SIZE: n})) for n in sizes]
             least = most + 1
-    else:
-        names = [*map(function_name, range(len(found) - 1)), MAIN]
-        functions = [(name, found[name]) for name in names]
-    return Made(*taking_weights(machine, kernels), report, linked, functions)
+        return functions
+    found = signatures(calls)
+    names = [*map(function_name, range(len(found) - 1)), MAIN]
+    return [(name, found[name]) for name in names]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tvm_blislike.cost_models import conv_geometry
 from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, FLAT, BlockedConfig
 from tvm_blislike.cost_models.conv2d_winograd.integers import transformed
 from tvm_blislike.cost_models.conv_geometry import ConvGeometry
 from tvm_blislike.cost_models.parallel import share
 from tvm_blislike.model.derived import derived
 from tvm_blislike.model.layouts import Layout
+from tvm_blislike.model.workload import Conv2dWorkload
 
 # Channels of an NHWC image that are transformed together, whole vectors of any width.
 NHWC_BLOCK = 16
@@ -251,3 +253,13 @@ class WinogradGeometry(ConvGeometry):
         """
         inner = (self.panels, self.steps, self.config.nr * self.config.ks)
         return (self.chunks, self.patch_h, self.patch_w, *inner)
+
+
+def read_beyond(workload: Conv2dWorkload, config: BlockedConfig) -> tuple[int, int]:
+    """Return the rows and columns beyond an image that are in patches of its last tiles.
+
+    A tile mixes all pixels of its patch, so they have to be zeros though no output needs them.
+    """
+    rows, columns = conv_geometry.read_beyond(workload, config)
+    (sh, sw) = workload.stride
+    return rows + config.tile_h * sh, columns + config.tile_w * sw

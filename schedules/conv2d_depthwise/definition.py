@@ -37,6 +37,7 @@ from tvm_blislike.cost_models.conv2d_depthwise import estimate as model
 from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import DepthwiseGeometry
 from tvm_blislike.cost_models.conv2d_depthwise.space import space
+from tvm_blislike.cost_models.conv_geometry import read_beyond
 from tvm_blislike.microkernels.products import place_in_b
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.registry import Template
@@ -212,4 +213,5 @@ IMPLEMENTATION = Template(
     relaid=candidates.relaid,
     every=space,
     packed_by=("nr", "ks", "data_layout", "out_layout"),
+    read_beyond=read_beyond,
 )

@@ -41,6 +41,7 @@ from tvm_blislike.cost_models.conv2d_direct.config import DirectConfig
 from tvm_blislike.cost_models.conv2d_direct.geometry import DirectGeometry
 from tvm_blislike.cost_models.conv2d_direct.nests import nests
 from tvm_blislike.cost_models.conv2d_direct.space import space
+from tvm_blislike.cost_models.conv_geometry import read_beyond
 from tvm_blislike.cost_models.data_types import sum_dtype
 from tvm_blislike.cost_models.roofline import peak_seconds
 from tvm_blislike.microkernels.panels import as_read, as_read_te
@@ -237,6 +238,7 @@ IMPLEMENTATION = Template(
     relaid=candidates.relaid,
     every=space,
     packed_by=("nr", "ks", "data_layout", "out_layout"),
+    read_beyond=read_beyond,
     derivation=candidates.derivation,
     nests=nests,
 )

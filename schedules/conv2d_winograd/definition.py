@@ -73,7 +73,7 @@ from tvm import te, tirx
 from tvm_blislike.cost_models.conv2d_winograd import candidates
 from tvm_blislike.cost_models.conv2d_winograd import estimate as model
 from tvm_blislike.cost_models.conv2d_winograd.config import WinogradConfig
-from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry
+from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry, read_beyond
 from tvm_blislike.cost_models.conv2d_winograd.integers import transformed as transformed_types
 from tvm_blislike.cost_models.conv2d_winograd.nests import nests
 from tvm_blislike.cost_models.conv2d_winograd.space import space
@@ -348,4 +348,5 @@ IMPLEMENTATION = Template(
     every=space,
     derivation=candidates.derivation,
     nests=nests,
+    read_beyond=read_beyond,
 )

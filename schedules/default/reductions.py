@@ -154,7 +154,12 @@ class _Sum:
             if innermost:
                 return step(into, var)
             partial, start = self.started()
-            return [tirx.AllocBuffer(partial), *start, *step(partial, var), *self.folded(into, partial)]
+            return [
+                tirx.AllocBuffer(partial),
+                *start,
+                *step(partial, var),
+                *self.folded(into, partial),
+            ]
 
         most, name = self.nest.left(loop.loop_var, 0), loop.loop_var.name
         return self.nest.loop(name, int(loop.extent), body, most=most)

@@ -153,7 +153,9 @@ class _Bounding:
         stores = [s for s in collect(loop.body, tirx.BufferStore) if s.buffer in self.given]
         if stores:
             places = [(s.buffer, s.indices, self.given[s.buffer], 0) for s in stores]
-        elif Border.of(loop) is not None or any(map(_adds_up, collect(loop.body, tirx.BufferStore))):
+        elif Border.of(loop) is not None or any(
+            map(_adds_up, collect(loop.body, tirx.BufferStore))
+        ):
             # Pixels of a row that is copied; products.
             return None
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ import tvm_blislike
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cli.app import app
 from tvm_blislike.cost_models.gemm.config import GemmConfig
-from tvm_blislike.errors import InputError, UnsupportedOperatorError, UsageError
+from tvm_blislike.errors import InputError, UsageError
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.variant import MAIN
@@ -185,9 +186,17 @@ def test_a_library_takes_all_lengths(model: tvm_blislike.CompiledModel, tmp_path
         require_right(loaded, length)
 
 
-def test_no_bundle_of_a_range(model: tvm_blislike.CompiledModel, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedOperatorError, match="a range that shares one"):
-        model.bundle(tmp_path / "bundle")
+def test_a_bundle_takes_all_lengths(model: tvm_blislike.CompiledModel, tmp_path: Path) -> None:
+    folder = model.bundle(tmp_path / "bundle").folder
+    for length in (1, 33, _MOST):
+        arguments = ["--output", str(tmp_path / "out")]
+        for name, array in inputs_of(length).items():
+            np.save(tmp_path / f"{name}.npy", array)
+            arguments += ["--input", f"{name}={tmp_path / name}.npy"]
+        subprocess.run([str(folder / "blis_run"), *arguments], check=True)
+        wanted = ReferenceEvaluator(encoder()).run(None, inputs_of(length))
+        found = np.load(tmp_path / "out" / "z.npy")
+        np.testing.assert_allclose(found, wanted[0], rtol=2e-4, atol=2e-5)
 
 
 def test_the_command_line_has_ranges(tmp_path: Path) -> None:

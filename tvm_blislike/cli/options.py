@@ -31,8 +31,8 @@ Shapes = Annotated[
     typer.Option(
         "--shape",
         metavar="NAME=1x3x224x224",
-        help="Shape of a symbolic input, or such a size by its name, batch=4; repeatable. 1..8 or "
-        "16/32/64 in the place of a size keeps it open.",
+        help="Shape of a symbolic input, or such a size by its name, batch=4; repeatable. 1..8, "
+        "32..640:32 or 16/32/64 in the place of a size keeps it open.",
     ),
 ]
 Threads = Annotated[
@@ -125,7 +125,8 @@ def parse_shapes(options: Sequence[str] | None) -> dict[str, tuple[int | tuple[i
     Raises
     ------
     typer.BadParameter
-        When an option is not of the form NAME=1x3x224x224, with 1..8 or 16/32 for open sizes.
+        When an option is not of the form NAME=1x3x224x224, with 1..8, 32..640:32 or 16/32 for
+        open sizes.
     """
     shapes = {}
     for option in options or []:
@@ -134,7 +135,7 @@ def parse_shapes(options: Sequence[str] | None) -> dict[str, tuple[int | tuple[i
         if not (equals and name) or None in parts:
             raise typer.BadParameter(
                 f"{option!r} is not of the form NAME=1x3x224x224; a size that stays open is 1..8, "
-                "or 16/32/64"
+                "32..640:32 in steps of 32, or 16/32/64"
             )
         shapes[name] = tuple(parts)
     return shapes
@@ -159,13 +160,15 @@ def settled_shapes(options: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
 
 def _size(text: str) -> int | tuple[int, ...] | None:
     """Return a size, or the values of an open one; None where the text is none."""
-    first, dots, last = text.partition("..")
-    ends = (first, last) if dots else text.split("/")
+    first, dots, rest = text.partition("..")
+    last, colon, step = rest.partition(":")
+    ends = [first, last, *([step] if colon else [])] if dots else text.split("/")
     if not all(end.isdecimal() for end in ends):
         return None
     values = tuple(map(int, ends))
     if dots:
-        values = tuple(range(values[0], values[1] + 1))
+        every = values[2] if colon else 1
+        values = tuple(range(values[0], values[1] + 1, every)) if every else ()
     return (values if len(values) > 1 else values[0]) if values else None
 
 

@@ -120,11 +120,6 @@ def write(model: Exported, folder: str | os.PathLike[str], cc: str | None = None
     """
     folder, target = Path(folder), model.target
     require_bundle(folder, target)
-    if len({variant.function for variant in model.variants}) < len(model.variants):
-        raise UnsupportedOperatorError(
-            "a bundle takes sizes that have a function each, not a range that shares one",
-            "name some of the sizes, for example 16/32/64",
-        )
     _require_runs_without_python(model)
     with fresh_folder(folder) as fresh:
         model.export(fresh / _LIBRARY, cc)

@@ -135,6 +135,10 @@ class Template:
     # cannot. What it schedules then has `OpenRows` on its loops over rows. None: rows have to be
     # known.
     of_open_rows: Callable[[Workload, Config, int, int], Config | None] | None = None
+    # (workload, configuration) to the rows and columns beyond an image that a kernel reads, for
+    # images that cover a part of a canvas (`lowering.canvas`): those of its padding, and of patches
+    # of which a part is beyond. None: the kernel has tiles across rows, or nobody has tried.
+    read_beyond: Callable[[Workload, Config], tuple[int, int]] | None = None
     # Registers the TensorIntrin of a name if it is one of the algorithm's own, for traces.
     register_named: Callable[[str], None] = lambda _name: None
 

@@ -72,10 +72,11 @@ def _spanned(specs: Sequence[TensorSpec]) -> TensorSpec:
 
 
 def _values(sizes: Sequence[int | None]) -> int | str | None:
-    """Return the one value of a size, or all as they are written, 1..8 or 16/32."""
+    """Return the one value of a size, or all as they are written, 1..8, 32..96:32 or 16/24/64."""
     values = sorted(set(sizes))
     if len(values) == 1:
         return values[0]
-    if values == list(range(values[0], values[-1] + 1)):
-        return f"{values[0]}..{values[-1]}"
-    return "/".join(map(str, values))
+    step = values[1] - values[0]
+    if values != list(range(values[0], values[-1] + 1, step)) or (len(values) == 2 and step > 1):
+        return "/".join(map(str, values))
+    return f"{values[0]}..{values[-1]}" + (f":{step}" if step > 1 else "")

@@ -1,8 +1,9 @@
 """Sizes that stay open: one library for a range of them, or for some.
 
-A size of a shape may be several: `range(1, 9)`, which the command line writes `1..8`, or
-`(16, 32, 64)`, there `16/32/64`. What the model calls by one name is one size, in whichever input
-it stands; unnamed sizes are one where they stand on the same axis and take the same values.
+A size of a shape may be several: `range(1, 9)`, which the command line writes `1..8`,
+`range(32, 641, 32)`, there `32..640:32`, or `(16, 32, 64)`, there `16/32/64`. What the model calls
+by one name is one size, in whichever input it stands; unnamed sizes are one where they stand on the
+same axis and take the same values.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tvm_blislike.errors import InputError, UsageError
@@ -28,12 +29,16 @@ Size = int | Sequence[int]
 # By the name of an input; or a size by its own name.
 Shapes = Mapping[str, Sequence[Size] | Size]
 Frozen = dict[str, tuple[int | tuple[int, ...], ...]]
+# An input's name, or a size's, and the axis.
+_Place = tuple[str, int]
 # Each has code of its own that calls the kernels, and kernels of its own where they are not shared.
 MOST_SIZES = 64
 # From so many neighbouring sizes on one function is to serve all.
 LEAST_LENGTHS = 17
 # Each has an entry in the library.
 MOST_LENGTHS = 8192
+# An image has four axes, the last two of which are its height and width.
+_IMAGE = 4
 
 
 @dataclass(frozen=True)
@@ -48,11 +53,29 @@ class Sizes:
         Those of the smaller ones where the batch is all that differs.
     lengths : tuple of (int, int) or None
         The range of the only open size, where one function is to serve all.
+    images : tuple of tuple of int
+        What each open size may be, where these are heights and widths of images and one function
+        is to serve all; none elsewhere.
+    open : tuple of tuple
+        Of each of `images`, where it stands: names of inputs, or of sizes, and axes.
+    given : dict
+        The shapes as they were given, with open sizes.
     """
 
     shapes: tuple[dict[str, tuple[int, ...]], ...]
     batches: Batches | None = None
     lengths: tuple[int, int] | None = None
+    images: tuple[tuple[int, ...], ...] = ()
+    open: tuple[tuple[_Place, ...], ...] = ()
+    given: Frozen = field(default_factory=dict)
+
+    def of_image(self, values: Sequence[int]) -> dict[str, tuple[int, ...]]:
+        """Return the shapes for a value of each of `images`, or for any other ones."""
+        here = {place: at for at, places in zip(values, self.open, strict=True) for place in places}
+        return {
+            name: tuple(here.get((name, axis), size) for axis, size in enumerate(shape))
+            for name, shape in self.given.items()
+        }
 
     def at(self, size: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of one of `lengths`, or of one below or above them."""
@@ -130,10 +153,12 @@ def sizes_of(model: str | os.PathLike[str] | onnx.ModelProto, shapes: Frozen) ->
         if values[names[place]] != size:
             raise InputError(f"{names[place]} is one size, but {place[0]} gives it other values")
     count, lengths = math.prod(map(len, values.values())), _lengths(values)
-    if count > (MOST_SIZES if lengths is None else MOST_LENGTHS):
+    images = _are_images(_open(shapes), declared_inputs(proto), names) and count >= LEAST_LENGTHS
+    most = MOST_LENGTHS if images or lengths is not None else MOST_SIZES
+    if count > most:
         raise UsageError(
-            f"{count} sizes are more than one library takes, which is {MOST_SIZES}",
-            "name fewer of them, for example 16/32/64/128",
+            f"{count} sizes are more than one library takes, which is {most}",
+            "name fewer of them, for example 16/32/64/128, or a range in steps, 32..640:32",
         )
     points = [
         _point(shapes, names, dict(zip(values, chosen, strict=True)))
@@ -142,7 +167,33 @@ def sizes_of(model: str | os.PathLike[str] | onnx.ModelProto, shapes: Frozen) ->
     specs = [resolve_inputs(proto, point) for point in points]
     order = sorted(range(len(points)), key=lambda i: [math.prod(s.shape) for s in specs[i]])
     shapes_in_order = tuple(points[i] for i in order)
-    return Sizes(shapes_in_order, _batches([specs[i] for i in order]), lengths)
+    found = Sizes(shapes_in_order, _batches([specs[i] for i in order]), lengths)
+    if not images:
+        return found
+    places = [tuple(p for p, name in names.items() if name == each) for each in values]
+    return replace(found, images=tuple(values.values()), open=tuple(places), given=shapes)
+
+
+def _are_images(
+    opened: Sequence[tuple[_Place, tuple[int, ...]]],
+    declared: Mapping[str, Sequence[int | str] | None],
+    names: Mapping[_Place, str],
+) -> bool:
+    """Whether all open sizes are heights and widths of images."""
+
+    def axes(name: str, axis: int) -> list[tuple[int, int]]:
+        """Return where a size stands in inputs, with how many axes these have."""
+        if name in declared:
+            return [(axis, len(declared[name] or ()))]
+        return [
+            (place, len(shape))
+            for shape in declared.values()
+            for place, size in enumerate(shape or ())
+            if size == names[name, axis]
+        ]
+
+    found = [each for (name, axis), _ in opened for each in axes(name, axis)]
+    return all(rank == _IMAGE and axis >= _IMAGE - 2 for axis, rank in found)
 
 
 def _lengths(values: Mapping[str, tuple[int, ...]]) -> tuple[int, int] | None:
@@ -169,10 +220,6 @@ def _frozen_size(name: str, size: Size) -> int | tuple[int, ...]:
     if not values or values[0] < 0:
         raise InputError(f"an open size of {name} has no values, or one below 0")
     return values if len(values) > 1 else values[0]
-
-
-# An input's name, or a size's, and the axis.
-_Place = tuple[str, int]
 
 
 def _open(shapes: Frozen) -> list[tuple[_Place, tuple[int, ...]]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import tvm
 import tvm_ffi
@@ -135,14 +137,23 @@ def _signature(func: relax.Function) -> Signature:
     )
 
 
-def signature_at(func: relax.Function, size: int) -> Signature:
-    """Return the shapes of what goes in and out of a function of one open size, for a size."""
+def signature_at(func: relax.Function, sizes_of: Mapping[str, int]) -> Signature:
+    """Return the shapes of what goes in and out of a function of open sizes.
+
+    Parameters
+    ----------
+    sizes_of : mapping of str to int
+        Name of each variable to its value.
+    """
     analyzer = tvm.sym.Analyzer()
 
+    def value(var: tvm.tirx.Var) -> tvm.tirx.IntImm:
+        return tvm.tirx.IntImm(str(var.ty), sizes_of[var.name])
+
     def number(extent: tvm.tirx.Expr) -> int:
-        known = tvm_ffi.structural_map(
-            extent, [(tvm.tirx.Var, lambda var: tvm.tirx.IntImm(str(var.ty), size))]
-        )
+        if isinstance(extent, tvm.tirx.IntImm):
+            return int(extent.value)
+        known = tvm_ffi.structural_map(extent, [(tvm.tirx.Var, value)])
         return int(analyzer.simplify(known))
 
     def sizes(type_: relax.TensorType) -> tuple[int, ...]:

@@ -171,6 +171,9 @@ static bool takes(const Variant& variant, const Array<Given>& given, size_t plac
          same_type(given.items[place].tensor, variant.inputs.items[place].tensor);
 }
 
+// Of so many sizes all are listed.
+static const size_t kMostListed = 16;
+
 // The largest sizes that are those of the given inputs.
 static Variant* chosen(const Manifest& manifest, const Array<Given>& given) {
   for (size_t i = 0; i < manifest.variants.size; i++) {
@@ -184,10 +187,14 @@ static Variant* chosen(const Manifest& manifest, const Array<Given>& given) {
   while (place + 1 < given.size && takes(*manifest.variants.items[0], given, place)) place++;
   char has[256], wants[256];
   if (manifest.variants.size > 1) {
+    size_t count = manifest.variants.size;
     fprintf(stderr, "the sizes of %s:", manifest.variants.items[0]->inputs.items[place].name);
-    for (size_t i = 1; i <= manifest.variants.size; i++) {
-      const Variant* variant = manifest.variants.items[i % manifest.variants.size];
-      const Spec& spec = variant->inputs.items[place];
+    for (size_t i = 1; i <= count; i++) {
+      if (count > kMostListed && i == kMostListed) {
+        fprintf(stderr, " and %zu more up to", count - i);
+        i = count;
+      }
+      const Spec& spec = manifest.variants.items[i % count]->inputs.items[place];
       fprintf(stderr, " %s", describe(spec.tensor, wants, sizeof wants));
     }
     fputc('\n', stderr);

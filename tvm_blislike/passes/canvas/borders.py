@@ -11,9 +11,9 @@ from tvm_blislike.model.canvas import Margin
 from tvm_blislike.model.marks import DEFAULT_RULE
 from tvm_blislike.schedules.lowering.canvas import filled
 from tvm_blislike.schedules.lowering.rewrite import sequence
-from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED
+from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED, NO_ALIAS
 
-_INT = "int32"
+_INT, _INDEX = "int32", "int64"
 
 
 def counted(images: Sequence[tirx.Buffer], extents: Sequence[Any]) -> tirx.PrimFunc:
@@ -73,14 +73,14 @@ def off(
 
 
 def _copy(source: Any, target: Any, shape: Sequence[Any], threads: int) -> tirx.Stmt:
-    kind = str(shape[-1].ty)
-    names = [tirx.Var(f"i{axis}", kind) for axis in range(len(shape))]
+    names = [tirx.Var(f"i{axis}", _INDEX) for axis in range(len(shape))]
     stmt: tirx.Stmt = tirx.BufferStore(target, tirx.BufferLoad(source, names), names)
     divided = len(shape) - 2
     for axis, (name, size) in reversed(list(enumerate(zip(names, shape, strict=True)))):
         is_divided = threads > 1 and axis == divided
         loop = tirx.ForKind.PARALLEL if is_divided else tirx.ForKind.SERIAL
-        stmt = tirx.For(name, tirx.IntImm(kind, 0), size, loop, stmt)
+        extent = size if str(size.ty) == _INDEX else tirx.Cast(_INDEX, size)
+        stmt = tirx.For(name, tirx.IntImm(_INDEX, 0), extent, loop, stmt)
     return stmt
 
 
@@ -88,4 +88,4 @@ def _function(params: list[Any], stmts: list[tirx.Stmt], rule: str) -> tirx.Prim
     block = s_tir.SBlock([], [], [], "copy", sequence(stmts))
     root = s_tir.SBlock([], [], [], "root", s_tir.SBlockRealize([], True, block))
     func = tirx.PrimFunc(params, s_tir.SBlockRealize([], True, root))
-    return func.with_attr({DEFAULT_RULE: rule, "tirx.noalias": True, **IS_SCHEDULED})
+    return func.with_attr({DEFAULT_RULE: rule, **NO_ALIAS, **IS_SCHEDULED})

@@ -133,9 +133,7 @@ def with_open_counts(
             restored = substitute(value, {var: load for var, load in loads})
             return tirx.BufferStore(store.buffer, restored, store.indices)
 
-        return _with_body(
-            block, tvm_ffi.structural_map(block.body, [(tirx.BufferStore, counted)])
-        )
+        return _with_body(block, tvm_ffi.structural_map(block.body, [(tirx.BufferStore, counted)]))
 
     return func.with_body(tvm_ffi.structural_map(func.body, [(s_tir.SBlock, visit)]))
 

@@ -78,7 +78,7 @@ class Extents:
             self.found.append({numbers: var * size.step + size.base})
 
     def extent(self, numbers: tuple[int, ...], inferred: Any = None) -> Any:
-        """Return the extent of some numbers at the samples, an expression of `steps`; None for none.
+        """Return the extent of some numbers at the samples, in `steps`; None for none.
 
         Parameters
         ----------
@@ -113,11 +113,12 @@ class Extents:
 
     def _at(self, extent: Any, sample: Sequence[int]) -> int | None:
         steps = [(n - s.base) // s.step for n, s in zip(sample, self.sizes, strict=True)]
-        number = self._analyzer.simplify(_replaced(extent, dict(zip(self.steps, steps))))
+        known = dict(zip(self.steps, steps, strict=True))
+        number = self._analyzer.simplify(_replaced(extent, known))
         return int(number.value) if isinstance(number, tirx.IntImm) else None
 
     def by_number(self, variables: Sequence[tirx.Var]) -> list[dict[int, Any]]:
-        """Return, for each size, its extents by their number on the canvas, as expressions of it."""
+        """Return, for each size, its extents by their numbers on the canvas, in its variable."""
         steps = {
             var: tirx.floordiv(of - size.base, _number(size.step))
             for var, of, size in zip(self.steps, variables, self.sizes, strict=True)
@@ -192,8 +193,8 @@ class _Walk:
         self.opened[results[0]] = relax.Var("opened", self._settled(types, inferred, near, name))
 
     def _near(self, call: relax.Call) -> Iterator[Any]:
-        for arg in (part for arg in call.args for part in getattr(arg, "fields", [arg])):
-            shape = getattr(self._operand(arg).ty, "shape", None)
+        for part in (part for arg in call.args for part in getattr(arg, "fields", [arg])):
+            shape = getattr(self._operand(part).ty, "shape", None)
             if isinstance(shape, relax.ShapeExpr):
                 yield from (size for size in shape.values if not isinstance(size, tirx.IntImm))
 
@@ -220,10 +221,11 @@ class _Walk:
         """Return a type in open sizes, by those at the samples and by what TVM infers."""
         first = types[0]
         if isinstance(first, relax.TupleType):
-            given = inferred.fields if isinstance(inferred, relax.TupleType) else [None] * 64
-            parts = zip(*(each.fields for each in types), strict=True)
+            parts = list(zip(*(each.fields for each in types), strict=True))
+            is_known = isinstance(inferred, relax.TupleType)
+            given = inferred.fields if is_known else [None] * len(parts)
             return relax.TupleType(
-                [self._settled(part, of, near, name) for part, of in zip(parts, given)]
+                [self._settled(part, of, near, name) for part, of in zip(parts, given, strict=True)]
             )
         if not isinstance(first, relax.TensorType):
             return first

@@ -10,30 +10,29 @@ from tvm import ir, s_tir, sym, tirx
 from tvm_blislike.errors import SizesMeetError
 from tvm_blislike.model.canvas import EDGE, LOWEST, ZERO, Margin
 from tvm_blislike.model.choice import Choice
-from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.model.registry import Implementation
 from tvm_blislike.schedules.lowering.rewrite import collect, constant, substitute
 
 # What a tile of which only a part is an image begins and ends with is taken from that far away.
 _UNKNOWN = 8
 
 
-def of_convolution(choice: Choice) -> Margin | None:
-    """Return what the kernel of a convolution reads beyond its image; None for nothing.
+def may_be_on_canvas(implementation: Implementation | None) -> bool:
+    """Whether kernels of an implementation can leave out what lies beyond an image."""
+    return getattr(implementation, "read_beyond", None) is not None
 
-    A tile of Winograd's algorithm mixes all pixels of its patch: those beyond the image have to be
-    zeros though the outputs beyond it are not wanted.
+
+def of_layer(choice: Choice) -> Margin | None:
+    """Return what the kernel of a layer reads beyond its image; None for nothing.
+
+    Raises
+    ------
+    SizesMeetError
+        When it has images but cannot leave out what lies beyond them.
     """
-    w = choice.workload
-    if not isinstance(w, Conv2dWorkload):
-        raise SizesMeetError(f"{w} is no convolution")
-    config = choice.config
-    tile = (config.tile_h, config.tile_w) if "winograd" in config.implementation else (0, 0)
-    reach = [
-        max((kernel - 1) * step, padding) + mixed * stride
-        for kernel, step, padding, mixed, stride in zip(
-            (w.kh, w.kw), w.dilation, w.padding[2:], tile, w.stride, strict=True
-        )
-    ]
+    if not may_be_on_canvas(choice.implementation):
+        raise SizesMeetError(f"{choice.workload} cannot have open sizes")
+    reach = choice.implementation.read_beyond(choice.workload, choice.config)
     return Margin(*reach) if any(reach) else None
 
 
@@ -76,9 +75,7 @@ def _is_lowest(number: tirx.FloatImm) -> bool:
     return float(number.value) <= float(tirx.min_value(str(number.ty)).value)
 
 
-def _reach(
-    index: Any, block: s_tir.SBlock, size: int, samples: Mapping[int, Sequence[int]]
-) -> int:
+def _reach(index: Any, block: s_tir.SBlock, size: int, samples: Mapping[int, Sequence[int]]) -> int:
     """Return how many rows beyond an image the last row of a result reads."""
     extents = {each.var: int(each.dom.extent) for each in block.iter_vars}
     used = [var for var in collect(index, tirx.Var) if var in extents]

@@ -27,9 +27,10 @@ from tvm_blislike.passes.canvas import borders
 from tvm_blislike.passes.canvas.axes import HEIGHT, WIDTH, open_axes
 from tvm_blislike.passes.canvas.conditions import with_open_counts, with_open_ends
 from tvm_blislike.passes.canvas.extents import Clash, Extents, OpenSize, enter_extents
-from tvm_blislike.passes.canvas.margins import joined, of_convolution, of_default
+from tvm_blislike.passes.canvas.margins import joined, may_be_on_canvas, of_default, of_layer
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import note_in
+from tvm_blislike.schedules import all_implementations
 from tvm_blislike.schedules.lowering.rewrite import collect
 from tvm_blislike.tvm_seams import (
     bindings,
@@ -43,8 +44,6 @@ from tvm_blislike.tvm_seams.relax_ir import UPPER_BOUNDS
 
 # Canvases that are tried, each a step larger than the one before.
 _CANVASES = 12
-# Implementations whose tiles are pixels of several rows, so that none lies beyond an image.
-_ACROSS_ROWS = ("conv2d_strassen", "conv2d_im2col")
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,11 @@ class Images:
 
     values: Sequence[Sequence[int]]
     load: Callable[[Sequence[int]], tvm.IRModule]
+
+    def combinations(self) -> Iterator[dict[str, int]]:
+        """Yield the values of all variables of `main`, the largest last."""
+        for chosen in itertools.product(*self.values):
+            yield {_variable(number): value for number, value in enumerate(chosen)}
 
 
 Fuse = Callable[[tvm.IRModule, Strategy], tuple[tvm.IRModule, Plan]]
@@ -81,7 +85,7 @@ def of_images(images: Images, strategy: Strategy, fuse: Fuse) -> tuple[tvm.IRMod
     """
     sizes = [_open_size(number, values) for number, values in enumerate(images.values)]
     load = functools.cache(images.load)
-    strategy = strategy.leaving_out(_ACROSS_ROWS)
+    strategy = _for_canvas(strategy)
     clash: Clash | None = None
     for samples in _samples(images.values, sizes):
         extents = Extents(sizes, samples)
@@ -98,10 +102,23 @@ def of_images(images: Images, strategy: Strategy, fuse: Fuse) -> tuple[tvm.IRMod
     raise SizesMeetError(f"no canvas tells all sizes apart: {clash}")
 
 
+def _for_canvas(strategy: Strategy) -> Strategy:
+    """Return the strategy without implementations that compute images but need all of them."""
+    every = all_implementations()
+    kinds = {each.kind for each in every if may_be_on_canvas(each)}
+    return strategy.leaving_out(
+        each.name for each in every if each.kind in kinds and not may_be_on_canvas(each)
+    )
+
+
 def _open_size(number: int, values: Sequence[int]) -> OpenSize:
     steps = {later - one for one, later in itertools.pairwise(values)}
     step = functools.reduce(_divisor, steps)
-    return OpenSize(f"size{number}", values[0] % step, step)
+    return OpenSize(_variable(number), values[0] % step, step)
+
+
+def _variable(number: int) -> str:
+    return f"size{number}"
 
 
 def _divisor(one: int, other: int) -> int:
@@ -127,8 +144,8 @@ def _samples(
 def _note(values: Sequence[Sequence[int]], canvas: Sequence[int]) -> str:
     listed = " x ".join(f"{each[0]} to {each[-1]}" for each in values)
     return (
-        f"images of {listed}: one function and kernels for all of them, which leave out tiles beyond "
-        f"the image at run time (memory is that of {'x'.join(map(str, canvas))})"
+        f"images of {listed}: one function and kernels for all of them, which leave out tiles "
+        f"beyond the image at run time (memory is that of {'x'.join(map(str, canvas))})"
     )
 
 
@@ -292,15 +309,15 @@ class _OnCanvas:
     def _read_beyond(self, kernel: _Kernel, place: int, call: relax.Call) -> Margin | None:
         note = note_in(kernel.func)
         if note is None:
-            samples = {
-                numbers[0]: numbers for found in self.extents.found for numbers in found
-            }
+            samples = {numbers[0]: numbers for found in self.extents.found for numbers in found}
             return of_default(kernel.func, place, kernel.axes[place], samples)
         choice = self.plan.noted(note)
-        margin = of_convolution(choice)
+        margin = of_layer(choice)
         shape = [int(size) for size in kernel.func.params[place].shape]
         image = [choice.workload.h, choice.workload.w]
-        return margin if [shape[axis] for axis in kernel.axes[place]] and _has(shape, image) else None
+        return (
+            margin if [shape[axis] for axis in kernel.axes[place]] and _has(shape, image) else None
+        )
 
     # --- the module -------------------------------------------------------------------------
 
@@ -344,8 +361,12 @@ class _OnCanvas:
 
     def _value(self, value: relax.Expr) -> relax.Expr:
         if op_name(value) != "relax.call_tir":
-            return self._operand(value) if not isinstance(value, relax.Call) else relax.Call(
-                value.op, [self._operand(arg) for arg in value.args], value.attrs, value.ty_args
+            return (
+                self._operand(value)
+                if not isinstance(value, relax.Call)
+                else relax.Call(
+                    value.op, [self._operand(arg) for arg in value.args], value.attrs, value.ty_args
+                )
             )
         name = value.args[0].name_hint
         kernel = self.kernels[name]
@@ -359,9 +380,7 @@ class _OnCanvas:
         params = list(kernel.func.params)
         sizes = tirx.decl_buffer((len(self.places),), "int32", "sizes")
         params.insert(inputs, sizes)
-        axes = [
-            {axis: self.places[found] for axis, found in each.items()} for each in kernel.axes
-        ]
+        axes = [{axis: self.places[found] for axis, found in each.items()} for each in kernel.axes]
         axes.insert(inputs, {})
         margins = [
             self._margin(kernel.margins[place], kernel) if place in kernel.margins else None
@@ -382,7 +401,9 @@ class _OnCanvas:
     def _margin(self, wanted: Sequence[Margin | None], maker: _Kernel | None) -> Margin | None:
         """Return the margin for some readers; zeros are the lowest where nothing is below them."""
         if maker is not None and _is_nonnegative(maker.func):
-            wanted = [m and replace(m, value=ZERO if m.value == LOWEST else m.value) for m in wanted]
+            wanted = [
+                m and replace(m, value=ZERO if m.value == LOWEST else m.value) for m in wanted
+            ]
         return joined(wanted)
 
     def _operand(self, expr: relax.Expr) -> relax.Expr:
@@ -406,7 +427,9 @@ class _OnCanvas:
             self.by_number[found[axis][0]][found[axis][1]] if axis in found else extent
             for axis, extent in enumerate(shape)
         ]
-        own = [tirx.Var(f"n{axis}", "int64") if axis in found else e for axis, e in enumerate(shape)]
+        own = [
+            tirx.Var(f"n{axis}", "int64") if axis in found else e for axis, e in enumerate(shape)
+        ]
         func = borders.off(shape, dtype_name(expr), len(self.places), own, self.threads)
         out = relax.TensorType(sizes, dtype_name(expr))
         return self._call(func, "off_canvas", [value, self.sizes], out)

@@ -50,7 +50,8 @@ from tvm_blislike.tvm_seams import (
 )
 from tvm_blislike.tvm_seams.relax_ir import UPPER_BOUNDS
 
-_SIZE = "size"
+# The variable of the size.
+SIZE = "size"
 # Sizes that a model is compared at.
 _PRIMES = (13, 17, 29, 31, 61, 67, 113, 127)
 
@@ -113,9 +114,11 @@ def of_lengths(
 
 
 def functions_of(mod: tvm.IRModule) -> list[tuple[str, int]]:
-    """Return the functions of a module of open sizes, each with the largest size that it is for."""
-    found = [(g.name_hint, f.attrs[UPPER_BOUNDS]) for g, f in functions(mod) if UPPER_BOUNDS in f.attrs]
-    return sorted(((name, int(of[_SIZE])) for name, of in found), key=lambda each: each[1])
+    """Return the functions of a module of lengths, each with the largest one that it is for."""
+    found = [
+        (g.name_hint, f.attrs[UPPER_BOUNDS]) for g, f in functions(mod) if UPPER_BOUNDS in f.attrs
+    ]
+    return sorted(((name, int(of[SIZE])) for name, of in found), key=lambda each: each[1])
 
 
 def _primes_below(most: int) -> tuple[int, ...]:
@@ -209,7 +212,7 @@ class _Joined:
     most: int
     strategy: Strategy
     builder: relax.BlockBuilder
-    size: tirx.Var = field(default_factory=lambda: tirx.Var(_SIZE, "int64"))
+    size: tirx.Var = field(default_factory=lambda: tirx.Var(SIZE, "int64"))
     values: dict[relax.Var, relax.Expr] = field(default_factory=dict)
     made: dict[tuple[str, ...], tvm.ir.GlobalVar] = field(default_factory=dict)
 
@@ -225,7 +228,7 @@ class _Joined:
         ]
         for main in mains:
             self.values.update(zip(main.params, params, strict=True))
-        attrs = {**dict(mains[-1].attrs), UPPER_BOUNDS: {_SIZE: self.most}}
+        attrs = {**dict(mains[-1].attrs), UPPER_BOUNDS: {SIZE: self.most}}
         with self.builder.function(name, params, attrs=attrs):
             with self.builder.dataflow():
                 self._body([bindings(main) for main in mains])
