@@ -43,6 +43,7 @@ Result = TypeVar("Result")
 _log = logging.getLogger("tvm_blislike")
 
 
+@resting_collector()
 def compile(
     model: str | os.PathLike[str] | onnx.ModelProto | torch.export.ExportedProgram,
     target: str | os.PathLike[str] | Core = "native",
@@ -138,6 +139,7 @@ def compile(
     return kept_or_compiled(key, _file_of(model), compile_anew)
 
 
+@resting_collector()
 def explain(
     model: str | os.PathLike[str] | onnx.ModelProto | torch.export.ExportedProgram,
     target: str | os.PathLike[str] | Core = "native",

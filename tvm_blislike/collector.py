@@ -1,8 +1,9 @@
 """Python's garbage collector rests while a model is compiled.
 
 It goes through everything that is alive again and again, all modules of TVM included, and finds
-next to nothing: what a compiler makes is freed by counting references. It took 0.3 s of 10 to 13 s;
-without it the peak of memory of ResNet-50 and MobileNetV3 is 2 to 4 MB of 430 to 710 higher.
+next to nothing: what a compiler makes is freed by counting references. It took 0.3 s of 10 to 13 s,
+and another 0.1 s of the imports before; without it the peak of memory of ResNet-50 and MobileNetV3
+is 2 to 4 MB of 430 to 710 higher.
 """
 
 from __future__ import annotations

@@ -14,7 +14,9 @@ direct convolution:
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import NamedTuple
 
 from tvm_blislike.cost_models.cache_room import conflict_bytes
 from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, BlockedConfig
@@ -35,7 +37,7 @@ from tvm_blislike.cost_models.moving import (
 )
 from tvm_blislike.cost_models.parallel import share as part_of_busiest
 from tvm_blislike.cost_models.parallel import spanned
-from tvm_blislike.cost_models.roofline import finish, fork_cycles
+from tvm_blislike.cost_models.roofline import ROUNDED_DOWN, clock_hz, finish, fork_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of
 from tvm_blislike.model.estimate import Estimate
@@ -92,16 +94,14 @@ def estimate(
         Cycles by cause; the footprint of V, P and the weights per cache level.
     """
     geo = geometry(workload, config)
-    types = transformed(workload.types)
-    kernel = kernel_of(core, config.mr, config.nr, types, config.ks)
     v, p = geo.v_bytes, geo.p_bytes
-    weights = types.b_bytes * math.prod(geo.packed_shape)
+    weights = transformed(workload.types).b_bytes * math.prod(geo.packed_shape)
     by_channels = config.loop_order == CHANNELS
-    share = part_of_busiest(geo.parts, threads)
-    cycles = {name: value * share for name, value in _products(geo, kernel, core).items()}
+    share, of_input = _shares(geo, threads)
+    work = _work(geo, core, threads)
+    cycles = {name: value * share for name, value in work.products.items()}
     # While L2 gives panels to L1 it takes less from beyond: 6x64 blocks hide less than 10x32.
-    from_l2 = cycles.pop("from L2")
-    hiding = sum(cycles.values()) - L2_BUSY_LOSS * from_l2
+    hiding = sum(cycles.values()) - L2_BUSY_LOSS * (work.from_l2 * share)
     # Parts of the weights that a thread needs, each for some of the blocks.
     part, own_parts = weights / geo.oc_parts, spanned(geo.parts, threads, geo.parts // geo.oc_parts)
     again = _again(core, part + v + p, threads)
@@ -111,15 +111,33 @@ def estimate(
     cycles["weights"] = _stream(core, part * own_parts, again, passes, hiding, streams)
     if by_channels:
         cycles["V"] = _kept_cycles(core, geo, share, _again(core, v * geo.blocks, threads), threads)
-    of_input = geo.transform_share(threads) if by_channels else geo.oc_parts * share
-    cycles["input transform"] = _input_cycles(geo, core, threads) * of_input
-    cycles["output transform"] = _output_cycles(geo, core, threads) * share
+    cycles["input transform"] = work.input_transform * of_input
+    cycles["output transform"] = work.output_transform * share
     if not by_channels:
         cycles["crowding"] = _crowding(core, v + p, threads) * sum(cycles.values())
-    cycles["fork"] = (2 if by_channels else 1) * fork_cycles(core) if threads > 1 else 0.0
+    cycles["fork"] = _forks_cycles(geo, core, threads)
     sizes = (("V", v), ("P", p), ("weights", weights))
     footprint = tuple(placed(core, name, size, threads) for name, size in sizes)
     return finish(core, threads, workload, cycles, footprint)
+
+
+def least_of(
+    workload: Conv2dWorkload,
+    config: BlockedConfig,
+    core: Core,
+    threads: int,
+    geometry: type[WinogradGeometry] = WinogradGeometry,
+) -> float:
+    """Return seconds that no estimate of a configuration is below: what it computes, from L2.
+
+    Candidates that differ in chunks and orders alone are many, and compute the same.
+    """
+    geo = geometry(workload, config)
+    share, of_input = _shares(geo, threads)
+    work = _work(geo, core, threads)
+    cycles = (sum(work.products.values()) + work.output_transform) * share
+    cycles += work.input_transform * of_input + _forks_cycles(geo, core, threads)
+    return ROUNDED_DOWN * cycles / clock_hz(core)
 
 
 def workspace_bytes(
@@ -132,6 +150,52 @@ def workspace_bytes(
     geo = geometry(workload, config)
     v, p = geo.v_bytes, geo.p_bytes
     return v * geo.blocks + p * threads if config.loop_order == CHANNELS else (v + p) * threads
+
+
+class _Work(NamedTuple):
+    """Cycles of what a layer computes, on one thread.
+
+    `from_l2` is the time that L2 is busy with products, no part of their sum.
+    """
+
+    products: dict[str, float]
+    from_l2: float
+    input_transform: float
+    output_transform: float
+
+
+def _work(geo: WinogradGeometry, core: Core, threads: int) -> _Work:
+    """Return the work of a configuration, which those of the same blocks share."""
+    known = _known(geo.workload, core, threads, type(geo))
+    if geo.blocking not in known:
+        c = geo.config
+        kernel = kernel_of(core, c.mr, c.nr, transformed(geo.workload.types), c.ks)
+        products = _products(geo, kernel, core)
+        from_l2 = products.pop("from L2")
+        transforms = _input_cycles(geo, core, threads), _output_cycles(geo, core, threads)
+        known[geo.blocking] = _Work(products, from_l2, *transforms)
+    return known[geo.blocking]
+
+
+@functools.lru_cache(maxsize=2)
+def _known(
+    _workload: Conv2dWorkload, _core: Core, _threads: int, _geometry: type[WinogradGeometry]
+) -> dict[tuple[int | str, ...], _Work]:
+    """Return what is known of a layer by `blocking`: configurations of one follow each other."""
+    return {}
+
+
+def _shares(geo: WinogradGeometry, threads: int) -> tuple[float, float]:
+    """Return how much the busiest thread computes of the products, and transforms of the input."""
+    share = part_of_busiest(geo.parts, threads)
+    by_channels = geo.config.loop_order == CHANNELS
+    return share, geo.transform_share(threads) if by_channels else geo.oc_parts * share
+
+
+def _forks_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:
+    """Cycles of handing work out, twice where the whole image is transformed first."""
+    forks = 2 if geo.config.loop_order == CHANNELS else 1
+    return forks * fork_cycles(core) if threads > 1 else 0.0
 
 
 def _crowding(core: Core, size: int, threads: int) -> float:

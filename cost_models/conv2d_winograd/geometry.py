@@ -246,6 +246,13 @@ class WinogradGeometry(ConvGeometry):
         return self.config.nc // self.config.nr
 
     @derived
+    def blocking(self) -> tuple[int | str, ...]:
+        """Sizes that tell two configurations of a layer apart, but for chunks of channels."""
+        c = self.config
+        tile = (c.tile_h, c.tile_w, c.transform, c.mr, c.nr, c.ks)
+        return (*tile, c.mc, c.oh_block, self.panels * self.chunks)
+
+    @derived
     def packed_shape(self) -> tuple[int, ...]:
         """Shape of the transformed weights: (chunks, patch_h, patch_w, panels, steps, nr * ks).
 

@@ -83,6 +83,11 @@ class Winograd1dGeometry(WinogradGeometry):
         return 1.5 * self.tiles * (self.points + self.config.tile_w)
 
     @derived
+    def blocking(self) -> tuple[int | str, ...]:
+        """Sizes that tell two configurations of a layer apart, but for chunks of channels."""
+        return (self.config.ring, *super().blocking)
+
+    @derived
     def packed_shape(self) -> tuple[int, ...]:
         """Shape of the transformed weights: (chunks, patch_w, panels, kh, ci, nr)."""
         w = self.workload

@@ -339,6 +339,7 @@ IMPLEMENTATION = Template(
     applies=candidates.applies,
     configs=candidates.configs,
     estimate=model.estimate,
+    least_of=model.least_of,
     workspace_bytes=model.workspace_bytes,
     pack=pack_weights,
     pack_te=pack_weights_te,

@@ -179,6 +179,7 @@ IMPLEMENTATION = Template(
     applies=candidates.applies,
     configs=candidates.configs,
     estimate=partial(model.estimate, geometry=Winograd1dGeometry),
+    least_of=partial(model.least_of, geometry=Winograd1dGeometry),
     least_seconds=candidates.least_seconds,
     workspace_bytes=partial(model.workspace_bytes, geometry=Winograd1dGeometry),
     pack=pack_weights,

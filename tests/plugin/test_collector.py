@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from small_models import small_network
 
 from tvm_blislike import api
 from tvm_blislike.collector import resting_collector
+from tvm_blislike.errors import TargetError
 from tvm_blislike.onnx import frontend
 
 
@@ -73,4 +75,19 @@ def test_it_rests_while_a_model_is_imported_and_built(monkeypatch: pytest.Monkey
     strategy = api.resolve_strategy(api.resolve_core("native"), threads=1, records="none")
     api.built_sizes(strategy, small_network(), None, lambda *_: seen.append(gc.isenabled()))
     assert seen == [False, False]
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize("call", [api.compile, api.explain])
+def test_it_rests_from_the_beginning_where_modules_are_imported(
+    call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    begin = api.resolve_core
+    monkeypatch.setattr(
+        api, "resolve_core", lambda target: seen.append(gc.isenabled()) or begin(target)
+    )
+    with pytest.raises(TargetError):
+        call(small_network(), "no such core")
+    assert seen == [False]
     assert gc.isenabled()

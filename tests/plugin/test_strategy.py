@@ -139,7 +139,7 @@ def test_what_needs_no_estimate_is_never_the_fastest(core: str, threads: int) ->
             assert choice.estimate.seconds == min(seconds)
             estimated[implementation.name] += counted.estimates
             every[implementation.name] += len(configs)
-    for name in ("conv2d_im2col", "conv2d_direct"):
+    for name in ("conv2d_im2col", "conv2d_direct", "conv2d_winograd"):
         assert 0 < estimated[name] < 0.8 * every[name]
 
 

@@ -163,9 +163,10 @@ class NarrowIndices:
 
 
 def _buffers(func: tirx.PrimFunc) -> list[tirx.Buffer]:
-    """Return every buffer of a function: parameters, temporaries and views."""
-    # They are variables of a type that has a shape.
-    return [variable for variable in collect(func, tirx.Var) if hasattr(variable, "shape")]
+    """Return every buffer of a function, once: parameters, temporaries and views."""
+    # They are variables of a type that has a shape; each occurs in all of its accesses.
+    variables = dict.fromkeys(collect(func, tirx.Var))
+    return [variable for variable in variables if hasattr(variable, "shape")]
 
 
 def _has_bare_blocks(func: tirx.PrimFunc) -> bool:

@@ -10,6 +10,7 @@ import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
 
 from tvm_blislike.tvm_seams.branch_memory import branch_memory
+from tvm_blislike.tvm_seams.compaction import compact_buffers
 
 # The pipeline of PrimFuncs that TVM takes unless another one is named.
 _DEFAULT = "s_tir"
@@ -65,7 +66,7 @@ _LOWER_BLOCKS = tvm.transform.Sequential(
         s_tir.transform.LowerInitBlock(),
         s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
         s_tir.transform.ConvertBlocksToOpaque(),
-        s_tir.transform.CompactBufferAllocation(),
+        compact_buffers,
         s_tir.transform.LowerMatchBuffer(),
         s_tir.transform.StmtSimplify(),
         s_tir.transform.LowerOpaqueBlock(),
