@@ -60,6 +60,17 @@ class Case:
 _CONSTANTS = {
     **{f"times{n}": np.array([1, 1, n, n], np.float32) for n in (2, 4, 8)},
     "behind": np.array([0, 0, 0, 0, 0, 0, 1, 1]),
+    "around": np.array([0, 0, 2, 1, 0, 0, 3, 1]),
+    "five": np.float32(5),
+    "one_row": np.array([0, 0, -1]),
+    "rows": np.array([2]),
+    "last": np.array([-1]),
+    "first": np.array([-(2**31)]),
+    "back": np.array([-1]),
+    "from_end": np.array([-15]),
+    "far": np.array([1000]),
+    "second": np.array([1]),
+    "by_two": np.array([2]),
 }
 
 
@@ -219,6 +230,36 @@ CASES = [
         {"w": (24, _CHANNELS, 1, 1)},
     ),
     Case("no layer", [node("Relu", "x", "y")], {}),
+    Case("from the second row on", [_FIRST, node("Slice", "t second far rows", "p"), _LAST], _BOTH),
+    Case("every other row", [_FIRST, node("Slice", "t second far rows by_two", "p"), _LAST], _BOTH),
+    Case(
+        "zeros around what has none",
+        [_FIRST, node("Sigmoid", "t", "s"), node("Pad", "s around", "p"), _LAST],
+        _BOTH,
+    ),
+    Case("zeros around an input's", [node("Sigmoid", "x", "s"), node("Pad", "s around", "y")], {}),
+    Case("edges around", [_FIRST, node("Pad", "t around", "p", mode="edge"), _LAST], _BOTH),
+    Case(
+        "cubic",
+        [
+            _FIRST,
+            node(
+                "Resize",
+                "t - times2",
+                "p",
+                mode="cubic",
+                coordinate_transformation_mode="half_pixel",
+            ),
+            _LAST,
+        ],
+        _BOTH,
+    ),
+    Case(
+        "parts of the channels",
+        [_FIRST, helper.make_node("Split", ["t"], ["a", "b"], axis=1), node("Mul", "a b", "y")],
+        _BOTH,
+    ),
+    Case("groups", [conv("x", "w", "y", 3, group=4)], {"w": (64, 8, 3, 3)}),
     Case(
         "as large again",
         [
@@ -325,12 +366,36 @@ def test_sizes_in_steps() -> None:
         compiled.run({"x": np.zeros((1, _CHANNELS, 24, 32), "float32")})
 
 
-def test_what_cannot_be_is_said() -> None:
-    nodes = [_FIRST, node("Softmax", "t", "y", axis=3)]
-    model = Case("softmax along the width", nodes, _BOTH).model()
-    shapes = {"x": (1, _CHANNELS, range(20, 67), range(24, 71))}
-    with pytest.raises(UsageError, match="more than one library takes"):
-        tvm_blislike.compile(model, shapes=shapes, threads=1, cache=False)
+_LINEAR = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+REFUSED = [
+    ("along an image more than once", [_FIRST, node("Softmax", "t", "y", axis=3)]),
+    ("from its beginning on", [_FIRST, node("Slice", "t last first rows back", "y")]),
+    ("from its beginning on", [_FIRST, node("Slice", "t from_end far rows", "y")]),
+    (
+        "by something else than a whole factor",
+        [_FIRST, node("Resize", "t - times2", "y", **_LINEAR)],
+    ),
+    ("puts other numbers than zeros around", [_FIRST, node("Pad", "t behind five", "y")]),
+    ("chooses rows of an image", [_FIRST, node("Pad", "t behind", "y", mode="reflect")]),
+    ("on another axis", [_FIRST, node("Transpose", "t", "y", perm=[0, 1, 3, 2])]),
+    ("grows otherwise than an image", [_FIRST, node("Reshape", "t one_row", "y")]),
+]
+
+
+@pytest.mark.parametrize("reason, nodes", REFUSED, ids=lambda each: str(each)[:40])
+def test_what_cannot_be_is_said(reason: str, nodes: Sequence[onnx.NodeProto]) -> None:
+    """Where each size cannot have a function of its own."""
+    case = Case("refused", nodes, _BOTH)
+    with pytest.raises(UsageError, match=f"more than one library takes.*{reason}"):
+        tvm_blislike.compile(case.model(), shapes=case.shapes(), threads=1, cache=False)
+
+
+def test_few_sizes_have_functions_of_their_own() -> None:
+    case = Case("softmax along the width", REFUSED[0][1], _BOTH)
+    model, shapes = case.model(), {"h": (range(20, 25),), "w": ((24, 25, 29, 30),)}
+    compiled = tvm_blislike.compile(model, shapes=shapes, threads=1, cache=False)
+    assert len({variant.function for variant in compiled.variants}) == 20
+    require_right(compiled, model, (23, 29), 1)
 
 
 def test_a_library_and_a_bundle_take_all_sizes(network: tuple, tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from tvm_blislike.passes.canvas.extents import Clash
 
-# The axes of height and width, by the number of axes: NCHWc, NCHW or NHWC.
-_IMAGES = {5: ((2, 3),), 4: ((2, 3), (1, 2))}
-HEIGHT, WIDTH = range(2)
+# The axes of width and height, by the number of axes: NCHWc, NCHW or NHWC.
+_PLANAR = "NCHW"
+_IMAGES = {5: ((3, 2),), 4: ((3, 2), (2, 1))}
 
 
 def open_axes(
@@ -21,7 +21,7 @@ def open_axes(
     numbers : sequence of set
         For each open size, what follows from it on the canvas.
     kinds : sequence of int
-        Whether it is a `HEIGHT` or a `WIDTH`.
+        How many axes of an image are behind it: 1 for a height, 0 for a width.
 
     Raises
     ------
@@ -40,6 +40,10 @@ def open_axes(
     best = [way for way in ways if len(way) == most]
     if most and len(best) > 1:
         raise Clash(f"a tensor of {'x'.join(map(str, shape))} may have its image on other axes")
-    if not ways and any(size in found for size in shape for found in numbers):
+    if (
+        not most
+        and len(shape) != len(_PLANAR)
+        and any(size in found for size in shape for found in numbers)
+    ):
         raise Clash(f"a tensor of {'x'.join(map(str, shape))} may have an open size")
     return best[0] if most else {}

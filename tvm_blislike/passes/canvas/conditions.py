@@ -2,7 +2,9 @@
 
 A convolution with padding reads its margin. But what is fused behind a layer may pad its result,
 `y < 66 ? value : 0` of 66 rows of a canvas, and an average may count how much of its window is
-inside. The first one asks the extent at run time, the second one is refused.
+inside. Both ask the extent at run time. What goes through an image otherwise than from its
+beginning on, such as backwards, is refused (`require_in_place`), and so is a sum along it of what a
+kernel keeps to itself.
 """
 
 from __future__ import annotations
@@ -11,15 +13,122 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import ir, s_tir, sym, tirx
 
 from tvm_blislike.errors import SizesMeetError
 from tvm_blislike.model.marks import STAGE
-from tvm_blislike.schedules.lowering.rewrite import collect, constant, substitute
+from tvm_blislike.schedules.lowering.rewrite import (
+    collect,
+    constant,
+    is_if,
+    substitute,
+    uses_any,
+)
 
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 # Borders at the beginning of an image are at such numbers, at any size.
 _FEW = 8
+_FLOOR = "tirx.floor"
+# What lies around an image for a maximum.
+_LOWEST = -3.4e38
+
+
+def require_in_place(func: tirx.PrimFunc, name: str, samples: Mapping[int, Sequence[int]]) -> None:
+    """Raise SizesMeetError where a kernel reads an image in a way that depends on the canvas.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Not scheduled; the stages of a layer are left out, which know what they do.
+    samples : mapping of int to sequence of int
+        Numbers of the canvas to what they are at the samples.
+    """
+    params = set(func.params)
+    for block in leaves(func):
+        if STAGE in block.annotations:
+            continue
+        for load in collect(block.body, ir.TensorLoad):
+            for index, size in zip(load.indices, load.source.shape, strict=True):
+                if int(size) in samples:
+                    _require_from_the_beginning(index, int(size), block, name, samples)
+        _require_plain_sums(block, params, name, samples)
+        _require_margin_values(block, name, samples)
+
+
+def leaves(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
+    """Return the blocks of a function that have no others inside."""
+    blocks = collect(func.body, s_tir.SBlock)
+    return [block for block in blocks if not collect(block.body, s_tir.SBlock)]
+
+
+def _require_from_the_beginning(
+    index: Any, size: int, block: s_tir.SBlock, name: str, samples: Mapping[int, Sequence[int]]
+) -> None:
+    """Raise where an index is not near 0 at first and near the last row in the end, at any size."""
+    extents = {each.var: int(each.dom.extent) for each in block.iter_vars}
+    used = [var for var in collect(index, tirx.Var) if var in extents]
+    if collect(index, ir.TensorLoad) or any(map(is_if, collect(index, ir.Call))):
+        raise SizesMeetError(f"{name} chooses rows of an image")
+    is_open = any(extents[var] in samples for var in used)
+    first = value_at(index, dict.fromkeys(used, 0))
+    right = first is not None and abs(first) <= _FEW
+    for number, last in enumerate(samples[size] if is_open and right else ()):
+        end = value_at(index, ends_of(used, extents, samples, number))
+        right = right and end is not None and abs(end - last + 1) <= 2 * _FEW
+    if not right:
+        raise SizesMeetError(f"{name} does not go through an image from its beginning on")
+
+
+def ends_of(
+    used: Sequence[tirx.Var],
+    extents: Mapping[tirx.Var, int],
+    samples: Mapping[int, Sequence[int]],
+    number: int,
+) -> dict[tirx.Var, int]:
+    """Return the last values of variables at one of the samples."""
+    return {
+        var: (samples[extents[var]][number] if extents[var] in samples else extents[var]) - 1
+        for var in used
+    }
+
+
+def value_at(index: Any, values: Mapping[tirx.Var, int]) -> int | None:
+    """Return the value of an index; None where it is none by itself."""
+    analyzer = sym.Analyzer()
+
+    def rounded(call: ir.Call) -> Any:
+        # TVM's analyzer leaves it, but making it anew works it out.
+        return tirx.floor(call.args[0]) if str(getattr(call.op, "name", "")) == _FLOOR else call
+
+    known = analyzer.simplify(substitute(index, values))
+    return constant(analyzer.simplify(tvm_ffi.structural_map(known, [(ir.Call, rounded)])))
+
+
+def _require_plain_sums(
+    block: s_tir.SBlock, params: set[Any], name: str, samples: Mapping[int, Sequence[int]]
+) -> None:
+    """Raise where a sum along an image is of what a kernel keeps, or begins elsewhere."""
+    for each in block.iter_vars:
+        if each.iter_type != tirx.IterVar.CommReduce or int(each.dom.extent) not in samples:
+            continue
+        for load in collect(block.body, ir.TensorLoad):
+            if not uses_any(load.indices, [each.var]):
+                continue
+            if load.source not in params or not any(i.same_as(each.var) for i in load.indices):
+                raise SizesMeetError(f"{name} goes along an image more than once")
+
+
+def _require_margin_values(
+    block: s_tir.SBlock, name: str, samples: Mapping[int, Sequence[int]]
+) -> None:
+    """Raise where something else than a margin has is to lie around an image."""
+    opened = [each.var for each in block.iter_vars if int(each.dom.extent) in samples]
+    for call in collect(block.body, ir.Call):
+        if is_if(call) and uses_any(call.args[0], opened) and collect(call.args[1], ir.TensorLoad):
+            value = call.args[2]
+            number = float(value.value) if isinstance(value, tirx.FloatImm) else None
+            if number != 0 and not (number is not None and number <= _LOWEST):
+                raise SizesMeetError(f"{name} puts other numbers than zeros around an image")
 
 
 def with_open_ends(

@@ -23,6 +23,10 @@ from tvm_blislike.tvm_seams import bindings, constant_array, is_constant, op_nam
 
 # Operators whose attributes are the size of their result.
 _SIZED = ("relax.image.resize2d",)
+# How these find a pixel, where that follows from the factor alone.
+_BY_FACTORS = ("half_pixel", "pytorch_half_pixel", "asymmetric")
+# The axes of an image: height and width are the last two.
+_IMAGE = 4
 
 
 class Clash(SizesMeetError):
@@ -59,12 +63,15 @@ class Extents:
     found : list of dict
         For each size, the extents that follow from it: numbers at the samples to an expression of
         its variable in `steps`.
+    kinds : list of int
+        Of each size, how many axes of an image are behind it: 1 for a height, 0 for a width.
     """
 
     sizes: Sequence[OpenSize]
     samples: Sequence[Sequence[int]]
     steps: list[tirx.Var] = field(default_factory=list)
     found: list[dict[tuple[int, ...], Any]] = field(default_factory=list)
+    kinds: list[int] = field(default_factory=list)
     _analyzer: sym.Analyzer = field(default_factory=sym.Analyzer)
 
     def __post_init__(self) -> None:
@@ -97,11 +104,15 @@ class Extents:
             raise Clash(f"{numbers[0]} is a height and a width")
         return known[0] if known else None
 
-    def _entered(self, numbers: tuple[int, ...], extent: Any) -> Any:
+    def size_of(self, extent: Any) -> int:
+        """Return which size an extent follows from."""
         used = [place for place, var in enumerate(self.steps) if _uses(extent, var)]
         if len(used) != 1:
             raise SizesMeetError(f"a size follows from several: {extent}")
-        found = self.found[used[0]]
+        return used[0]
+
+    def _entered(self, numbers: tuple[int, ...], extent: Any) -> Any:
+        found = self.found[self.size_of(extent)]
         for other, known in found.items():
             if other[0] == numbers[0] and not self._analyzer.can_prove_equal(known, extent):
                 raise Clash(f"{numbers[0]} would stand for {known} and for {extent}")
@@ -145,11 +156,27 @@ def enter_extents(mods: Sequence[tvm.IRModule], extents: Extents) -> None:
     each = [list(bindings(main)) for main in mains]
     if len({len(found) for found in each}) > 1:
         raise SizesMeetError("the model has other operators at another size")
+    extents.kinds = _kinds(mains[0], extents.samples[0])
     walk = _Walk(extents)
     for params in zip(*(main.params for main in mains), strict=True):
         walk.enter(params, None, "an input")
     for parts in zip(*each, strict=True):
         walk.follow([part.value for part in parts], [part.var for part in parts])
+
+
+def _kinds(main: relax.Function, canvas: Sequence[int]) -> list[int]:
+    """Return how many axes of an image are behind each size, by the inputs that have it."""
+    kinds: dict[int, int] = {}
+    for shape in map(static_shape, main.params):
+        for size, extent in enumerate(canvas):
+            axes = [axis for axis, each in enumerate(shape) if each == extent]
+            if axes and (len(shape) != _IMAGE or len(axes) > 1 or axes[0] < _IMAGE - 2):
+                raise SizesMeetError("an open size is neither height nor width of an image")
+            if axes:
+                kinds[size] = _IMAGE - 1 - axes[0]
+    if len(kinds) < len(canvas) or len(set(kinds.values())) < len(kinds):
+        raise SizesMeetError("an open size is neither height nor width of an image")
+    return [kinds[size] for size in range(len(canvas))]
 
 
 @dataclass
@@ -177,6 +204,8 @@ class _Walk:
         inferred = self._operand(first).ty
         if isinstance(first, relax.Call):
             _require_alike(values, name)
+            if name in _SIZED:
+                _require_whole_factors(values)
             inferred = self._inferred(first) if name not in _SIZED else None
         self.enter(results, inferred, name, first)
 
@@ -240,7 +269,14 @@ class _Walk:
             self._size(numbers, [guess, *near], name)
             for numbers, guess in zip(zip(*shapes, strict=True), guesses, strict=True)
         ]
+        for behind, extent in enumerate(reversed(sizes)):
+            kind = None if isinstance(extent, tirx.IntImm) else self._kind(extent)
+            if kind is not None and (len(sizes) < _IMAGE or kind != behind):
+                raise SizesMeetError(f"{name} has height or width on another axis than an image")
         return relax.TensorType(sizes, str(first.dtype))
+
+    def _kind(self, extent: Any) -> int:
+        return self.extents.kinds[self.extents.size_of(extent)]
 
     def _size(self, numbers: tuple[int, ...], guesses: Sequence[Any], name: str) -> Any:
         if len(set(numbers)) == 1:
@@ -262,6 +298,19 @@ class _Walk:
                 yield extent + (numbers[0] - at[0])
                 if numbers[0] % at[0] == 0:
                     yield extent * (numbers[0] // at[0])
+
+
+def _require_whole_factors(values: Sequence[relax.Call]) -> None:
+    """Raise unless images are resized by the same whole factors at any size.
+
+    The numbers of a kernel, such as 0.5 of a row for each, are those of its canvas.
+    """
+    mode = str(values[0].attrs.coordinate_transformation_mode)
+    pairs = [(static_shape(value.args[0]), static_shape(value)) for value in values]
+    factors = {tuple(divmod(out, at) for at, out in zip(*pair, strict=True)) for pair in pairs}
+    whole = len(factors) == 1 and all(not rest for _, rest in factors.pop())
+    if mode not in _BY_FACTORS or not whole:
+        raise SizesMeetError("an image is resized by something else than a whole factor")
 
 
 def _require_alike(values: Sequence[relax.Call], name: str) -> None:

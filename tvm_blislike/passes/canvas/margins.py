@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tvm import ir, s_tir, sym, tirx
+import tvm_ffi
+from tvm import ir, s_tir, tirx
 
 from tvm_blislike.errors import SizesMeetError
 from tvm_blislike.model.canvas import EDGE, LOWEST, ZERO, Margin
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.registry import Implementation
-from tvm_blislike.schedules.lowering.rewrite import collect, constant, substitute
+from tvm_blislike.passes.canvas.conditions import ends_of, leaves, value_at
+from tvm_blislike.schedules.lowering.rewrite import collect
 
 # What a tile of which only a part is an image begins and ends with is taken from that far away.
 _UNKNOWN = 8
@@ -53,22 +55,38 @@ def of_default(
         Numbers of the canvas to what they are at the samples.
     """
     image = func.params[place]
-    reach, value = {}, ZERO
-    for block in collect(func.body, s_tir.SBlock):
-        loads = [a for a in collect(block.body, ir.TensorLoad) if a.source.same_as(image)]
+    reach, value = dict.fromkeys(axes, 0), ZERO
+    for block in leaves(func):
+        loads = collect(block.body, ir.TensorLoad)
         for load in loads:
-            for axis in axes:
-                index = load.indices[axis]
-                found = _reach(index, block, int(image.shape[axis]), samples)
-                reach[axis] = max(reach.get(axis, 0), found)
-                if found and collect(index, (tirx.Min, tirx.Max, tirx.Select)):
-                    value = EDGE
-        if loads and any(_is_lowest(number) for number in collect(block.body, tirx.FloatImm)):
+            if load.source.same_as(image):
+                for axis in axes:
+                    found = _reach(load.indices[axis], block, int(image.shape[axis]), samples)
+                    reach[axis] = max(reach[axis], found)
+                    if found and collect(load.indices[axis], (tirx.Min, tirx.Max)):
+                        value = EDGE
+        if loads and any(map(_is_lowest, collect(block.body, tirx.FloatImm))):
             value = LOWEST
     if not any(reach.values()):
         return None
-    rows, columns = ([0] * (2 - len(axes)) + [reach.get(axis, 0) for axis in axes])[:2]
+    rows, columns = ([0] * (2 - len(axes)) + list(reach.values()))[:2]
     return Margin(rows, columns, value)
+
+
+def pads_what_it_makes(func: tirx.PrimFunc, samples: Mapping[int, Sequence[int]]) -> bool:
+    """Whether a stage of a function reads beyond what another one makes.
+
+    Beyond an image that has no margin of zeros: of zeros, the other stage may make something else.
+    """
+    params = set(func.params)
+    return any(
+        _reach(index, block, int(size), samples)
+        for block in leaves(func)
+        for load in collect(block.body, ir.TensorLoad)
+        if load.source not in params
+        for index, size in zip(load.indices, load.source.shape, strict=True)
+        if int(size) in samples
+    )
 
 
 def _is_lowest(number: tirx.FloatImm) -> bool:
@@ -87,15 +105,17 @@ def _reach(index: Any, block: s_tir.SBlock, size: int, samples: Mapping[int, Seq
         return _UNKNOWN
     most = 0
     for at in times:
-        ends = {
-            var: samples[extents[var]][at] - 1 if extents[var] in samples else extents[var] - 1
-            for var in used
-        }
-        last = constant(sym.Analyzer().simplify(substitute(index, ends)))
+        # Without the limits of the canvas, which are further than those of an image.
+        last = value_at(_unlimited(index), ends_of(used, extents, samples, at))
         if last is None:
             return _UNKNOWN
         most = max(most, last - (samples[size][at] - 1))
     return most
+
+
+def _unlimited(index: Any) -> Any:
+    """Return an index that may go beyond the canvas."""
+    return tvm_ffi.structural_map(index, [(tirx.Min, lambda limited: limited.a)])
 
 
 def joined(margins: Iterable[Margin | None]) -> Margin | None:

@@ -24,10 +24,16 @@ from tvm_blislike.model.canvas import LOWEST, ZERO, Margin, OnCanvas
 from tvm_blislike.model.marks import CANVAS, CONCAT
 from tvm_blislike.model.variant import MAIN
 from tvm_blislike.passes.canvas import borders
-from tvm_blislike.passes.canvas.axes import HEIGHT, WIDTH, open_axes
-from tvm_blislike.passes.canvas.conditions import with_open_counts, with_open_ends
+from tvm_blislike.passes.canvas.axes import open_axes
+from tvm_blislike.passes.canvas.conditions import require_in_place, with_open_counts, with_open_ends
 from tvm_blislike.passes.canvas.extents import Clash, Extents, OpenSize, enter_extents
-from tvm_blislike.passes.canvas.margins import joined, may_be_on_canvas, of_default, of_layer
+from tvm_blislike.passes.canvas.margins import (
+    joined,
+    may_be_on_canvas,
+    of_default,
+    of_layer,
+    pads_what_it_makes,
+)
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import note_in
 from tvm_blislike.schedules import all_implementations
@@ -202,7 +208,8 @@ class _OnCanvas:
         self.variables = [tirx.Var(size.name, "int64") for size in self.extents.sizes]
         self.by_number = self.extents.by_number(self.variables)
         self.numbers = [set(found) for found in self.by_number]
-        self.kinds = self._kinds()
+        self.kinds = self.extents.kinds
+        self.samples = {numbers[0]: numbers for found in self.extents.found for numbers in found}
         # The place of each number among all extents.
         pairs = [(size, at) for size, found in enumerate(self.by_number) for at in found]
         self.places = {pair: place for place, pair in enumerate(pairs)}
@@ -222,21 +229,6 @@ class _OnCanvas:
                 results = self.builder.emit_output(results)
             self.builder.emit_func_output(results)
         return self.builder.get()
-
-    def _kinds(self) -> list[int]:
-        """Return whether each size is a height or a width, by the inputs that have it."""
-        kinds: dict[int, int] = {}
-        for param in self.main.params:
-            shape = static_shape(param)
-            for size, canvas in enumerate(self.extents.samples[0]):
-                axes = [axis for axis, extent in enumerate(shape) if extent == canvas]
-                if len(axes) > 1 or (axes and len(shape) != 4) or any(axis < 2 for axis in axes):
-                    raise SizesMeetError("an open size is neither height nor width of an image")
-                if axes:
-                    kinds[size] = HEIGHT if axes[0] == 2 else WIDTH
-        if len(kinds) < len(self.extents.sizes) or len(set(kinds.values())) < len(kinds):
-            raise SizesMeetError("an open size is neither height nor width of an image")
-        return [kinds[size] for size in range(len(self.extents.sizes))]
 
     def _axes(self, shape: Sequence[int]) -> dict[int, tuple[int, int]]:
         found = open_axes(shape, self.numbers, self.kinds)
@@ -297,6 +289,8 @@ class _OnCanvas:
                 if found and str(param.dtype) != "float32":
                     raise SizesMeetError(f"{name} has images of {param.dtype}")
                 axes.append(found)
+            if any(axes):
+                require_in_place(func, name, self.samples)
             self.kernels[name] = _Kernel(func, axes)
         return self.kernels[name]
 
@@ -309,8 +303,7 @@ class _OnCanvas:
     def _read_beyond(self, kernel: _Kernel, place: int, call: relax.Call) -> Margin | None:
         note = note_in(kernel.func)
         if note is None:
-            samples = {numbers[0]: numbers for found in self.extents.found for numbers in found}
-            return of_default(kernel.func, place, kernel.axes[place], samples)
+            return of_default(kernel.func, place, kernel.axes[place], self.samples)
         choice = self.plan.noted(note)
         margin = of_layer(choice)
         shape = [int(size) for size in kernel.func.params[place].shape]
@@ -390,8 +383,11 @@ class _OnCanvas:
         canvas = OnCanvas(inputs, tuple(axes), tuple(margins))
         func = kernel.func
         made = tirx.PrimFunc(params, func.body, func.ret_type, func.attrs)
-        change = with_open_counts if note_in(func) is None else with_open_ends
-        made = change(made, sizes, self._places_by_number())
+        numbers = self._places_by_number()
+        if note_in(func) is None:
+            made = with_open_counts(made, sizes, numbers)
+        if note_in(func) is not None or pads_what_it_makes(func, self.samples):
+            made = with_open_ends(made, sizes, numbers)
         return self.builder.add_func(made.with_attr(CANVAS, canvas.to_json()), name)
 
     def _places_by_number(self) -> list[dict[int, int]]:
