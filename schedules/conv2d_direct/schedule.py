@@ -97,6 +97,7 @@ def _tile_epilogue(
         sch.unroll(loop)
         Named(axis).on(sch, loop)
     Named("yi").on(sch, yi)
+    Named("column").on(sch, xt)
     Vector(result_lanes(sch, epilogue, kernel)).on(sch, lane)
     loops = {"n": n, "g": g, "ot": ot, "yo": yo, "yi": yi, "xt": xt}
     _annotate_edges(sch, loops, geo, kernel)
@@ -223,5 +224,4 @@ def _prefetch_panels(
     """Ask for the next tile's weights while this tile's are in use (`lowering.prefetch`)."""
     blocks = geo.config.oh_block * geo.tiles_w
     NextWeights(geo.tiles_w, blocks, streams, in_loops).on(sch, loops["yi"])
-    Named("column").on(sch, loops["xt"])
     Named("call").on(sch, call)

@@ -19,9 +19,10 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from tvm_blislike.model.canvas import EDGE, LOWEST, Margin, OnCanvas
-from tvm_blislike.model.directives import AskOnce, Border, Vector, WriteOut
+from tvm_blislike.model.directives import AskOnce, Border, Edge, Vector, WriteOut
 from tvm_blislike.model.loop_names import Named
 from tvm_blislike.model.marks import CANVAS
+from tvm_blislike.schedules.lowering.edges import with_bounds
 from tvm_blislike.schedules.lowering.rewrite import (
     collect,
     constant,
@@ -29,12 +30,17 @@ from tvm_blislike.schedules.lowering.rewrite import (
     sequence,
     substitute,
     uses_any,
+    without,
 )
 
 # Loops inside a tile have one of these, or another name than those of loops over tiles.
 _OF_TILES = (AskOnce, Vector, WriteOut)
 _ROW, _COLUMN, _GROUP = "tile_row", "tile_column", "tile_group"
-_OVER_TILES = ("yi", "column", _ROW, _COLUMN, _GROUP)
+_OVER_TILES = ("yi", _ROW, _COLUMN, _GROUP)
+# Loops over blocks in a row of an image, which are made as wide as suits the image (`closed`).
+_IN_A_ROW = "column"
+# There is code for blocks of so many parts of their width.
+_PARTS = 4
 _INT = "int32"
 
 
@@ -59,8 +65,7 @@ def bounded(func: tirx.PrimFunc) -> Bounded:
     if CANVAS not in (func.attrs or {}):
         return Bounded(func)
     bounding = _Bounding(func, OnCanvas.from_json(str(func.attrs[CANVAS])))
-    body = tvm_ffi.structural_map(func.body, [(tirx.For, bounding.loop)])
-    return Bounded(func.with_body(body), bounding.left)
+    return Bounded(func.with_body(bounding.bounded()), bounding.left)
 
 
 def closed(func: tirx.PrimFunc, left: dict[tirx.Var, Any]) -> tirx.PrimFunc:
@@ -68,7 +73,12 @@ def closed(func: tirx.PrimFunc, left: dict[tirx.Var, Any]) -> tirx.PrimFunc:
     if CANVAS not in (func.attrs or {}):
         return func
 
+    bounding = _Bounding(func, OnCanvas.from_json(str(func.attrs[CANVAS])))
+
     def visit(loop: tirx.For) -> tirx.Stmt:
+        named = Named.of(loop)
+        if named is not None and named.name == _IN_A_ROW:
+            return bounding.in_a_row(loop)
         return _over_list(loop, left[loop.loop_var]) if loop.loop_var in left else loop
 
     body = tvm_ffi.structural_map(func.body, [(tirx.For, visit)])
@@ -90,14 +100,20 @@ class _Bounding:
         pairs = list(zip(params, self.canvas.axes, strict=True))
         self.taken = {p: axes for p, axes in pairs[: self.canvas.sizes] if axes}
         self.given = {p: axes for p, axes in pairs[self.canvas.sizes :] if axes}
+
+    def bounded(self) -> tirx.Stmt:
+        """Return the body with conditions in its loops."""
         for loop in collect(self.func.body, tirx.For):
             self.analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
+        return tvm_ffi.structural_map(self.func.body, [(tirx.For, self.loop)])
 
     def loop(self, loop: tirx.For) -> Any:
         """Return a loop with a condition, the loops inside it have theirs."""
         if loop.kind not in (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL):
             return loop
         named = Named.of(loop)
+        if named is not None and named.name == _IN_A_ROW:
+            return without(loop, Edge)
         if any(kind.of(loop) is not None for kind in _OF_TILES):
             return loop
         if named is not None and named.name not in _OVER_TILES:
@@ -109,6 +125,70 @@ class _Bounding:
             self.left[loop.loop_var] = condition
             return remade(loop, body=body)
         return remade(loop, body=tirx.IfThenElse(condition, body, None))
+
+    def in_a_row(self, loop: tirx.For) -> tirx.Stmt:
+        """Return a loop over blocks of a row of the image that there is.
+
+        Of w columns n = ceil(w / mw) blocks are nearly equal: 22 columns in blocks of 14 are twice
+        11, so that little is computed beyond the image. There is code for a few widths; a block
+        that would end beyond the canvas begins sooner.
+        """
+        tiles = [each for each in collect(loop.body, tirx.For) if _is_mw(each)]
+        mw = max(int(each.extent) for each in tiles)
+        found = self._across(loop, [each.loop_var for each in tiles])
+        if found is None:
+            return loop
+        columns, canvas = found
+        kind = str(loop.loop_var.ty)
+        count = tirx.floordiv(columns + (mw - 1), mw)
+        least = tirx.floordiv(columns + (count - 1), count)
+        widths = sorted({-(-mw * part // _PARTS) for part in range(1, _PARTS + 1)})
+        width: Any = tirx.IntImm(kind, widths[-1])
+        for each in reversed(widths[:-1]):
+            width = tirx.Select(least <= each, tirx.IntImm(kind, each), width)
+        chosen = tirx.decl_buffer((1,), kind, "width")
+        here = tirx.BufferLoad(chosen, [_at(0)])
+        first = tirx.min(loop.loop_var * here, canvas - here)
+        body: Any = None
+        for each in reversed(widths):
+            cut = loop.body if each == mw else with_bounds(loop.body, {"mw": (0, each)})
+            cut = self._from(cut, loop.loop_var, mw, first)
+            body = cut if body is None else tirx.IfThenElse(here == each, cut, body)
+        inside = tirx.IfThenElse(loop.loop_var * here < columns, body, None)
+        store = tirx.BufferStore(chosen, width, [_at(0)])
+        return tirx.SeqStmt([tirx.AllocBuffer(chosen), store, remade(loop, body=inside)])
+
+    def _across(self, loop: tirx.For, columns: Sequence[tirx.Var]) -> tuple[Any, int] | None:
+        """Return how many columns an image has, and its canvas; None where these are known."""
+        for store in collect(loop.body, tirx.BufferStore):
+            for axis, place in self.given.get(store.buffer, {}).items():
+                if uses_any(store.indices[axis], columns):
+                    size = tirx.BufferLoad(self.sizes, [_at(place)])
+                    kind = str(loop.loop_var.ty)
+                    size = size if kind == _INT else tirx.Cast(kind, size)
+                    return size, int(store.buffer.shape[axis])
+        return None
+
+    def _from(self, body: tirx.Stmt, var: tirx.Var, mw: int, first: Any) -> tirx.Stmt:
+        """Return the code of a block that begins at a column other than `var * mw`."""
+        operands = {p for p in self.func.params if p not in self.taken and p not in self.given}
+
+        def moved(buffer: Any, indices: Sequence[Any]) -> list[Any]:
+            return (
+                list(indices)
+                if buffer in operands
+                else [_begun(i, var, mw, first) for i in indices]
+            )
+
+        def load(access: Any) -> Any:
+            return tirx.BufferLoad(access.source, moved(access.source, access.indices))
+
+        def store(access: Any) -> Any:
+            return tirx.BufferStore(
+                access.buffer, access.value, moved(access.buffer, access.indices)
+            )
+
+        return tvm_ffi.structural_map(body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
 
     def _in_tiles(self, loop: tirx.For) -> tirx.Stmt:
         """Return the body of a loop over blocks of Winograd's tiles, of which some are there.
@@ -274,6 +354,20 @@ def _moved(
             if linear and constant(linear[0]) == width and width > 1:
                 return index + row * (columns - width)
     return index
+
+
+def _begun(index: Any, var: tirx.Var, mw: int, first: Any) -> Any:
+    """Return an index that counts from a column other than `var * mw`."""
+    if not uses_any(index, [var]):
+        return index
+    ramp = index if isinstance(index, tirx.Ramp) else None
+    base = index if ramp is None else ramp.base
+    linear = sym.detect_linear_equation(sym.Analyzer().simplify(base), [var])
+    slope = constant(linear[0]) if linear else None
+    if not slope or slope % mw:
+        return index
+    base = base + (first - var * mw) * (slope // mw)
+    return base if ramp is None else tirx.Ramp(base, ramp.stride, ramp.lanes)
 
 
 def _is_mw(loop: tirx.For) -> bool:
