@@ -144,7 +144,8 @@ def scheduled_calls(
     if lengths is not None:
         return _open_lengths(lengths, strategy, target)
     if images is not None:
-        mod, plan = of_images(images, strategy, partial(_fused_views, target=target))
+        ways = partial(_chosen, target=target), partial(_fused_views, target=target)
+        mod, plan = of_images(images, strategy, *ways)
         return _with_calls(scheduled(mod, plan), target), plan
     mod, plan = fused_kernels(mod, strategy, target, batches)
     tuned = _tuned_by_meta_schedule()
@@ -165,12 +166,14 @@ def _open_lengths(
     lengths: Lengths, strategy: Strategy, target: tvm.target.Target
 ) -> tuple[tvm.IRModule, Plan]:
     """Return `scheduled_calls` of one function for all sizes of a range."""
-
-    def choose(mod: tvm.IRModule, strategy: Strategy) -> Plan:
-        return plan_of(prepare(target, strategy)(mod), strategy)
-
-    mod, plan = of_lengths(lengths, strategy, choose, partial(_fused_views, target=target))
+    ways = partial(_chosen, target=target), partial(_fused_views, target=target)
+    mod, plan = of_lengths(lengths, strategy, *ways)
     return _with_calls(scheduled(mod, plan), target), plan
+
+
+def _chosen(mod: tvm.IRModule, strategy: Strategy, target: tvm.target.Target) -> Plan:
+    """Return the plan of an imported module."""
+    return plan_of(prepare(target, strategy)(mod), strategy)
 
 
 def _fused_views(

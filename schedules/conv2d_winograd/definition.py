@@ -72,7 +72,7 @@ from tvm import te, tirx
 
 from tvm_blislike.cost_models.conv2d_winograd import candidates
 from tvm_blislike.cost_models.conv2d_winograd import estimate as model
-from tvm_blislike.cost_models.conv2d_winograd.config import WinogradConfig
+from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, WinogradConfig
 from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry, read_beyond
 from tvm_blislike.cost_models.conv2d_winograd.integers import transformed as transformed_types
 from tvm_blislike.cost_models.conv2d_winograd.nests import nests
@@ -350,4 +350,6 @@ IMPLEMENTATION = Template(
     derivation=candidates.derivation,
     nests=nests,
     read_beyond=read_beyond,
+    # Where the whole image is transformed first, threads divide its tiles otherwise than blocks.
+    leaves_out_tiles=lambda config: config.loop_order != CHANNELS,
 )

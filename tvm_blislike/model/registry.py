@@ -139,6 +139,9 @@ class Template:
     # images that cover a part of a canvas (`lowering.canvas`): those of its padding, and of patches
     # of which a part is beyond. None: the kernel has tiles across rows, or nobody has tried.
     read_beyond: Callable[[Workload, Config], tuple[int, int]] | None = None
+    # Whether kernels of a configuration then leave out each tile beyond an image; else they compute
+    # whole blocks of tiles of which a part is there.
+    leaves_out_tiles: Callable[[Config], bool] = lambda _config: True
     # Registers the TensorIntrin of a name if it is one of the algorithm's own, for traces.
     register_named: Callable[[str], None] = lambda _name: None
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from tvm_blislike.passes.canvas.extents import Clash
 
 # The axes of width and height, by the number of axes: NCHWc, NCHW or NHWC.
-_PLANAR = "NCHW"
 _IMAGES = {5: ((3, 2),), 4: ((3, 2), (2, 1))}
 
 
@@ -40,10 +39,19 @@ def open_axes(
     best = [way for way in ways if len(way) == most]
     if most and len(best) > 1:
         raise Clash(f"a tensor of {'x'.join(map(str, shape))} may have its image on other axes")
-    if (
-        not most
-        and len(shape) != len(_PLANAR)
-        and any(size in found for size in shape for found in numbers)
-    ):
+    if not most and _may_have_others(shape, numbers, kinds):
         raise Clash(f"a tensor of {'x'.join(map(str, shape))} may have an open size")
     return best[0] if most else {}
+
+
+def _may_have_others(
+    shape: Sequence[int], numbers: Sequence[set[int]], kinds: Sequence[int]
+) -> bool:
+    """Whether a tensor that has no image on the usual axes may have one elsewhere.
+
+    The last axes, such as those of groups of channels, or any one where there are fewer axes.
+    """
+    if len(shape) in _IMAGES:
+        behind = [shape[-1 - kind] in numbers[size] for size, kind in enumerate(kinds)]
+        return len(shape) != len("NCHW") and all(behind)
+    return any(size in found for size in shape for found in numbers)

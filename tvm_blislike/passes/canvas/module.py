@@ -25,6 +25,7 @@ from tvm_blislike.model.marks import CANVAS, CONCAT
 from tvm_blislike.model.variant import MAIN
 from tvm_blislike.passes.canvas import borders
 from tvm_blislike.passes.canvas.axes import open_axes
+from tvm_blislike.passes.canvas.choices import Choose, suited
 from tvm_blislike.passes.canvas.conditions import require_in_place, with_open_counts, with_open_ends
 from tvm_blislike.passes.canvas.extents import Clash, Extents, OpenSize, enter_extents
 from tvm_blislike.passes.canvas.margins import (
@@ -76,11 +77,15 @@ class Images:
 Fuse = Callable[[tvm.IRModule, Strategy], tuple[tvm.IRModule, Plan]]
 
 
-def of_images(images: Images, strategy: Strategy, fuse: Fuse) -> tuple[tvm.IRModule, Plan]:
+def of_images(
+    images: Images, strategy: Strategy, choose: Choose, fuse: Fuse
+) -> tuple[tvm.IRModule, Plan]:
     """Return the module of fused kernels whose `main` takes images of any size, and its plan.
 
     Parameters
     ----------
+    choose : callable
+        Returns the plan of an imported module.
     fuse : callable
         Returns fused kernels, reshapes of which are views, and their plan.
 
@@ -98,7 +103,9 @@ def of_images(images: Images, strategy: Strategy, fuse: Fuse) -> tuple[tvm.IRMod
         try:
             mods = [load(sample) for sample in samples]
             enter_extents(mods, extents)
-            fused, plan = fuse(mods[0], strategy)
+            both = [{n[0]: n[1] for n in found} for found in extents.found]
+            suiting = suited(strategy, choose(mods[1], strategy), both, extents.kinds)
+            fused, plan = fuse(mods[0], suiting)
             most = [values[-1] for values in images.values]
             mod = _OnCanvas(fused, plan, extents, most, strategy.threads).made()
         except Clash as error:
@@ -141,7 +148,7 @@ def _samples(
         each = []
         for place, (known, size) in enumerate(zip(values, sizes, strict=True)):
             canvas = known[-1] + size.step * (number * (place + 1) + place)
-            others = (known[(2 * len(known) - 1) // 3], known[0])
+            others = (known[len(known) // 2], known[0])
             apart = [*dict.fromkeys((canvas, *others, canvas + size.step, canvas + 2 * size.step))]
             each.append(apart[:3])
         yield tuple(zip(*each, strict=True))
