@@ -12,14 +12,14 @@ Loops that threads divide go over a list of the iterations that are left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tvm_ffi
 from tvm import ir, sym, tirx
 
 from tvm_blislike.model.canvas import EDGE, LOWEST, Margin, OnCanvas
-from tvm_blislike.model.directives import AskOnce, Border, Edge, Vector, WriteOut
+from tvm_blislike.model.directives import AskOnce, Border, Edge, NextPanel, Vector, WriteOut
 from tvm_blislike.model.loop_names import Named
 from tvm_blislike.model.marks import CANVAS
 from tvm_blislike.schedules.lowering.edges import with_bounds
@@ -41,6 +41,8 @@ _OVER_TILES = ("yi", _ROW, _COLUMN, _GROUP)
 _IN_A_ROW = "column"
 # There is code for blocks of so many parts of their width.
 _PARTS = 4
+# A panel of weights is asked for by as many calls as an image of half the height and width has.
+_FEWER_CALLS = 4
 _INT = "int32"
 
 
@@ -105,7 +107,8 @@ class _Bounding:
         """Return the body with conditions in its loops."""
         for loop in collect(self.func.body, tirx.For):
             self.analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
-        return tvm_ffi.structural_map(self.func.body, [(tirx.For, self.loop)])
+        # A single block of tiles has no loop around it.
+        return self._in_tiles(tvm_ffi.structural_map(self.func.body, [(tirx.For, self.loop)]))
 
     def loop(self, loop: tirx.For) -> Any:
         """Return a loop with a condition, the loops inside it have theirs."""
@@ -118,7 +121,8 @@ class _Bounding:
             return loop
         if named is not None and named.name not in _OVER_TILES:
             return loop
-        condition, body = self._condition(loop), self._in_tiles(loop)
+        loop = _asking_sooner(loop)
+        condition, body = self._condition(loop), self._in_tiles(loop.body)
         if condition is None:
             return remade(loop, body=body)
         if loop.kind == tirx.ForKind.PARALLEL:
@@ -190,19 +194,19 @@ class _Bounding:
 
         return tvm_ffi.structural_map(body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
 
-    def _in_tiles(self, loop: tirx.For) -> tirx.Stmt:
-        """Return the body of a loop over blocks of Winograd's tiles, of which some are there.
+    def _in_tiles(self, body: tirx.Stmt) -> tirx.Stmt:
+        """Return the code of a block of Winograd's tiles, of which some are there.
 
         A block has its tiles one behind the other, row by row. Where an image ends within it, what
         is there of its rows lies so as well, and the products are those of whole micro-kernels.
         """
-        body, tiles = loop.body, _Tiles.of(loop)
+        tiles = _Tiles.of(body)
         if tiles is None:
             return body
-        stores = [s for s in collect(loop.body, tirx.BufferStore) if s.buffer in self.given]
+        stores = [s for s in collect(body, tirx.BufferStore) if s.buffer in self.given]
         if not stores:
             return body
-        inner = [each.loop_var for each in collect(loop.body, tirx.For)]
+        inner = [each.loop_var for each in collect(body, tirx.For)]
         counts, kept = tirx.decl_buffer((2,), _INT, "tiles"), []
         for number, name in enumerate((_ROW, _COLUMN)):
             there = self._there(stores[0], tiles, name, inner)
@@ -280,7 +284,7 @@ class _Bounding:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """The loops over Winograd's tiles inside a loop over blocks of them.
+    """The loops over Winograd's tiles of a block.
 
     Parameters
     ----------
@@ -297,11 +301,12 @@ class _Tiles:
     rows: list[tirx.Var]
 
     @classmethod
-    def of(cls, loop: tirx.For) -> _Tiles | None:
-        """Return those of a loop over blocks; None for any other loop."""
-        if not _has_block(loop) or any(map(_has_block, collect(loop.body, tirx.For))):
+    def of(cls, body: tirx.Stmt) -> _Tiles | None:
+        """Return those of a block; None for any other code, also for that of several blocks."""
+        inside = collect(body, tirx.For)
+        if not _has_block(body) or any(_has_block(each.body) for each in inside):
             return None
-        named = {name: _named(loop, name) for name in (_ROW, _COLUMN)}
+        named = {name: _named(body, name) for name in (_ROW, _COLUMN)}
         last = {name: loops[-1] for name, loops in named.items()}
         return cls(
             {name: int(each.extent) for name, each in last.items()},
@@ -356,6 +361,15 @@ def _moved(
     return index
 
 
+def _asking_sooner(loop: tirx.For) -> tirx.For:
+    """Return a loop whose calls ask for all of the next panel though there are fewer of them."""
+    panel = NextPanel.of(loop)
+    if panel is None:
+        return loop
+    fewer = replace(panel, calls=max(1, panel.calls // _FEWER_CALLS))
+    return remade(loop, annotations={**loop.annotations, **fewer.note()})
+
+
 def _begun(index: Any, var: tirx.Var, mw: int, first: Any) -> Any:
     """Return an index that counts from a column other than `var * mw`."""
     if not uses_any(index, [var]):
@@ -375,14 +389,14 @@ def _is_mw(loop: tirx.For) -> bool:
     return named is not None and named.name == "mw"
 
 
-def _named(loop: tirx.For, name: str) -> list[tirx.For]:
-    loops = collect(loop.body, tirx.For)
+def _named(body: tirx.Stmt, name: str) -> list[tirx.For]:
+    loops = collect(body, tirx.For)
     return [each for each in loops if (named := Named.of(each)) is not None and named.name == name]
 
 
-def _has_block(loop: tirx.For) -> bool:
-    """Whether tiles are transformed, multiplied and transformed back in a loop."""
-    return len(_named(loop, _ROW)) > 1 and bool(_named(loop, _GROUP))
+def _has_block(body: tirx.Stmt) -> bool:
+    """Whether tiles are transformed, multiplied and transformed back."""
+    return len(_named(body, _ROW)) > 1 and bool(_named(body, _GROUP))
 
 
 def _adds_up(store: tirx.BufferStore) -> bool:
