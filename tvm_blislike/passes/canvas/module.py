@@ -103,8 +103,8 @@ def of_images(
         try:
             mods = [load(sample) for sample in samples]
             enter_extents(mods, extents)
-            both = [{n[0]: n[1] for n in found} for found in extents.found]
-            suiting = suited(strategy, choose(mods[1], strategy), both, extents.kinds)
+            smaller = [{n[0]: n[1:] for n in found} for found in extents.found]
+            suiting = suited(strategy, choose(mods[1], strategy), smaller, extents.kinds)
             fused, plan = fuse(mods[0], suiting)
             most = [values[-1] for values in images.values]
             mod = _OnCanvas(fused, plan, extents, most, strategy.threads).made()
