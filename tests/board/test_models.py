@@ -106,3 +106,23 @@ def test_is_small(shipped: Shipped) -> None:
         assert library - shipped.weight_bytes <= 1.5e6
         assert total - shipped.weight_bytes <= 6e6
     assert total - library <= 5.6e6
+
+
+def test_images_of_any_size(board: Board, tmp_path: Path) -> None:
+    """One bundle; kernels of this core leave out what lies beyond an image, too."""
+    model = zoo.build("mobilenet_v2", image=96)
+    for size, name in zip(model.graph.input[0].type.tensor_type.shape.dim[2:], "hw", strict=True):
+        size.dim_param = name
+    del model.graph.value_info[:]
+    sizes = {"h": (range(32, 161, 32),), "w": (range(32, 161, 32),)}
+    compiled = tvm_blislike.compile(model, shapes=sizes, target="cortex-a72", threads=THREADS)
+    folder = compiled.bundle(tmp_path / "bundle").folder
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for height, width in ((32, 64), (160, 96)):
+        image = np.random.default_rng(height).standard_normal((1, 3, height, width), np.float32)
+        np.save(tmp_path / "image.npy", image)
+        words = ["--input", f"input={tmp_path / 'image.npy'}", "--output", str(tmp_path / "out")]
+        replace(board, cpu="cortex-a72").run(folder / "blis_run", folder, *words)
+        expected = session.run(None, {"input": image})[0]
+        found = np.load(tmp_path / "out" / "logits.npy")
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
