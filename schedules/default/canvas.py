@@ -16,7 +16,7 @@ from tvm import ir, s_tir, tirx
 from tvm_blislike.model.canvas import OnCanvas
 from tvm_blislike.model.marks import CANVAS
 from tvm_blislike.schedules.default.nest import Nest
-from tvm_blislike.schedules.lowering.canvas import margins_of
+from tvm_blislike.schedules.lowering.canvas_margins import margins_of
 from tvm_blislike.schedules.lowering.rewrite import collect, sequence
 
 _INT = "int32"

@@ -12,16 +12,26 @@ Loops that threads divide go over a list of the iterations that are left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from tvm_blislike.model.canvas import EDGE, LOWEST, Margin, OnCanvas
-from tvm_blislike.model.directives import AskOnce, Border, Edge, NextPanel, Vector, WriteOut
+from tvm_blislike.model.canvas import OnCanvas
+from tvm_blislike.model.directives import AskOnce, Border, Edge, Vector, WriteOut
 from tvm_blislike.model.loop_names import Named
 from tvm_blislike.model.marks import CANVAS
+from tvm_blislike.schedules.lowering.canvas_blocks import (
+    COLUMN,
+    GROUP,
+    ROW,
+    Tiles,
+    asking_sooner,
+    begun,
+    is_mw,
+)
+from tvm_blislike.schedules.lowering.canvas_margins import margins_of
 from tvm_blislike.schedules.lowering.edges import with_bounds
 from tvm_blislike.schedules.lowering.rewrite import (
     collect,
@@ -35,14 +45,11 @@ from tvm_blislike.schedules.lowering.rewrite import (
 
 # Loops inside a tile have one of these, or another name than those of loops over tiles.
 _OF_TILES = (AskOnce, Vector, WriteOut)
-_ROW, _COLUMN, _GROUP = "tile_row", "tile_column", "tile_group"
-_OVER_TILES = ("yi", _ROW, _COLUMN, _GROUP)
+_OVER_TILES = ("yi", ROW, COLUMN, GROUP)
 # Loops over blocks in a row of an image, which are made as wide as suits the image (`closed`).
-_IN_A_ROW = "column"
+_IN_AROW = "column"
 # There is code for blocks of so many parts of their width.
 _PARTS = 4
-# A panel of weights is asked for by as many calls as an image of half the height and width has.
-_FEWER_CALLS = 4
 _INT = "int32"
 
 
@@ -79,7 +86,7 @@ def closed(func: tirx.PrimFunc, left: dict[tirx.Var, Any]) -> tirx.PrimFunc:
 
     def visit(loop: tirx.For) -> tirx.Stmt:
         named = Named.of(loop)
-        if named is not None and named.name == _IN_A_ROW:
+        if named is not None and named.name == _IN_AROW:
             return bounding.in_a_row(loop)
         return _over_list(loop, left[loop.loop_var]) if loop.loop_var in left else loop
 
@@ -115,13 +122,13 @@ class _Bounding:
         if loop.kind not in (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL):
             return loop
         named = Named.of(loop)
-        if named is not None and named.name == _IN_A_ROW:
+        if named is not None and named.name == _IN_AROW:
             return without(loop, Edge)
         if any(kind.of(loop) is not None for kind in _OF_TILES):
             return loop
         if named is not None and named.name not in _OVER_TILES:
             return loop
-        loop = _asking_sooner(loop)
+        loop = asking_sooner(loop)
         condition, body = self._condition(loop), self._in_tiles(loop.body)
         if condition is None:
             return remade(loop, body=body)
@@ -137,12 +144,13 @@ class _Bounding:
         11, so that little is computed beyond the image. There is code for a few widths; a block
         that would end beyond the canvas begins sooner.
         """
-        tiles = [each for each in collect(loop.body, tirx.For) if _is_mw(each)]
-        mw = max(int(each.extent) for each in tiles)
+        tiles = [each for each in collect(loop.body, tirx.For) if is_mw(each)]
+        tile = max(int(each.extent) for each in tiles)
         found = self._across(loop, [each.loop_var for each in tiles])
         if found is None:
             return loop
         columns, canvas = found
+        mw = min(tile, canvas)
         kind = str(loop.loop_var.ty)
         count = tirx.floordiv(columns + (mw - 1), mw)
         least = tirx.floordiv(columns + (count - 1), count)
@@ -155,8 +163,8 @@ class _Bounding:
         first = tirx.min(loop.loop_var * here, canvas - here)
         body: Any = None
         for each in reversed(widths):
-            cut = loop.body if each == mw else with_bounds(loop.body, {"mw": (0, each)})
-            cut = self._from(cut, loop.loop_var, mw, first)
+            cut = with_bounds(loop.body, {"mw": (0, each)})
+            cut = self._from(cut, loop.loop_var, tile, first)
             body = cut if body is None else tirx.IfThenElse(here == each, cut, body)
         inside = tirx.IfThenElse(loop.loop_var * here < columns, body, None)
         store = tirx.BufferStore(chosen, width, [_at(0)])
@@ -179,9 +187,7 @@ class _Bounding:
 
         def moved(buffer: Any, indices: Sequence[Any]) -> list[Any]:
             return (
-                list(indices)
-                if buffer in operands
-                else [_begun(i, var, mw, first) for i in indices]
+                list(indices) if buffer in operands else [begun(i, var, mw, first) for i in indices]
             )
 
         def load(access: Any) -> Any:
@@ -192,6 +198,12 @@ class _Bounding:
                 access.buffer, access.value, moved(access.buffer, access.indices)
             )
 
+        def within(comparison: tirx.LT) -> Any:
+            # Of columns that blocks do not divide some were beyond the canvas: none of these is.
+            is_moved = not begun(comparison.a, var, mw, first).same_as(comparison.a)
+            return tirx.const(True, "bool") if is_moved else comparison
+
+        body = tvm_ffi.structural_map(body, [(tirx.LT, within)])
         return tvm_ffi.structural_map(body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
 
     def _in_tiles(self, body: tirx.Stmt) -> tirx.Stmt:
@@ -200,7 +212,7 @@ class _Bounding:
         A block has its tiles one behind the other, row by row. Where an image ends within it, what
         is there of its rows lies so as well, and the products are those of whole micro-kernels.
         """
-        tiles = _Tiles.of(body)
+        tiles = Tiles.of(body)
         if tiles is None:
             return body
         stores = [s for s in collect(body, tirx.BufferStore) if s.buffer in self.given]
@@ -208,14 +220,14 @@ class _Bounding:
             return body
         inner = [each.loop_var for each in collect(body, tirx.For)]
         counts, kept = tirx.decl_buffer((2,), _INT, "tiles"), []
-        for number, name in enumerate((_ROW, _COLUMN)):
+        for number, name in enumerate((ROW, COLUMN)):
             there = self._there(stores[0], tiles, name, inner)
             kept.append(tirx.BufferStore(counts, there, [_at(number)]))
         body = tiles.side_by_side(body, counts, {*self.taken, *self.given})
         return tirx.SeqStmt([tirx.AllocBuffer(counts), *kept, body])
 
     def _there(
-        self, store: tirx.BufferStore, tiles: _Tiles, name: str, inner: Sequence[tirx.Var]
+        self, store: tirx.BufferStore, tiles: Tiles, name: str, inner: Sequence[tirx.Var]
     ) -> Any:
         """Return how many rows or columns of a block's tiles are there."""
         for axis, place in self.given[store.buffer].items():
@@ -244,7 +256,7 @@ class _Bounding:
             return None
         else:
             loads = [a for a in collect(loop.body, ir.TensorLoad) if a.source in self.taken]
-            places = [(a.source, a.indices, self.taken[a.source], _NEAR) for a in loads]
+            places = [(a.source, a.indices, self.taken[a.source], self.canvas.near) for a in loads]
         terms = [self._inside(*place, inner) for place in places]
         if not terms or any(term is None for term in terms):
             return None
@@ -282,131 +294,9 @@ class _Bounding:
         return self.analyzer.simplify(linear[-1])
 
 
-@dataclass(frozen=True)
-class _Tiles:
-    """The loops over Winograd's tiles of a block.
-
-    Parameters
-    ----------
-    extents : dict
-        Name to how many there are in a block.
-    outputs : dict
-        Name to the variable of the loop over results.
-    rows : list of Var
-        Of all loops over rows of tiles.
-    """
-
-    extents: dict[str, int]
-    outputs: dict[str, tirx.Var]
-    rows: list[tirx.Var]
-
-    @classmethod
-    def of(cls, body: tirx.Stmt) -> _Tiles | None:
-        """Return those of a block; None for any other code, also for that of several blocks."""
-        inside = collect(body, tirx.For)
-        if not _has_block(body) or any(_has_block(each.body) for each in inside):
-            return None
-        named = {name: _named(body, name) for name in (_ROW, _COLUMN)}
-        last = {name: loops[-1] for name, loops in named.items()}
-        return cls(
-            {name: int(each.extent) for name, each in last.items()},
-            {name: each.loop_var for name, each in last.items()},
-            [each.loop_var for each in named[_ROW]],
-        )
-
-    def side_by_side(self, body: tirx.Stmt, counts: tirx.Buffer, images: set[Any]) -> tirx.Stmt:
-        """Return a body that goes over as many tiles as there are, one behind the other."""
-        rows, columns = (tirx.BufferLoad(counts, [_at(number)]) for number in range(2))
-        width = self.extents[_COLUMN]
-        analyzer = sym.Analyzer()
-
-        def moved(indices: Sequence[Any]) -> list[Any]:
-            return [_moved(index, self.rows, width, columns, analyzer) for index in indices]
-
-        def load(access: Any) -> Any:
-            if access.source in images:
-                return access
-            return tirx.BufferLoad(access.source, moved(access.indices))
-
-        def store(access: Any) -> Any:
-            if access.buffer in images:
-                return access
-            return tirx.BufferStore(access.buffer, access.value, moved(access.indices))
-
-        def loop(each: tirx.For) -> Any:
-            named = Named.of(each)
-            name = "" if named is None else named.name
-            if name in (_ROW, _COLUMN):
-                there = each.loop_var < (rows if name == _ROW else columns)
-            elif name == _GROUP:
-                of_tile = max(int(mw.extent) for mw in collect(each.body, tirx.For) if _is_mw(mw))
-                there = each.loop_var * of_tile < rows * columns
-            else:
-                return each
-            return remade(each, body=tirx.IfThenElse(there, each.body, None))
-
-        body = tvm_ffi.structural_map(body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
-        return tvm_ffi.structural_map(body, [(tirx.For, loop)])
-
-
-def _moved(
-    index: Any, rows: Sequence[tirx.Var], width: int, columns: Any, analyzer: sym.Analyzer
-) -> Any:
-    """Return the place of a tile where rows have fewer columns than a block."""
-    for row in rows:
-        if uses_any(index, [row]):
-            linear = sym.detect_linear_equation(analyzer.simplify(index), [row])
-            if linear and constant(linear[0]) == width and width > 1:
-                return index + row * (columns - width)
-    return index
-
-
-def _asking_sooner(loop: tirx.For) -> tirx.For:
-    """Return a loop whose calls ask for all of the next panel though there are fewer of them."""
-    panel = NextPanel.of(loop)
-    if panel is None:
-        return loop
-    fewer = replace(panel, calls=max(1, panel.calls // _FEWER_CALLS))
-    return remade(loop, annotations={**loop.annotations, **fewer.note()})
-
-
-def _begun(index: Any, var: tirx.Var, mw: int, first: Any) -> Any:
-    """Return an index that counts from a column other than `var * mw`."""
-    if not uses_any(index, [var]):
-        return index
-    ramp = index if isinstance(index, tirx.Ramp) else None
-    base = index if ramp is None else ramp.base
-    linear = sym.detect_linear_equation(sym.Analyzer().simplify(base), [var])
-    slope = constant(linear[0]) if linear else None
-    if not slope or slope % mw:
-        return index
-    base = base + (first - var * mw) * (slope // mw)
-    return base if ramp is None else tirx.Ramp(base, ramp.stride, ramp.lanes)
-
-
-def _is_mw(loop: tirx.For) -> bool:
-    named = Named.of(loop)
-    return named is not None and named.name == "mw"
-
-
-def _named(body: tirx.Stmt, name: str) -> list[tirx.For]:
-    loops = collect(body, tirx.For)
-    return [each for each in loops if (named := Named.of(each)) is not None and named.name == name]
-
-
-def _has_block(body: tirx.Stmt) -> bool:
-    """Whether tiles are transformed, multiplied and transformed back."""
-    return len(_named(body, _ROW)) > 1 and bool(_named(body, _GROUP))
-
-
 def _adds_up(store: tirx.BufferStore) -> bool:
     """Whether a store adds to what is there, as a micro-kernel does."""
     return any(load.source.same_as(store.buffer) for load in collect(store.value, ir.TensorLoad))
-
-
-# A tile that begins so few rows beyond an image is computed though nobody needs it: the patches of
-# a convolution begin before its outputs do.
-_NEAR = 8
 
 
 def _distinct(terms: Sequence[Any]) -> list[Any]:
@@ -456,72 +346,6 @@ def _over_list(loop: tirx.For, condition: Any) -> tirx.Stmt:
             over,
         ]
     )
-
-
-def margins_of(func: tirx.PrimFunc) -> list[tirx.Stmt]:
-    """Return the statements that fill the margins of a function's results."""
-    canvas = OnCanvas.from_json(str(func.attrs[CANVAS]))
-    params, stmts = list(func.params), []
-    for param, axes, margin in zip(params, canvas.axes, canvas.margins, strict=True):
-        if margin is not None:
-            sizes = params[canvas.sizes]
-            extents = {a: tirx.BufferLoad(sizes, [_at(place)]) for a, place in axes.items()}
-            stmts += filled(param, extents, margin)
-    return stmts
-
-
-def filled(buffer: Any, extents: dict[int, Any], margin: Margin) -> list[tirx.Stmt]:
-    """Return loops that fill the margin of an image.
-
-    Parameters
-    ----------
-    extents : dict
-        Open axes, the height first, to what the image has there.
-    """
-    stmts = []
-    reach = dict(zip(extents, _reaches(margin, extents, buffer), strict=True))
-    for axis in extents:
-        if reach[axis]:
-            stmts.append(_filled_along(buffer, extents, reach, axis, margin.value))
-    return stmts
-
-
-def _reaches(margin: Margin, extents: dict[int, Any], buffer: Any) -> list[int]:
-    return [margin.rows, margin.columns][-len(extents) :]
-
-
-def _filled_along(
-    buffer: Any, extents: dict[int, Any], reach: dict[int, int], axis: int, value: str
-) -> tirx.Stmt:
-    """Return the loop over what lies beyond an image along an axis, corners included."""
-    kind = str(buffer.shape[0].ty)
-    names = [tirx.Var(f"m{place}", kind) for place in range(len(buffer.shape))]
-    bounds = []
-    for place, size in enumerate(buffer.shape):
-        if place not in extents:
-            bounds.append((tirx.IntImm(kind, 0), size))
-            continue
-        here = tirx.Cast(kind, extents[place]) if kind != _INT else extents[place]
-        most = tirx.min(here + reach[place], size)
-        bounds.append((here, most - here) if place == axis else (tirx.IntImm(kind, 0), most))
-    stored = _value(buffer, names, extents, value, kind)
-    stmt: tirx.Stmt = tirx.BufferStore(buffer, stored, names)
-    for name, (first, extent) in reversed(list(zip(names, bounds, strict=True))):
-        stmt = tirx.For(name, first, extent, tirx.ForKind.SERIAL, stmt)
-    return stmt
-
-
-def _value(
-    buffer: Any, names: Sequence[tirx.Var], extents: dict[int, Any], value: str, kind: str
-) -> Any:
-    if value == EDGE:
-        indices = [
-            tirx.min(name, tirx.Cast(kind, extents[place]) - 1) if place in extents else name
-            for place, name in enumerate(names)
-        ]
-        return tirx.BufferLoad(buffer, indices)
-    dtype = str(buffer.dtype)
-    return tirx.min_value(dtype) if value == LOWEST else tirx.const(0, dtype)
 
 
 def _at(place: int) -> tirx.IntImm:

@@ -11,13 +11,14 @@ from relax_graphs import graph
 from tvm import relax, tirx
 
 from tvm_blislike.choose.strategy import Strategy
+from tvm_blislike.errors import SizesMeetError
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.canvas import EDGE, ZERO, Margin, OnCanvas
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.passes.canvas.axes import open_axes
 from tvm_blislike.passes.canvas.choices import suited
 from tvm_blislike.passes.canvas.extents import Clash, Extents, OpenSize, enter_extents
-from tvm_blislike.passes.canvas.margins import joined
+from tvm_blislike.passes.canvas.margins import Beyond, joined
 from tvm_blislike.passes.plan import Plan
 
 _SIZES = (OpenSize("height", 0, 1), OpenSize("width", 0, 1))
@@ -92,14 +93,14 @@ def test_what_may_stand_elsewhere_is_a_clash(shape: tuple[int, ...]) -> None:
 
 
 def test_margins_of_several_readers_join() -> None:
-    assert joined([None, Margin(1, 1), Margin(2, 0), None]) == Margin(2, 1)
+    assert joined([None, Beyond(1, 1), Beyond(2, 0), None]) == Beyond(2, 1)
     assert joined([None]) is None
-    with pytest.raises(Exception, match="edge and zero"):
-        joined([Margin(1, 1, ZERO), Margin(1, 1, EDGE)])
+    with pytest.raises(SizesMeetError, match="edge and zero"):
+        joined([Beyond(1, 1, ZERO), Beyond(1, 1, EDGE)])
 
 
 def test_what_a_kernel_knows_is_written_and_read() -> None:
-    canvas = OnCanvas(1, ({2: 0, 3: 1}, {}, {2: 2}), (None, None, Margin(1, 2, EDGE)))
+    canvas = OnCanvas(1, ({2: 0, 3: 1}, {}, {2: 2}), (None, None, Margin({2: 3}, EDGE)), 12)
     assert OnCanvas.from_json(canvas.to_json()) == canvas
 
 

@@ -122,6 +122,16 @@ CASES = [
         _BOTH,
     ),
     Case(
+        "dilated further than a tile",
+        [conv("x", "w3", "t", 3, dilations=[12, 12]), conv("t", "v3", "y", 3, dilations=[18, 18])],
+        _BOTH,
+    ),
+    Case(
+        "beside what went in",
+        [_FIRST, node("Concat", "t x", "p", axis=1), conv("p", "u", "y", 3)],
+        {**_BOTH, "u": (16, 80, 3, 3)},
+    ),
+    Case(
         "smaller results", [conv("x", "w3", "t", 3, pad=0), conv("t", "v3", "y", 3, pad=0)], _BOTH
     ),
     Case("mean", [_FIRST, node("GlobalAveragePool", "t", "y")], _BOTH),
@@ -353,6 +363,17 @@ def test_a_height_alone_stays_open() -> None:
     compiled = tvm_blislike.compile(model, shapes=shapes, threads=1, cache=False)
     for seed, height in enumerate((66, 20, 37)):
         require_right(compiled, model, (height, 40), seed)
+
+
+@pytest.mark.parametrize("kernel, pads", [((7, 1), (3, 0, 3, 0)), ((1, 7), (0, 3, 0, 3))])
+def test_kernels_along_one_axis(kernel: tuple[int, int], pads: tuple[int, ...]) -> None:
+    layer = helper.make_node("Conv", ["t", "v"], ["y"], kernel_shape=kernel, pads=pads)
+    model = Case("one axis", [_FIRST, layer], {**_BOTH, "v": (16, 48, *kernel)}).model()
+    for axis, shape in enumerate([(range(20, 67), 40), (40, range(20, 67))]):
+        shapes = {"x": (1, _CHANNELS, *shape)}
+        compiled = tvm_blislike.compile(model, shapes=shapes, threads=1, cache=False)
+        for seed, size in enumerate((66, 20, 37)):
+            require_right(compiled, model, (size, 40) if axis == 0 else (40, size), seed)
 
 
 def test_sizes_in_steps() -> None:

@@ -12,19 +12,24 @@ ZERO, LOWEST, EDGE = "zero", "lowest", "edge"
 
 @dataclass(frozen=True)
 class Margin:
-    """Rows and columns beyond an image that somebody reads.
+    """What lies beyond an image because somebody reads it.
 
     Parameters
     ----------
-    rows, columns : int
-        How many of them.
+    reach : dict
+        Open axes to how many rows or columns of it.
     value : str
         `ZERO`, `LOWEST` or `EDGE`.
     """
 
-    rows: int
-    columns: int
+    reach: dict[int, int]
     value: str = ZERO
+
+    @staticmethod
+    def from_dict(fields: dict[str, Any]) -> Margin:
+        """Return what `dataclasses.asdict` wrote, to JSON and back."""
+        reach = {int(axis): count for axis, count in fields["reach"].items()}
+        return Margin(reach, fields["value"])
 
 
 @dataclass(frozen=True)
@@ -39,11 +44,15 @@ class OnCanvas:
         For each parameter, an axis to the place of its extent among those.
     margins : tuple
         For each parameter, its `Margin`; None for inputs, and for outputs without one.
+    near : int
+        A tile that begins so few rows beyond an image is computed though it gives nothing: patches
+        begin before their outputs do, and copies have the padding.
     """
 
     sizes: int
     axes: tuple[dict[int, int], ...]
     margins: tuple[Margin | None, ...]
+    near: int = 8
 
     def to_json(self) -> str:
         """Return it as text, for an attribute of a function."""
@@ -54,5 +63,5 @@ class OnCanvas:
         """Return what `to_json` wrote."""
         fields: dict[str, Any] = json.loads(text)
         axes = tuple({int(axis): place for axis, place in each.items()} for each in fields["axes"])
-        margins = tuple(each and Margin(**each) for each in fields["margins"])
-        return OnCanvas(fields["sizes"], axes, margins)
+        margins = tuple(each and Margin.from_dict(each) for each in fields["margins"])
+        return OnCanvas(fields["sizes"], axes, margins, fields["near"])

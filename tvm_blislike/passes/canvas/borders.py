@@ -9,7 +9,7 @@ from tvm import s_tir, tirx
 
 from tvm_blislike.model.canvas import Margin
 from tvm_blislike.model.marks import DEFAULT_RULE
-from tvm_blislike.schedules.lowering.canvas import filled
+from tvm_blislike.schedules.lowering.canvas_margins import filled
 from tvm_blislike.schedules.lowering.rewrite import sequence
 from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED, NO_ALIAS
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from tvm_blislike.errors import SizesMeetError
-from tvm_blislike.model.canvas import EDGE, LOWEST, ZERO, Margin
+from tvm_blislike.model.canvas import EDGE, LOWEST, ZERO
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.registry import Implementation
 from tvm_blislike.passes.canvas.conditions import ends_of, leaves, value_at
@@ -19,12 +20,29 @@ from tvm_blislike.schedules.lowering.rewrite import collect
 _UNKNOWN = 8
 
 
+@dataclass(frozen=True)
+class Beyond:
+    """Rows and columns beyond an image that a kernel reads.
+
+    Parameters
+    ----------
+    rows, columns : int
+        How many of them.
+    value : str
+        What it takes to be there: `ZERO`, `LOWEST` or `EDGE`.
+    """
+
+    rows: int
+    columns: int
+    value: str = ZERO
+
+
 def may_be_on_canvas(implementation: Implementation | None) -> bool:
     """Whether kernels of an implementation can leave out what lies beyond an image."""
     return getattr(implementation, "read_beyond", None) is not None
 
 
-def of_layer(choice: Choice) -> Margin | None:
+def of_layer(choice: Choice) -> Beyond | None:
     """Return what the kernel of a layer reads beyond its image; None for nothing.
 
     Raises
@@ -35,12 +53,12 @@ def of_layer(choice: Choice) -> Margin | None:
     if not may_be_on_canvas(choice.implementation):
         raise SizesMeetError(f"{choice.workload} cannot have open sizes")
     reach = choice.implementation.read_beyond(choice.workload, choice.config)
-    return Margin(*reach) if any(reach) else None
+    return Beyond(*reach) if any(reach) else None
 
 
 def of_default(
-    func: tirx.PrimFunc, place: int, axes: Mapping[int, Any], samples: Mapping[int, Sequence[int]]
-) -> Margin | None:
+    func: tirx.PrimFunc, place: int, axes: Mapping[int, int], samples: Mapping[int, Sequence[int]]
+) -> Beyond | None:
     """Return what a function of the default rule reads beyond one of its images; None for nothing.
 
     Parameters
@@ -49,8 +67,8 @@ def of_default(
         Not scheduled.
     place : int
         The image among its parameters.
-    axes : mapping of int
-        Open axes of the image, the height first.
+    axes : mapping of int to int
+        Open axes of the image, 1 for its height and 0 for its width.
     samples : mapping of int to sequence of int
         Numbers of the canvas to what they are at the samples.
     """
@@ -69,8 +87,8 @@ def of_default(
             value = LOWEST
     if not any(reach.values()):
         return None
-    rows, columns = ([0] * (2 - len(axes)) + list(reach.values()))[:2]
-    return Margin(rows, columns, value)
+    by_kind = {kind: reach[axis] for axis, kind in axes.items()}
+    return Beyond(by_kind.get(1, 0), by_kind.get(0, 0), value)
 
 
 def pads_what_it_makes(func: tirx.PrimFunc, samples: Mapping[int, Sequence[int]]) -> bool:
@@ -118,7 +136,7 @@ def _unlimited(index: Any) -> Any:
     return tvm_ffi.structural_map(index, [(tirx.Min, lambda limited: limited.a)])
 
 
-def joined(margins: Iterable[Margin | None]) -> Margin | None:
+def joined(margins: Iterable[Beyond | None]) -> Beyond | None:
     """Return the margin that serves several readers.
 
     Raises
@@ -133,4 +151,4 @@ def joined(margins: Iterable[Margin | None]) -> Margin | None:
     if len(values) > 1:
         raise SizesMeetError(f"what lies beyond an image would be {' and '.join(sorted(values))}")
     rows, columns = (max(m.rows for m in wanted), max(m.columns for m in wanted))
-    return Margin(rows, columns, values.pop())
+    return Beyond(rows, columns, values.pop())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from tvm_blislike.passes.canvas.choices import Choose, suited
 from tvm_blislike.passes.canvas.conditions import require_in_place, with_open_counts, with_open_ends
 from tvm_blislike.passes.canvas.extents import Clash, Extents, OpenSize, enter_extents
 from tvm_blislike.passes.canvas.margins import (
+    Beyond,
     joined,
     may_be_on_canvas,
     of_default,
@@ -49,6 +50,8 @@ from tvm_blislike.tvm_seams import (
 )
 from tvm_blislike.tvm_seams.relax_ir import UPPER_BOUNDS
 
+# Rows beyond an image that a kernel reads at most where nothing says otherwise.
+_NEAR = 8
 # Canvases that are tried, each a step larger than the one before.
 _CANVASES = 12
 
@@ -178,7 +181,7 @@ class _Kernel:
 
     func: tirx.PrimFunc
     axes: list[dict[int, tuple[int, int]]]
-    margins: dict[int, list[Margin | None]] = field(default_factory=lambda: defaultdict(list))
+    margins: dict[int, list[Beyond | None]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def is_open(self) -> bool:
@@ -246,7 +249,7 @@ class _OnCanvas:
     def _enter_kernels(self) -> None:
         """Find out of each kernel where open sizes stand and what lies beyond its results."""
         makers: dict[relax.Var, tuple[_Kernel, int]] = {}
-        self.inputs: dict[relax.Var, list[Margin | None]] = defaultdict(list)
+        self.inputs: dict[relax.Var, list[Beyond | None]] = defaultdict(list)
         for binding in bindings(self.main):
             call = binding.value
             if op_name(call) != "relax.call_tir":
@@ -273,6 +276,8 @@ class _OnCanvas:
                     if operand in makers:
                         maker, place = makers[operand]
                         maker.margins[place] += kernel.margins[result]
+                    else:
+                        self.inputs[operand] += kernel.margins[result]
 
     def _require_settled(self, value: relax.Expr) -> None:
         """Raise where an open size goes through what is no kernel."""
@@ -307,10 +312,11 @@ class _OnCanvas:
         if len(shape) in (4, 5) and all(image) and _has(shape, image):
             raise SizesMeetError(f"{name} has a constant of the size of an image")
 
-    def _read_beyond(self, kernel: _Kernel, place: int, call: relax.Call) -> Margin | None:
+    def _read_beyond(self, kernel: _Kernel, place: int, call: relax.Call) -> Beyond | None:
         note = note_in(kernel.func)
         if note is None:
-            return of_default(kernel.func, place, kernel.axes[place], self.samples)
+            axes = {axis: self.kinds[size] for axis, (size, _) in kernel.axes[place].items()}
+            return of_default(kernel.func, place, axes, self.samples)
         choice = self.plan.noted(note)
         margin = of_layer(choice)
         shape = [int(size) for size in kernel.func.params[place].shape]
@@ -342,7 +348,7 @@ class _OnCanvas:
         self.sizes = self._call(func, "extents", [new for _, new in images], out)
         for (old, new), buffer in zip(images, buffers, strict=True):
             axes = {a: self.places[found] for a, found in self._axes(static_shape(old)).items()}
-            margin = self._margin(self.inputs[old], None)
+            margin = self._margin(self.inputs[old], self._axes(static_shape(old)))
             shape = static_shape(old)
             func = borders.onto(buffer, shape, axes, len(extents), margin, self.threads)
             out = relax.TensorType(shape, dtype_name(old))
@@ -383,11 +389,11 @@ class _OnCanvas:
         axes = [{axis: self.places[found] for axis, found in each.items()} for each in kernel.axes]
         axes.insert(inputs, {})
         margins = [
-            self._margin(kernel.margins[place], kernel) if place in kernel.margins else None
+            self._margin(kernel.margins.get(place, ()), kernel.axes[place], kernel)
             for place in range(len(kernel.axes))
         ]
         margins.insert(inputs, None)
-        canvas = OnCanvas(inputs, tuple(axes), tuple(margins))
+        canvas = OnCanvas(inputs, tuple(axes), tuple(margins), self._near(kernel))
         func = kernel.func
         made = tirx.PrimFunc(params, func.body, func.ret_type, func.attrs)
         numbers = self._places_by_number()
@@ -401,13 +407,29 @@ class _OnCanvas:
         places = enumerate(self.by_number)
         return [{at: self.places[size, at] for at in found} for size, found in places]
 
-    def _margin(self, wanted: Sequence[Margin | None], maker: _Kernel | None) -> Margin | None:
+    def _near(self, kernel: _Kernel) -> int:
+        """Return how far beyond an image a kernel may read what it copies."""
+        note = note_in(kernel.func)
+        beyond = None if note is None else of_layer(self.plan.noted(note))
+        return _NEAR if beyond is None else max(_NEAR, beyond.rows, beyond.columns)
+
+    def _margin(
+        self,
+        wanted: Sequence[Beyond | None],
+        axes: Mapping[int, tuple[int, int]],
+        maker: _Kernel | None = None,
+    ) -> Margin | None:
         """Return the margin for some readers; zeros are the lowest where nothing is below them."""
         if maker is not None and _is_nonnegative(maker.func):
             wanted = [
-                m and replace(m, value=ZERO if m.value == LOWEST else m.value) for m in wanted
+                b and replace(b, value=ZERO if b.value == LOWEST else b.value) for b in wanted
             ]
-        return joined(wanted)
+        beyond = joined(wanted)
+        if beyond is None:
+            return None
+        by_kind = (beyond.columns, beyond.rows)
+        reach = {axis: by_kind[self.kinds[size]] for axis, (size, _) in axes.items()}
+        return Margin(reach, beyond.value)
 
     def _operand(self, expr: relax.Expr) -> relax.Expr:
         if isinstance(expr, relax.Var):

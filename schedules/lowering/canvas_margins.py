@@ -1,0 +1,75 @@
+"""What lies on a canvas beyond an image, as far as somebody reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+
+from tvm_blislike.model.canvas import EDGE, LOWEST, Margin, OnCanvas
+from tvm_blislike.model.marks import CANVAS
+
+_INT = "int32"
+
+
+def margins_of(func: tirx.PrimFunc) -> list[tirx.Stmt]:
+    """Return the statements that fill the margins of a function's results."""
+    canvas = OnCanvas.from_json(str(func.attrs[CANVAS]))
+    params, stmts = list(func.params), []
+    for param, axes, margin in zip(params, canvas.axes, canvas.margins, strict=True):
+        if margin is not None:
+            sizes = params[canvas.sizes]
+            extents = {
+                axis: tirx.BufferLoad(sizes, [tirx.IntImm(_INT, place)])
+                for axis, place in axes.items()
+            }
+            stmts += filled(param, extents, margin)
+    return stmts
+
+
+def filled(buffer: Any, extents: dict[int, Any], margin: Margin) -> list[tirx.Stmt]:
+    """Return loops that fill the margin of an image.
+
+    Parameters
+    ----------
+    extents : dict
+        Open axes, the height first, to what the image has there.
+    """
+    reach = {axis: margin.reach.get(axis, 0) for axis in extents}
+    along = [axis for axis in extents if reach[axis]]
+    return [_filled_along(buffer, extents, reach, axis, margin.value) for axis in along]
+
+
+def _filled_along(
+    buffer: Any, extents: dict[int, Any], reach: dict[int, int], axis: int, value: str
+) -> tirx.Stmt:
+    """Return the loop over what lies beyond an image along an axis, corners included."""
+    kind = str(buffer.shape[0].ty)
+    names = [tirx.Var(f"m{place}", kind) for place in range(len(buffer.shape))]
+    bounds = []
+    for place, size in enumerate(buffer.shape):
+        if place not in extents:
+            bounds.append((tirx.IntImm(kind, 0), size))
+            continue
+        here = tirx.Cast(kind, extents[place]) if kind != _INT else extents[place]
+        most = tirx.min(here + reach[place], size)
+        bounds.append((here, most - here) if place == axis else (tirx.IntImm(kind, 0), most))
+    stored = _value(buffer, names, extents, value, kind)
+    stmt: tirx.Stmt = tirx.BufferStore(buffer, stored, names)
+    for name, (first, extent) in reversed(list(zip(names, bounds, strict=True))):
+        stmt = tirx.For(name, first, extent, tirx.ForKind.SERIAL, stmt)
+    return stmt
+
+
+def _value(
+    buffer: Any, names: Sequence[tirx.Var], extents: dict[int, Any], value: str, kind: str
+) -> Any:
+    if value == EDGE:
+        indices = [
+            tirx.min(name, tirx.Cast(kind, extents[place]) - 1) if place in extents else name
+            for place, name in enumerate(names)
+        ]
+        return tirx.BufferLoad(buffer, indices)
+    dtype = str(buffer.dtype)
+    return tirx.min_value(dtype) if value == LOWEST else tirx.const(0, dtype)
