@@ -446,6 +446,8 @@ def test_the_command_line_has_steps(tmp_path: Path) -> None:
     sizes = ["--shape", "h=16..96:16", "--shape", "w=32..128:32"]
     done = CliRunner().invoke(app, [*compiling, *sizes])
     assert done.exit_code == 0, done.output
+    assert "in  x 1x32x16..96:16x32..128:32 float32" in done.output
+    assert "out y 1x48x8..48:8x16..64:16 float32" in done.output
     done = CliRunner().invoke(app, ["run", str(library), "--shape", "x=1x32x48x64"])
     assert done.exit_code == 0, done.output
     assert "1x48x24x32" in done.output

@@ -35,6 +35,7 @@ def describe(array: np.ndarray) -> dict[str, Any]:
 def print_compiled(console: Console, report: Report, result: Mapping[str, Any]) -> None:
     """Print what `compile` wrote."""
     from tvm_blislike.model.tensor_spec import TensorSpec
+    from tvm_blislike.model.variant import Variant, spanned, spanned_outputs
 
     used = Counter(layer.implementation for layer in report.layers)
     kernels = ", ".join(f"{count} {name}" for name, count in used.most_common())
@@ -42,9 +43,12 @@ def print_compiled(console: Console, report: Report, result: Mapping[str, Any]) 
         f"{result['output']}: {result['bytes'] / 1e6:.1f} MB, compiled in {result['seconds']:.1f} s"
         f" for {result['core']}, {_threads(result['threads'])}"
     )
+    # A library of several sizes has its open ones as they are written, 1..8.
+    variants = [Variant.from_dict(fields) for fields in result.get("variants", ())]
+    several = {"inputs": spanned(variants), "outputs": spanned_outputs(variants)}
     for label, key in (("in ", "inputs"), ("out", "outputs")):
-        for fields in result[key]:
-            console.print(f"  {label} {escape(str(TensorSpec(**fields)))}")
+        for spec in several[key] or [TensorSpec(**fields) for fields in result[key]]:
+            console.print(f"  {label} {escape(str(spec))}")
     console.print(f"  kernels: {kernels}")
     if "header" in result:
         console.print(f"  {result['header']}; a run takes {result['workspace_bytes'] / 1e6:.2f} MB")

@@ -60,10 +60,16 @@ def function_name(number: int) -> str:
 
 def spanned(variants: Sequence[Variant]) -> tuple[TensorSpec, ...]:
     """Return the inputs of all sizes together: an open size is its values, such as 1..8."""
-    return tuple(
-        _spanned([variant.inputs[place] for variant in variants])
-        for place in range(len(variants[-1].inputs))
-    )
+    return _each_spanned([variant.inputs for variant in variants])
+
+
+def spanned_outputs(variants: Sequence[Variant]) -> tuple[TensorSpec, ...]:
+    """Return the outputs of all sizes together, likewise."""
+    return _each_spanned([variant.outputs for variant in variants])
+
+
+def _each_spanned(specs: Sequence[Sequence[TensorSpec]]) -> tuple[TensorSpec, ...]:
+    return tuple(map(_spanned, zip(*specs, strict=True)))
 
 
 def _spanned(specs: Sequence[TensorSpec]) -> TensorSpec:
