@@ -22,6 +22,7 @@ from tvm_blislike.passes.canvas.margins import Beyond, joined
 from tvm_blislike.passes.plan import Plan
 
 _SIZES = (OpenSize("height", 0, 1), OpenSize("width", 0, 1))
+_PAIRS = {(67, 83), (34, 42), (67, 1), (1, 83)}
 _SAMPLES = ((67, 83), (51, 59), (20, 33))
 
 
@@ -80,16 +81,18 @@ def test_one_number_of_two_extents_is_a_clash() -> None:
         ((1, 16, 67, 1), {2: (0, 67)}),
         ((1, 67, 1, 1), {1: (0, 67)}),
         ((1, 1000), {}),
+        ((1, 1, 1, 42), {}),
+        ((1, 34, 1, 1), {}),
     ],
 )
 def test_where_height_and_width_stand(shape: tuple[int, ...], found: dict) -> None:
-    assert open_axes(shape, [{67, 34}, {83, 42}], (1, 0)) == found
+    assert open_axes(shape, [{67, 34}, {83, 42}], (1, 0), _PAIRS) == found
 
 
 @pytest.mark.parametrize("shape", [(1, 67, 67, 83), (1, 67), (1, 4, 12, 34, 83)])
 def test_what_may_stand_elsewhere_is_a_clash(shape: tuple[int, ...]) -> None:
     with pytest.raises(Clash):
-        open_axes(shape, [{67, 34}, {83, 67, 42}], (1, 0))
+        open_axes(shape, [{67, 34}, {83, 67, 42}], (1, 0), _PAIRS)
 
 
 def test_margins_of_several_readers_join() -> None:

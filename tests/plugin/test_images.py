@@ -376,6 +376,25 @@ def test_kernels_along_one_axis(kernel: tuple[int, int], pads: tuple[int, ...]) 
             require_right(compiled, model, (size, 40) if axis == 0 else (40, size), seed)
 
 
+@pytest.mark.parametrize("channels", [32, 36, 64, 72])
+def test_as_many_channels_as_an_extent(channels: int) -> None:
+    """A mean, (1, 1, 1, 72), is no image of 72 columns, which the canvas has for others."""
+    nodes = [
+        conv("x", "w", "t", 1),
+        node("GlobalAveragePool", "t", "m"),
+        conv("m", "u", "s", 1),
+        node("Mul", "t s", "p"),
+        conv("p", "d", "y", 5, group=channels),
+    ]
+    layers = {"w": (channels, _CHANNELS, 1, 1), "u": (channels, channels, 1, 1)}
+    case = Case("as many", nodes, {**layers, "d": (channels, 1, 5, 5)})
+    shapes = {"x": (1, _CHANNELS, range(16, 65, 8), range(16, 65, 8))}
+    model = case.model()
+    compiled = tvm_blislike.compile(model, shapes=shapes, threads=1, cache=False)
+    for seed, size in enumerate(((64, 64), (16, 40), (40, 24))):
+        require_right(compiled, model, size, seed)
+
+
 def test_sizes_in_steps() -> None:
     model = next(case for case in CASES if case.name == "as large again").model()
     shapes = {"x": (1, _CHANNELS, range(16, 97, 16), range(32, 129, 32))}

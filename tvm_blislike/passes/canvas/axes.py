@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tvm_blislike.passes.canvas.extents import Clash
 
@@ -11,7 +11,10 @@ _IMAGES = {5: ((3, 2),), 4: ((3, 2), (2, 1))}
 
 
 def open_axes(
-    shape: Sequence[int], numbers: Sequence[set[int]], kinds: Sequence[int]
+    shape: Sequence[int],
+    numbers: Sequence[set[int]],
+    kinds: Sequence[int],
+    pairs: Collection[tuple[int, ...]],
 ) -> dict[int, tuple[int, int]]:
     """Return the open axes of a tensor, each with the size that it follows from and its number.
 
@@ -21,6 +24,9 @@ def open_axes(
         For each open size, what follows from it on the canvas.
     kinds : sequence of int
         How many axes of an image are behind it: 1 for a height, 0 for a width.
+    pairs : collection of tuple of int
+        Heights and widths of tensors that have open sizes: 72 channels of a mean, (1, 1, 1, 72),
+        are no width of 72.
 
     Raises
     ------
@@ -34,6 +40,11 @@ def open_axes(
             for size, kind in enumerate(kinds)
             if shape[places[kind]] in numbers[size]
         }
+        across, along = places
+        if len(found) < 2 and (shape[along], shape[across]) not in pairs:
+            if found and min(shape[along], shape[across]) > 1 and len(kinds) == 1:
+                raise Clash(f"a tensor of {'x'.join(map(str, shape))} may have an open size")
+            found = {}
         ways.append(found)
     most = max(map(len, ways), default=0)
     best = [way for way in ways if len(way) == most]

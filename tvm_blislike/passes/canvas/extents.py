@@ -72,6 +72,8 @@ class Extents:
     steps: list[tirx.Var] = field(default_factory=list)
     found: list[dict[tuple[int, ...], Any]] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
+    # Height and width on the canvas of all tensors that have an extent.
+    pairs: set[tuple[int, ...]] = field(default_factory=set)
     _analyzer: sym.Analyzer = field(default_factory=sym.Analyzer)
 
     def __post_init__(self) -> None:
@@ -269,6 +271,8 @@ class _Walk:
             self._size(numbers, [guess, *near], name)
             for numbers, guess in zip(zip(*shapes, strict=True), guesses, strict=True)
         ]
+        if not all(isinstance(extent, tirx.IntImm) for extent in sizes):
+            self.extents.pairs.add(tuple(shapes[0][-2:]))
         for behind, extent in enumerate(reversed(sizes)):
             kind = None if isinstance(extent, tirx.IntImm) else self._kind(extent)
             if kind is not None and (len(sizes) < _IMAGE or kind != behind):

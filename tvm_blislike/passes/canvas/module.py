@@ -241,7 +241,7 @@ class _OnCanvas:
         return self.builder.get()
 
     def _axes(self, shape: Sequence[int]) -> dict[int, tuple[int, int]]:
-        found = open_axes(shape, self.numbers, self.kinds)
+        found = open_axes(shape, self.numbers, self.kinds, self.extents.pairs)
         return dict(sorted(found.items()))
 
     # --- what kernels read ------------------------------------------------------------------
