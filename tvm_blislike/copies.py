@@ -6,7 +6,8 @@ everything first. Other threads are in none of them, so nothing may be called th
 one.
 
 Nobody waits for a copy either: what it has not sent by the time that all else is done is done here,
-from the end of its part. One that is stopped, fails or dies costs its part and no more.
+from the end of its part. One that is stopped, fails or dies costs its part and no more. A copy
+whose process was killed ends with its present item, and does not keep that process's memory.
 """
 
 from __future__ import annotations
@@ -56,11 +57,21 @@ def in_copies(
 def _copy(
     work: Callable[[_Item], _Result], items: Sequence[_Item], part: range
 ) -> Iterator[Connection | None]:
-    """Give where a copy of this process sends the results of a part; None if there can be none."""
+    """Give where a copy sends the results of a part, with their indices; None if there is none."""
     receiver, sender = Pipe(duplex=False)
+    own = os.getpid()
+
+    def run() -> None:
+        # A full pipe that only the copy itself can read would never let it go on, or end.
+        receiver.close()
+        for index in part:
+            if os.getppid() != own:
+                return
+            sender.send((index, work(items[index])))
+
     with receiver:
         with sender:
-            pid = _forked(lambda: _send(work, items, part, sender))
+            pid = _forked(run)
         if pid is None:
             yield None
             return
@@ -101,14 +112,6 @@ def _run_and_exit(run: Callable[[], None]) -> None:
         run()
     finally:
         os._exit(0)
-
-
-def _send(
-    work: Callable[[_Item], _Result], items: Sequence[_Item], part: range, sender: Connection
-) -> None:
-    """Send the results of a part, with their indices."""
-    for index in part:
-        sender.send((index, work(items[index])))
 
 
 def _arrived(results: Connection | None) -> Iterator[tuple[int, object]]:

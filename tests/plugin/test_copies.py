@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -113,3 +114,31 @@ def test_choices_are_those_of_one_process() -> None:
     for workload in workloads:
         assert several.choose(workload) == one.choose(workload)
         assert several.options(workload) == one.options(workload)
+
+
+@forks
+def test_a_copy_ends_with_the_process_that_was_killed() -> None:
+    # Results that fill a pipe: whoever writes them waits until somebody reads.
+    script = """
+import os, signal, sys, time
+from tvm_blislike.copies import in_copies
+own = os.getpid()
+def work(item):
+    if os.getpid() != own:
+        print(os.getpid(), flush=True)
+        return bytes(1 << 20)
+    time.sleep(60)
+in_copies(work, range(4), 2)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    copy = psutil.Process(int(process.stdout.readline()))
+    process.kill()
+    process.wait()
+    _, left = psutil.wait_procs([copy], timeout=20)
+    # Where nobody asks how it ended it stays listed.
+    left = [each for each in left if each.status() != psutil.STATUS_ZOMBIE]
+    for each in left:
+        each.kill()
+    process.stdout.close()
+    assert not left
