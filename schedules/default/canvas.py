@@ -14,18 +14,10 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from tvm_blislike.model.canvas import OnCanvas
-from tvm_blislike.model.marks import CANVAS
 from tvm_blislike.schedules.default.nest import Nest
 from tvm_blislike.schedules.lowering.canvas_margins import margins_of
-from tvm_blislike.schedules.lowering.rewrite import collect, sequence
-
-_INT = "int32"
-
-
-def canvas_of(func: tirx.PrimFunc) -> OnCanvas | None:
-    """Return what a function knows of its canvas; None for one without."""
-    text = (func.attrs or {}).get(CANVAS)
-    return None if text is None else OnCanvas.from_json(str(text))
+from tvm_blislike.schedules.lowering.canvas_sizes import canvas_of, extent_at
+from tvm_blislike.schedules.lowering.rewrite import collect, integer, sequence
 
 
 def extents_of(func: tirx.PrimFunc) -> frozenset[int]:
@@ -64,9 +56,9 @@ def counted(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if places:
             every = math.prod(int(each.dom.extent) for each in sums)
             opened = [int(e.dom.extent) for e in sums if e.var in places]
-            count: Any = tirx.IntImm(_INT, every // math.prod(opened))
+            count: Any = integer(every // math.prod(opened))
             for place in places.values():
-                count = count * _size(func, canvas, place)
+                count = count * extent_at(func.params[canvas.sizes], place)
             func = func.with_body(_with_count(func.body, every, count))
     return func
 
@@ -86,10 +78,6 @@ def _open_sums_of(
     }
 
 
-def _size(func: tirx.PrimFunc, canvas: OnCanvas, place: int) -> Any:
-    return tirx.BufferLoad(func.params[canvas.sizes], [tirx.IntImm(_INT, place)])
-
-
 def _open(func: tirx.PrimFunc, nest: Nest, loops: list[tirx.For], accesses: list[Any]) -> None:
     canvas = canvas_of(func)
     if canvas is None:
@@ -100,9 +88,8 @@ def _open(func: tirx.PrimFunc, nest: Nest, loops: list[tirx.For], accesses: list
         for axis, extent in canvas.axes[place].items() if place is not None else ():
             for loop in loops:
                 if loop.loop_var.same_as(indices[axis]):
-                    size = _size(func, canvas, extent)
-                    kind = str(loop.loop_var.ty)
-                    nest.open[loop.loop_var] = size if kind == _INT else tirx.Cast(kind, size)
+                    sizes, kind = params[canvas.sizes], str(loop.loop_var.ty)
+                    nest.open[loop.loop_var] = extent_at(sizes, extent, kind)
 
 
 def _with_count(body: tirx.Stmt, every: int, count: Any) -> tirx.Stmt:

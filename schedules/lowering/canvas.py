@@ -21,7 +21,6 @@ from tvm import ir, sym, tirx
 from tvm_blislike.model.canvas import OnCanvas
 from tvm_blislike.model.directives import AskOnce, Border, Edge, Vector, WriteOut
 from tvm_blislike.model.loop_names import Named
-from tvm_blislike.model.marks import CANVAS
 from tvm_blislike.schedules.lowering.canvas_blocks import (
     COLUMN,
     GROUP,
@@ -29,13 +28,18 @@ from tvm_blislike.schedules.lowering.canvas_blocks import (
     Tiles,
     asking_sooner,
     begun,
-    is_mw,
 )
 from tvm_blislike.schedules.lowering.canvas_margins import margins_of
+from tvm_blislike.schedules.lowering.canvas_sizes import canvas_of, extent_at
 from tvm_blislike.schedules.lowering.edges import with_bounds
 from tvm_blislike.schedules.lowering.rewrite import (
+    INT,
     collect,
     constant,
+    distinct,
+    integer,
+    is_named,
+    redirected,
     remade,
     sequence,
     substitute,
@@ -47,10 +51,9 @@ from tvm_blislike.schedules.lowering.rewrite import (
 _OF_TILES = (AskOnce, Vector, WriteOut)
 _OVER_TILES = ("yi", ROW, COLUMN, GROUP)
 # Loops over blocks in a row of an image, which are made as wide as suits the image (`closed`).
-_IN_AROW = "column"
+_IN_A_ROW = "column"
 # There is code for blocks of so many parts of their width.
 _PARTS = 4
-_INT = "int32"
 
 
 @dataclass
@@ -71,22 +74,22 @@ class Bounded:
 
 def bounded(func: tirx.PrimFunc) -> Bounded:
     """Return a function on a canvas with conditions in its loops; any other as it is."""
-    if CANVAS not in (func.attrs or {}):
+    canvas = canvas_of(func)
+    if canvas is None:
         return Bounded(func)
-    bounding = _Bounding(func, OnCanvas.from_json(str(func.attrs[CANVAS])))
+    bounding = _Bounding(func, canvas)
     return Bounded(func.with_body(bounding.bounded()), bounding.left)
 
 
 def closed(func: tirx.PrimFunc, left: dict[tirx.Var, Any]) -> tirx.PrimFunc:
     """Return a bounded function with loops over the iterations that are left, and its margins."""
-    if CANVAS not in (func.attrs or {}):
+    canvas = canvas_of(func)
+    if canvas is None:
         return func
-
-    bounding = _Bounding(func, OnCanvas.from_json(str(func.attrs[CANVAS])))
+    bounding = _Bounding(func, canvas)
 
     def visit(loop: tirx.For) -> tirx.Stmt:
-        named = Named.of(loop)
-        if named is not None and named.name == _IN_AROW:
+        if is_named(loop, _IN_A_ROW):
             return bounding.in_a_row(loop)
         return _over_list(loop, left[loop.loop_var]) if loop.loop_var in left else loop
 
@@ -121,12 +124,11 @@ class _Bounding:
         """Return a loop with a condition, the loops inside it have theirs."""
         if loop.kind not in (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL):
             return loop
-        named = Named.of(loop)
-        if named is not None and named.name == _IN_AROW:
+        if is_named(loop, _IN_A_ROW):
             return without(loop, Edge)
         if any(kind.of(loop) is not None for kind in _OF_TILES):
             return loop
-        if named is not None and named.name not in _OVER_TILES:
+        if Named.of(loop) is not None and not is_named(loop, *_OVER_TILES):
             return loop
         loop = asking_sooner(loop)
         condition, body = self._condition(loop), self._in_tiles(loop.body)
@@ -144,7 +146,7 @@ class _Bounding:
         11, so that little is computed beyond the image. There is code for a few widths; a block
         that would end beyond the canvas begins sooner.
         """
-        tiles = [each for each in collect(loop.body, tirx.For) if is_mw(each)]
+        tiles = [each for each in collect(loop.body, tirx.For) if is_named(each, "mw")]
         tile = max(int(each.extent) for each in tiles)
         found = self._across(loop, [each.loop_var for each in tiles])
         if found is None:
@@ -159,7 +161,7 @@ class _Bounding:
         for each in reversed(widths[:-1]):
             width = tirx.Select(least <= each, tirx.IntImm(kind, each), width)
         chosen = tirx.decl_buffer((1,), kind, "width")
-        here = tirx.BufferLoad(chosen, [_at(0)])
+        here = tirx.BufferLoad(chosen, [integer(0)])
         first = tirx.min(loop.loop_var * here, canvas - here)
         body: Any = None
         for each in reversed(widths):
@@ -167,7 +169,7 @@ class _Bounding:
             cut = self._from(cut, loop.loop_var, tile, first)
             body = cut if body is None else tirx.IfThenElse(here == each, cut, body)
         inside = tirx.IfThenElse(loop.loop_var * here < columns, body, None)
-        store = tirx.BufferStore(chosen, width, [_at(0)])
+        store = tirx.BufferStore(chosen, width, [integer(0)])
         return tirx.SeqStmt([tirx.AllocBuffer(chosen), store, remade(loop, body=inside)])
 
     def _across(self, loop: tirx.For, columns: Sequence[tirx.Var]) -> tuple[Any, int] | None:
@@ -175,9 +177,7 @@ class _Bounding:
         for store in collect(loop.body, tirx.BufferStore):
             for axis, place in self.given.get(store.buffer, {}).items():
                 if uses_any(store.indices[axis], columns):
-                    size = tirx.BufferLoad(self.sizes, [_at(place)])
-                    kind = str(loop.loop_var.ty)
-                    size = size if kind == _INT else tirx.Cast(kind, size)
+                    size = extent_at(self.sizes, place, str(loop.loop_var.ty))
                     return size, int(store.buffer.shape[axis])
         return None
 
@@ -185,26 +185,17 @@ class _Bounding:
         """Return the code of a block that begins at a column other than `var * mw`."""
         operands = {p for p in self.func.params if p not in self.taken and p not in self.given}
 
-        def moved(buffer: Any, indices: Sequence[Any]) -> list[Any]:
-            return (
-                list(indices) if buffer in operands else [begun(i, var, mw, first) for i in indices]
-            )
-
-        def load(access: Any) -> Any:
-            return tirx.BufferLoad(access.source, moved(access.source, access.indices))
-
-        def store(access: Any) -> Any:
-            return tirx.BufferStore(
-                access.buffer, access.value, moved(access.buffer, access.indices)
-            )
+        def moved(buffer: Any, indices: Sequence[Any]) -> tuple[Any, list[Any]] | None:
+            if buffer in operands:
+                return None
+            return buffer, [begun(index, var, mw, first) for index in indices]
 
         def within(comparison: tirx.LT) -> Any:
             # Of columns that blocks do not divide some were beyond the canvas: none of these is.
             is_moved = not begun(comparison.a, var, mw, first).same_as(comparison.a)
             return tirx.const(True, "bool") if is_moved else comparison
 
-        body = tvm_ffi.structural_map(body, [(tirx.LT, within)])
-        return tvm_ffi.structural_map(body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
+        return redirected(tvm_ffi.structural_map(body, [(tirx.LT, within)]), moved)
 
     def _in_tiles(self, body: tirx.Stmt) -> tirx.Stmt:
         """Return the code of a block of Winograd's tiles, of which some are there.
@@ -219,10 +210,10 @@ class _Bounding:
         if not stores:
             return body
         inner = [each.loop_var for each in collect(body, tirx.For)]
-        counts, kept = tirx.decl_buffer((2,), _INT, "tiles"), []
+        counts, kept = tirx.decl_buffer((2,), INT, "tiles"), []
         for number, name in enumerate((ROW, COLUMN)):
             there = self._there(stores[0], tiles, name, inner)
-            kept.append(tirx.BufferStore(counts, there, [_at(number)]))
+            kept.append(tirx.BufferStore(counts, there, [integer(number)]))
         body = tiles.side_by_side(body, counts, {*self.taken, *self.given})
         return tirx.SeqStmt([tirx.AllocBuffer(counts), *kept, body])
 
@@ -234,10 +225,10 @@ class _Bounding:
             first = self._least(store.indices[axis], inner)
             pixels = self._slope(store.indices[axis], tiles.outputs[name])
             if first is not None and pixels:
-                left = tirx.BufferLoad(self.sizes, [_at(place)]) - first + (pixels - 1)
+                left = extent_at(self.sizes, place) - first + (pixels - 1)
                 count = tirx.floordiv(left, pixels)
                 return tirx.max(tirx.min(count, tiles.extents[name]), 0)
-        return _at(tiles.extents[name])
+        return integer(tiles.extents[name])
 
     def _slope(self, index: Any, var: tirx.Var) -> int:
         linear = sym.detect_linear_equation(self.analyzer.simplify(index), [var])
@@ -260,9 +251,8 @@ class _Bounding:
         terms = [self._inside(*place, inner) for place in places]
         if not terms or any(term is None for term in terms):
             return None
-        distinct = _distinct(terms)
-        condition = distinct[0]
-        for term in distinct[1:]:
+        condition, *others = distinct(terms)
+        for term in others:
             condition = tirx.Or(condition, term)
         return condition if uses_any(condition, [loop.loop_var]) else None
 
@@ -279,7 +269,7 @@ class _Bounding:
         for axis, place in axes.items():
             least = self._least(indices[axis], inner)
             if least is not None and constant(least) is None:
-                terms.append(least < tirx.BufferLoad(self.sizes, [_at(place)]) + beyond)
+                terms.append(least < extent_at(self.sizes, place) + beyond)
         return tirx.all(*terms) if terms else None
 
     def _least(self, index: Any, inner: Sequence[tirx.Var]) -> Any:
@@ -299,54 +289,46 @@ def _adds_up(store: tirx.BufferStore) -> bool:
     return any(load.source.same_as(store.buffer) for load in collect(store.value, ir.TensorLoad))
 
 
-def _distinct(terms: Sequence[Any]) -> list[Any]:
-    found: list[Any] = []
-    for term in terms:
-        if not any(tvm_ffi.structural_equal(term, each) for each in found):
-            found.append(term)
-    return found
-
-
 def _over_list(loop: tirx.For, condition: Any) -> tirx.Stmt:
     """Return a loop over the iterations in which a condition holds, listed beforehand."""
     var, extent = loop.loop_var, int(loop.extent)
-    listed = tirx.decl_buffer((extent,), _INT, "listed")
-    count = tirx.decl_buffer((1,), _INT, "count")
-    here = tirx.decl_buffer((1,), _INT, "here")
-    zero, kind = [_at(0)], str(var.ty)
+    listed = tirx.decl_buffer((extent,), INT, "listed")
+    count = tirx.decl_buffer((1,), INT, "count")
+    here = tirx.decl_buffer((1,), INT, "here")
+    zero, kind = [integer(0)], str(var.ty)
 
     def of(buffer: Any, at: Any) -> Any:
         return tirx.BufferLoad(buffer, [at])
 
-    number = tirx.Var("number", _INT)
+    number = tirx.Var("number", INT)
     entered = tirx.SeqStmt(
         [
-            tirx.BufferStore(listed, number, [of(count, _at(0))]),
-            tirx.BufferStore(count, of(count, _at(0)) + 1, zero),
+            tirx.BufferStore(listed, number, [of(count, integer(0))]),
+            tirx.BufferStore(count, of(count, integer(0)) + 1, zero),
         ]
     )
-    holds = substitute(condition, {var: tirx.Cast(kind, number) if kind != _INT else number})
+    holds = substitute(condition, {var: tirx.Cast(kind, number) if kind != INT else number})
     listing = tirx.For(
-        number, _at(0), _at(extent), tirx.ForKind.SERIAL, tirx.IfThenElse(holds, entered, None)
+        number,
+        integer(0),
+        integer(extent),
+        tirx.ForKind.SERIAL,
+        tirx.IfThenElse(holds, entered, None),
     )
-    place = tirx.Var("place", _INT)
+    place = tirx.Var("place", INT)
     # Through memory, which LLVM removes: TVM's simplifier would put the load everywhere.
     body = [
         tirx.AllocBuffer(here),
         tirx.BufferStore(here, of(listed, place), zero),
-        substitute(loop.body, {var: of(here, _at(0))}),
+        substitute(loop.body, {var: of(here, integer(0))}),
     ]
-    over = tirx.For(place, _at(0), of(count, _at(0)), loop.kind, tirx.SeqStmt(body))
+    over = tirx.For(place, integer(0), of(count, integer(0)), loop.kind, tirx.SeqStmt(body))
     return tirx.SeqStmt(
         [
             tirx.AllocBuffer(listed),
             tirx.AllocBuffer(count),
-            tirx.BufferStore(count, _at(0), zero),
+            tirx.BufferStore(count, integer(0), zero),
             listing,
             over,
         ]
     )
-
-
-def _at(place: int) -> tirx.IntImm:
-    return tirx.IntImm(_INT, place)

@@ -12,16 +12,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
-from tvm import ir, sym, tirx
+from tvm import sym, tirx
 
 from tvm_blislike.model.directives import NextPanel
-from tvm_blislike.model.loop_names import Named
-from tvm_blislike.schedules.lowering.rewrite import collect, constant, remade, uses_any
+from tvm_blislike.schedules.lowering.rewrite import (
+    collect,
+    constant,
+    integer,
+    is_named,
+    redirected,
+    remade,
+    uses_any,
+)
 
 ROW, COLUMN, GROUP = "tile_row", "tile_column", "tile_group"
 # A panel of weights is asked for by as many calls as an image of half the height and width has.
 _FEWER_CALLS = 4
-_INT = "int32"
 
 
 @dataclass(frozen=True)
@@ -58,37 +64,26 @@ class Tiles:
 
     def side_by_side(self, body: tirx.Stmt, counts: tirx.Buffer, images: set[Any]) -> tirx.Stmt:
         """Return a body that goes over as many tiles as there are, one behind the other."""
-        rows, columns = (tirx.BufferLoad(counts, [_at(number)]) for number in range(2))
+        rows, columns = (tirx.BufferLoad(counts, [integer(place)]) for place in range(2))
         width = self.extents[COLUMN]
         analyzer = sym.Analyzer()
 
-        def moved(indices: Sequence[Any]) -> list[Any]:
-            return [_moved(index, self.rows, width, columns, analyzer) for index in indices]
-
-        def load(access: Any) -> Any:
-            if access.source in images:
-                return access
-            return tirx.BufferLoad(access.source, moved(access.indices))
-
-        def store(access: Any) -> Any:
-            if access.buffer in images:
-                return access
-            return tirx.BufferStore(access.buffer, access.value, moved(access.indices))
+        def moved(buffer: Any, indices: Sequence[Any]) -> tuple[Any, list[Any]] | None:
+            if buffer in images:
+                return None
+            return buffer, [_moved(i, self.rows, width, columns, analyzer) for i in indices]
 
         def loop(each: tirx.For) -> Any:
-            named = Named.of(each)
-            name = "" if named is None else named.name
-            if name in (ROW, COLUMN):
-                there = each.loop_var < (rows if name == ROW else columns)
-            elif name == GROUP:
-                of_tile = max(int(mw.extent) for mw in collect(each.body, tirx.For) if is_mw(mw))
+            if is_named(each, ROW, COLUMN):
+                there = each.loop_var < (rows if is_named(each, ROW) else columns)
+            elif is_named(each, GROUP):
+                of_tile = max(int(mw.extent) for mw in _named(each.body, "mw"))
                 there = each.loop_var * of_tile < rows * columns
             else:
                 return each
             return remade(each, body=tirx.IfThenElse(there, each.body, None))
 
-        body = tvm_ffi.structural_map(body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
-        return tvm_ffi.structural_map(body, [(tirx.For, loop)])
+        return tvm_ffi.structural_map(redirected(body, moved), [(tirx.For, loop)])
 
 
 def _moved(
@@ -126,21 +121,10 @@ def begun(index: Any, var: tirx.Var, mw: int, first: Any) -> Any:
     return base if ramp is None else tirx.Ramp(base, ramp.stride, ramp.lanes)
 
 
-def is_mw(loop: tirx.For) -> bool:
-    """Whether a loop goes over the columns of a block of C."""
-    named = Named.of(loop)
-    return named is not None and named.name == "mw"
-
-
 def _named(body: tirx.Stmt, name: str) -> list[tirx.For]:
-    loops = collect(body, tirx.For)
-    return [each for each in loops if (named := Named.of(each)) is not None and named.name == name]
+    return [each for each in collect(body, tirx.For) if is_named(each, name)]
 
 
 def _has_block(body: tirx.Stmt) -> bool:
     """Whether tiles are transformed, multiplied and transformed back."""
     return len(_named(body, ROW)) > 1 and bool(_named(body, GROUP))
-
-
-def _at(place: int) -> tirx.IntImm:
-    return tirx.IntImm(_INT, place)

@@ -7,25 +7,25 @@ from typing import Any
 
 from tvm import tirx
 
-from tvm_blislike.model.canvas import EDGE, LOWEST, Margin, OnCanvas
-from tvm_blislike.model.marks import CANVAS
-
-_INT = "int32"
+from tvm_blislike.model.canvas import EDGE, LOWEST, Margin
+from tvm_blislike.schedules.lowering.canvas_sizes import canvas_of, extents_at
 
 
 def margins_of(func: tirx.PrimFunc) -> list[tirx.Stmt]:
     """Return the statements that fill the margins of a function's results."""
-    canvas = OnCanvas.from_json(str(func.attrs[CANVAS]))
+    canvas = canvas_of(func)
+    if canvas is None:
+        return []
     params, stmts = list(func.params), []
     for param, axes, margin in zip(params, canvas.axes, canvas.margins, strict=True):
         if margin is not None:
-            sizes = params[canvas.sizes]
-            extents = {
-                axis: tirx.BufferLoad(sizes, [tirx.IntImm(_INT, place)])
-                for axis, place in axes.items()
-            }
-            stmts += filled(param, extents, margin)
+            stmts += filled(param, extents_at(params[canvas.sizes], axes, kind_of(param)), margin)
     return stmts
+
+
+def kind_of(buffer: Any) -> str:
+    """Return the type of a buffer's indices."""
+    return str(buffer.shape[0].ty)
 
 
 def filled(buffer: Any, extents: dict[int, Any], margin: Margin) -> list[tirx.Stmt]:
@@ -34,7 +34,7 @@ def filled(buffer: Any, extents: dict[int, Any], margin: Margin) -> list[tirx.St
     Parameters
     ----------
     extents : dict
-        Open axes, the height first, to what the image has there.
+        Open axes, the height first, to what the image has there, in the type of indices.
     """
     reach = {axis: margin.reach.get(axis, 0) for axis in extents}
     along = [axis for axis in extents if reach[axis]]
@@ -45,29 +45,27 @@ def _filled_along(
     buffer: Any, extents: dict[int, Any], reach: dict[int, int], axis: int, value: str
 ) -> tirx.Stmt:
     """Return the loop over what lies beyond an image along an axis, corners included."""
-    kind = str(buffer.shape[0].ty)
+    kind = kind_of(buffer)
     names = [tirx.Var(f"m{place}", kind) for place in range(len(buffer.shape))]
     bounds = []
     for place, size in enumerate(buffer.shape):
         if place not in extents:
             bounds.append((tirx.IntImm(kind, 0), size))
             continue
-        here = tirx.Cast(kind, extents[place]) if kind != _INT else extents[place]
+        here = extents[place]
         most = tirx.min(here + reach[place], size)
         bounds.append((here, most - here) if place == axis else (tirx.IntImm(kind, 0), most))
-    stored = _value(buffer, names, extents, value, kind)
+    stored = _value(buffer, names, extents, value)
     stmt: tirx.Stmt = tirx.BufferStore(buffer, stored, names)
     for name, (first, extent) in reversed(list(zip(names, bounds, strict=True))):
         stmt = tirx.For(name, first, extent, tirx.ForKind.SERIAL, stmt)
     return stmt
 
 
-def _value(
-    buffer: Any, names: Sequence[tirx.Var], extents: dict[int, Any], value: str, kind: str
-) -> Any:
+def _value(buffer: Any, names: Sequence[tirx.Var], extents: dict[int, Any], value: str) -> Any:
     if value == EDGE:
         indices = [
-            tirx.min(name, tirx.Cast(kind, extents[place]) - 1) if place in extents else name
+            tirx.min(name, extents[place] - 1) if place in extents else name
             for place, name in enumerate(names)
         ]
         return tirx.BufferLoad(buffer, indices)

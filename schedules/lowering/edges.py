@@ -25,6 +25,7 @@ from tvm_blislike.schedules.lowering import llvm_functions
 from tvm_blislike.schedules.lowering.rewrite import (
     collect,
     constant,
+    integer,
     remade,
     sequence,
     substitute,
@@ -71,7 +72,7 @@ def _shorter(loop: tirx.For, block: LastBlock) -> tirx.For:
 
 def _fewer(tiles: tirx.For, count: int) -> tirx.For:
     """Return a loop of fewer tiles, the last of which may be cut."""
-    cut, fewer = LastEdge.of(tiles), without(tiles, LastEdge, extent=_int(count))
+    cut, fewer = LastEdge.of(tiles), without(tiles, LastEdge, extent=integer(count))
     edge = {} if cut is None else Edge(cut.extents).note()
     return remade(fewer, annotations={**fewer.annotations, **edge})
 
@@ -79,15 +80,15 @@ def _fewer(tiles: tirx.For, count: int) -> tirx.For:
 def _at_last(block: tirx.Var, last: int, tiles: tirx.For, count: int) -> tirx.For:
     """Return a loop of fewer tiles in the last block, the last of which is a copy if it is cut."""
     at, cut = tiles.loop_var, LastEdge.of(tiles)
-    is_last = block >= _int(last)
+    is_last = block >= integer(last)
     before = {block: (0, last), at: (0, int(tiles.extent))}
     in_last = {block: (last, 1), at: (0, count - (cut is not None))}
     body = _known(tiles.body, [before, *([in_last] if in_last[at][1] else [])])
     if cut is not None:
         end = _cut(substitute(tiles.body, {block: last, at: count - 1}), dict(cut.extents))
-        is_end = tirx.And(is_last, at >= _int(count - 1))
+        is_end = tirx.And(is_last, at >= integer(count - 1))
         body = tirx.IfThenElse(is_end, end, body)
-    extent = tirx.Select(is_last, _int(count), tiles.extent)
+    extent = tirx.Select(is_last, integer(count), tiles.extent)
     return without(tiles, LastEdge, extent=extent, body=body)
 
 
@@ -120,7 +121,7 @@ def _analyzer(ranges: Mapping[tirx.Var, tuple[int, int]]) -> sym.Analyzer:
     """Return what knows the ranges of variables: their first values and how many there are."""
     analyzer = sym.Analyzer()
     for var, (first, count) in ranges.items():
-        analyzer.bind(var, ir.Range.from_min_extent(_int(first), _int(count)))
+        analyzer.bind(var, ir.Range.from_min_extent(integer(first), integer(count)))
     return analyzer
 
 
@@ -134,7 +135,7 @@ def _peel(loop: tirx.For, first: int, last: int, extents: dict[str, int]) -> tir
     parts = [substitute(loop.body, {loop.loop_var: i}) for i in range(first)]
     if count > first + last:
         middle = count - first - last
-        inside = without(loop, Edge, Border, min=_int(first), extent=_int(middle))
+        inside = without(loop, Edge, Border, min=integer(first), extent=integer(middle))
         if Apart.of(loop) is not None and middle > 1:
             # LLVM may write out a loop of few iterations.
             inside = without(inside, Apart, body=tirx.SeqStmt([llvm_functions.apart(), loop.body]))
@@ -151,11 +152,11 @@ def _asking(loop: tirx.For, border: SharedBorder, extents: dict[str, int]) -> ti
     at, count = loop.loop_var, int(loop.extent)
     result = loop.body
     if border.first + border.last < count:
-        inside = tirx.And(at >= _int(border.first), at < _int(count - border.last))
+        inside = tirx.And(at >= integer(border.first), at < integer(count - border.last))
         result = tirx.IfThenElse(inside, loop.body, loop.body)
     if extents:
         end = _cut(substitute(loop.body, {at: count - 1}), extents)
-        result = tirx.IfThenElse(at < _int(count - 1), result, end) if count > 1 else end
+        result = tirx.IfThenElse(at < integer(count - 1), result, end) if count > 1 else end
     return result
 
 
@@ -172,7 +173,7 @@ def _branches(loop: tirx.For, first: int, last: int, extents: dict[str, int]) ->
         cases = sorted([*cases, (middle + 1, loop.body)], key=lambda case: case[0])
     result = cases[-1][1]
     for end, stmt in reversed(cases[:-1]):
-        result = tirx.IfThenElse(loop.loop_var < _int(end), stmt, result)
+        result = tirx.IfThenElse(loop.loop_var < integer(end), stmt, result)
     return result
 
 
@@ -204,8 +205,6 @@ def _rebound(loop: tirx.For, bounds: Mapping[str, tuple[int, Any]]) -> tirx.For:
     if named is None or named.name not in bounds:
         return loop
     start, extent = bounds[named.name]
-    return remade(loop, min=_int(start), extent=_int(extent) if isinstance(extent, int) else extent)
-
-
-def _int(value: int) -> tirx.IntImm:
-    return tirx.IntImm("int32", value)
+    return remade(
+        loop, min=integer(start), extent=integer(extent) if isinstance(extent, int) else extent
+    )

@@ -8,7 +8,6 @@ have in common once, and in a second test whether all other conditions hold as w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import tvm_ffi
@@ -17,6 +16,8 @@ from tvm import ir, sym, tirx
 from tvm_blislike.model.directives import Vector
 from tvm_blislike.schedules.lowering.rewrite import (
     collect,
+    contains,
+    distinct,
     is_if,
     over_lanes,
     remade,
@@ -88,8 +89,8 @@ def hoist(loop: tirx.For) -> tirx.For:
     ]
     if not any(conditions):
         return loop
-    common = [t for t in conditions[0] if all(_contains(c, t) for c in conditions[1:])]
-    rest = _distinct(t for c in conditions for t in c if not _contains(common, t))
+    common = [t for t in conditions[0] if all(contains(c, t) for c in conditions[1:])]
+    rest = distinct(t for c in conditions for t in c if not contains(common, t))
     inside = _assuming(loop.body, [*common, *rest])
     if rest:
         inside = tirx.IfThenElse(tirx.all(*rest), inside, _assuming(loop.body, common))
@@ -125,20 +126,8 @@ def _depends(term: Any, inner: set[tirx.Var]) -> bool:
     return any(isinstance(node, ir.TensorLoad) or node in inner for node in used)
 
 
-def _contains(terms: Iterable[Any], term: Any) -> bool:
-    return any(tvm_ffi.structural_equal(term, t) for t in terms)
-
-
-def _distinct(terms: Iterable[Any]) -> list[Any]:
-    kept: list[Any] = []
-    for term in terms:
-        if not _contains(kept, term):
-            kept.append(term)
-    return kept
-
-
 def _remaining(condition: Any, known: list[Any]) -> list[Any]:
-    return [t for t in terms_of(condition) if not _contains(known, t)]
+    return [t for t in terms_of(condition) if not contains(known, t)]
 
 
 def _assuming(stmt: tirx.Stmt, known: list[Any]) -> tirx.Stmt:
@@ -163,7 +152,7 @@ def _without(stmt: tirx.Stmt, refuted: list[Any]) -> tirx.Stmt:
     """Return a statement where conditions that need one of `refuted` do not hold."""
 
     def fails(condition: Any) -> bool:
-        return any(_contains(refuted, term) for term in terms_of(condition))
+        return any(contains(refuted, term) for term in terms_of(condition))
 
     def call(node: ir.Call) -> Any:
         return node.args[2] if is_if(node) and fails(node.args[0]) else node

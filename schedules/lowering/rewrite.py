@@ -7,13 +7,15 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import ir, sym, tirx
+from tvm import ir, s_tir, sym, tirx
 from tvm.target.codegen import target_has_features
 
 from tvm_blislike.model.directive import Directive
 from tvm_blislike.model.loop_names import Named
 
 _IF_THEN_ELSE = ir.Op.get("prim.if_then_else")
+# The type of indices in lowered code.
+INT = "int32"
 
 
 def collect(node: Any, kind: type | tuple[type, ...]) -> list[Any]:
@@ -21,6 +23,12 @@ def collect(node: Any, kind: type | tuple[type, ...]) -> list[Any]:
     found: list[Any] = []
     tvm_ffi.structural_walk(node, (kind, found.append), order="pre")
     return found
+
+
+def innermost(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
+    """Return the blocks of a function that have no others inside."""
+    blocks = collect(func.body, s_tir.SBlock)
+    return [block for block in blocks if not collect(block.body, s_tir.SBlock)]
 
 
 def with_body(func: tirx.PrimFunc, body: tirx.Stmt) -> tirx.PrimFunc:
@@ -31,6 +39,11 @@ def with_body(func: tirx.PrimFunc, body: tirx.Stmt) -> tirx.PrimFunc:
 def uses_any(node: Any, variables: Iterable[tirx.Var]) -> bool:
     """Whether `node` mentions one of `variables`."""
     return not set(variables).isdisjoint(collect(node, tirx.Var))
+
+
+def integer(value: int) -> tirx.IntImm:
+    """Return an integer constant of lowered code."""
+    return tirx.IntImm(INT, value)
 
 
 def constant(expr: Any) -> int | None:
@@ -68,6 +81,20 @@ def terms_of(condition: Any) -> list[Any]:
     if isinstance(condition, tirx.And):
         return [*terms_of(condition.a), *terms_of(condition.b)]
     return [condition]
+
+
+def contains(terms: Iterable[Any], term: Any) -> bool:
+    """Whether one of some expressions is a term."""
+    return any(tvm_ffi.structural_equal(term, each) for each in terms)
+
+
+def distinct(terms: Iterable[Any]) -> list[Any]:
+    """Return expressions without those that are there already."""
+    kept: list[Any] = []
+    for term in terms:
+        if not contains(kept, term):
+            kept.append(term)
+    return kept
 
 
 def substitute(node: Any, values: Mapping[tirx.Var, Any]) -> Any:

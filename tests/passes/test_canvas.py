@@ -8,18 +8,20 @@ import numpy as np
 import pytest
 import tvm
 from relax_graphs import graph
-from tvm import relax, tirx
+from tvm import relax, te, tirx, topi
 
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.errors import SizesMeetError
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.canvas import EDGE, ZERO, Margin, OnCanvas
 from tvm_blislike.model.workload import Conv2dWorkload
-from tvm_blislike.passes.canvas.axes import open_axes
+from tvm_blislike.passes.canvas.axes import OpenAxes, OpenKernel
 from tvm_blislike.passes.canvas.choices import suited
+from tvm_blislike.passes.canvas.conditions import require_in_place
 from tvm_blislike.passes.canvas.extents import Clash, Extents, OpenSize, enter_extents
 from tvm_blislike.passes.canvas.margins import Beyond, joined
 from tvm_blislike.passes.plan import Plan
+from tvm_blislike.schedules.lowering.rewrite import innermost
 
 _SIZES = (OpenSize("height", 0, 1), OpenSize("width", 0, 1))
 _PAIRS = {(67, 83), (34, 42), (67, 1), (1, 83)}
@@ -86,18 +88,54 @@ def test_one_number_of_two_extents_is_a_clash() -> None:
     ],
 )
 def test_where_height_and_width_stand(shape: tuple[int, ...], found: dict) -> None:
-    assert open_axes(shape, [{67, 34}, {83, 42}], (1, 0), _PAIRS) == found
+    assert OpenAxes(_numbers({67, 34}, {83, 42}), (1, 0), _PAIRS).of(shape) == found
 
 
 @pytest.mark.parametrize("shape", [(1, 67, 67, 83), (1, 67), (1, 4, 12, 34, 83)])
 def test_what_may_stand_elsewhere_is_a_clash(shape: tuple[int, ...]) -> None:
     with pytest.raises(Clash):
-        open_axes(shape, [{67, 34}, {83, 67, 42}], (1, 0), _PAIRS)
+        OpenAxes(_numbers({67, 34}, {83, 67, 42}), (1, 0), _PAIRS).of(shape)
+
+
+def test_axes_of_what_is_no_tensor_of_the_model() -> None:
+    axes = OpenAxes(_numbers({64, 16, 8}, {72, 18, 9}), (1, 0), {(64, 72), (16, 18), (8, 9)})
+    assert axes.by_number((1, 30, 18, 20, 16)) == {}
+    assert axes.by_number((1, 18, 16, 18)) == {2: (0, 16), 3: (1, 18)}
+    assert axes.by_number((1, 16, 9)) == {1: (0, 16), 2: (1, 9)}
+
+
+def _numbers(*canvas: set[int]) -> list[dict[int, tuple[int, ...]]]:
+    return [{number: (number, number // 2) for number in found} for found in canvas]
+
+
+def test_blocks_of_channels_are_no_rows_of_an_image() -> None:
+    """As many of them as an image has rows: what divides them is no padding."""
+
+    def joined_channels(shape: tuple[int, ...], other: tuple[int, ...]) -> tirx.PrimFunc:
+        x, y = te.placeholder(shape, name="x"), te.placeholder(other, name="y")
+        return te.create_prim_func([x, y, topi.concatenate([x, y], 1)])
+
+    axes = OpenAxes(_numbers({64, 8}, {72, 9}), (1, 0), {(64, 72), (8, 9)})
+
+    def opened(func: tirx.PrimFunc) -> OpenKernel:
+        shapes = [[int(size) for size in param.shape] for param in func.params]
+        return OpenKernel(func, [axes.of(shape) for shape in shapes], axes)
+
+    blocked = joined_channels((1, 6, 64, 72, 16), (1, 2, 64, 72, 16))
+    kernel = opened(blocked)
+    require_in_place(kernel, "concatenate")
+    (block,) = innermost(blocked)
+    along = [each.var for each in block.iter_vars]
+    assert kernel.variables(block) == {along[2]: 0, along[3]: 1}
+    rows = te.placeholder((1, 16, 62, 72), name="x")
+    padded = te.create_prim_func([rows, topi.nn.pad(rows, (0, 0, 1, 0), (0, 0, 1, 0), 5.0)])
+    with pytest.raises(SizesMeetError, match="other numbers than zeros"):
+        require_in_place(opened(padded), "pad")
 
 
 def test_margins_of_several_readers_join() -> None:
-    assert joined([None, Beyond(1, 1), Beyond(2, 0), None]) == Beyond(2, 1)
-    assert joined([None]) is None
+    assert joined([Beyond(1, 1), Beyond(2, 0)]) == Beyond(2, 1)
+    assert joined([]) is None
     with pytest.raises(SizesMeetError, match="edge and zero"):
         joined([Beyond(1, 1, ZERO), Beyond(1, 1, EDGE)])
 

@@ -395,6 +395,47 @@ def test_as_many_channels_as_an_extent(channels: int) -> None:
         require_right(compiled, model, size, seed)
 
 
+@pytest.mark.parametrize("parts", [(96, 32), (48, 16), (64, 64)])
+def test_as_many_blocks_of_channels_as_an_extent(parts: tuple[int, int]) -> None:
+    """What joins blocks of channels, 6 and 2 of 8, does not pad an image of 8 rows."""
+    nodes = [
+        conv("x", "w", "a", 3, strides=[8, 8]),
+        conv("a", "u", "b", 3),
+        node("Concat", "a b", "c", axis=1),
+        node("Relu", "c", "r"),
+        conv("r", "v", "y", 3),
+    ]
+    first, more = parts
+    layers = {"w": (first, _CHANNELS, 3, 3), "u": (more, first, 3, 3)}
+    model = Case("blocks", nodes, {**layers, "v": (16, first + more, 3, 3)}).model()
+    shapes = {"x": (1, _CHANNELS, range(16, 65, 8), range(16, 65, 8))}
+    compiled = tvm_blislike.compile(model, shapes=shapes, threads=1, cache=False)
+    assert len({variant.function for variant in compiled.variants}) == 1
+    for seed, size in enumerate(((64, 64), (16, 40), (40, 24))):
+        require_right(compiled, model, size, seed)
+
+
+_HALVING = {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_windows_that_end_beyond_an_image(threads: int) -> None:
+    """Of an even number of rows the last window has one behind the last."""
+    nodes = [
+        _FIRST,
+        node("MaxPool", "t", "a", **_HALVING),
+        node("MaxPool", "a", "b", strides=[1, 1], **_POOL),
+        node("AveragePool", "b", "p", **_HALVING),
+        _LAST,
+    ]
+    model = Case("windows", nodes, _BOTH).model()
+    shapes = {"x": (1, _CHANNELS, range(16, 65, 8), range(16, 65, 8))}
+    compiled = tvm_blislike.compile(model, shapes=shapes, threads=threads, cache=False)
+    assert len({variant.function for variant in compiled.variants}) == 1
+    for seed, size in enumerate(((64, 64), (16, 40), (40, 24), (24, 56))):
+        require_right(compiled, model, size, seed)
+
+
 def test_sizes_in_steps() -> None:
     model = next(case for case in CASES if case.name == "as large again").model()
     shapes = {"x": (1, _CHANNELS, range(16, 97, 16), range(32, 129, 32))}

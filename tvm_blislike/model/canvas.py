@@ -52,7 +52,7 @@ class OnCanvas:
     sizes: int
     axes: tuple[dict[int, int], ...]
     margins: tuple[Margin | None, ...]
-    near: int = 8
+    near: int
 
     def to_json(self) -> str:
         """Return it as text, for an attribute of a function."""

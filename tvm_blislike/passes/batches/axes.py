@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import relax
 
+from tvm_blislike.passes.open_sizes import are_same
 from tvm_blislike.tvm_seams import constant_array, is_constant, op_name, static_shape
 
 # The result has the shape of the first operand, each element of it follows from one of each operand
@@ -118,10 +119,8 @@ def one_piece(array: np.ndarray, axis: int, images: int) -> np.ndarray | None:
     """Return the part of an image in a constant that is the same for each; None where it is not."""
     if array.shape[axis] % images:
         return None
-    first, *others = np.split(array, images, axis)
-    equal = array.dtype.kind == "f"
-    same = all(np.array_equal(first, other, equal_nan=equal) for other in others)
-    return first if same else None
+    parts = np.split(array, images, axis)
+    return parts[0] if are_same(parts) else None
 
 
 def aligned(shape: Sequence[int], rank: int, axis: int) -> int:

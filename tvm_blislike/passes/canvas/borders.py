@@ -9,18 +9,19 @@ from tvm import s_tir, tirx
 
 from tvm_blislike.model.canvas import Margin
 from tvm_blislike.model.marks import DEFAULT_RULE
-from tvm_blislike.schedules.lowering.canvas_margins import filled
-from tvm_blislike.schedules.lowering.rewrite import sequence
+from tvm_blislike.schedules.lowering.canvas_margins import filled, kind_of
+from tvm_blislike.schedules.lowering.canvas_sizes import extents_at
+from tvm_blislike.schedules.lowering.rewrite import INT, integer, sequence
 from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED, NO_ALIAS
 
-_INT, _INDEX = "int32", "int64"
+_INDEX = "int64"
 
 
 def counted(images: Sequence[tirx.Buffer], extents: Sequence[Any]) -> tirx.PrimFunc:
     """Return the function that writes all extents, which follow from the shapes of images."""
-    sizes = tirx.decl_buffer((len(extents),), _INT, "sizes")
+    sizes = tirx.decl_buffer((len(extents),), INT, "sizes")
     stores: list[tirx.Stmt] = [
-        tirx.BufferStore(sizes, tirx.Cast(_INT, extent), [tirx.IntImm(_INT, place)])
+        tirx.BufferStore(sizes, tirx.Cast(INT, extent), [integer(place)])
         for place, extent in enumerate(extents)
     ]
     return _function([*images, sizes], stores, "sizes of images")
@@ -49,15 +50,11 @@ def onto(
     margin : Margin or None
         What is to lie beyond the image.
     """
-    all_sizes = tirx.decl_buffer((sizes,), _INT, "sizes")
+    all_sizes = tirx.decl_buffer((sizes,), INT, "sizes")
     canvas = tirx.decl_buffer(tuple(shape), image.dtype, "canvas")
     stmts = [_copy(image, canvas, image.shape, threads)]
     if margin is not None:
-        extents = {
-            axis: tirx.BufferLoad(all_sizes, [tirx.IntImm(_INT, place)])
-            for axis, place in axes.items()
-        }
-        stmts += filled(canvas, extents, margin)
+        stmts += filled(canvas, extents_at(all_sizes, dict(axes), kind_of(canvas)), margin)
     return _function([image, all_sizes, canvas], stmts, "copy onto a canvas")
 
 
@@ -66,7 +63,7 @@ def off(
 ) -> tirx.PrimFunc:
     """Return the function that copies what is there from a canvas."""
     canvas = tirx.decl_buffer(tuple(shape), dtype, "canvas")
-    all_sizes = tirx.decl_buffer((sizes,), _INT, "sizes")
+    all_sizes = tirx.decl_buffer((sizes,), INT, "sizes")
     image = tirx.decl_buffer(tuple(result), dtype, "image")
     copy = _copy(canvas, image, image.shape, threads)
     return _function([canvas, all_sizes, image], [copy], "copy from a canvas")

@@ -16,10 +16,8 @@ a library for that size, while other work ran:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-
-import tvm
 
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.model.choice import Choice
@@ -32,7 +30,6 @@ from tvm_blislike.passes.plan import Plan
 _WEIGHTS = (2, 2, 1)
 # A number of the canvas to those of other sizes.
 Numbers = Mapping[int, Sequence[int]]
-Choose = Callable[[tvm.IRModule, Strategy], Plan]
 
 
 def suited(

@@ -9,7 +9,7 @@ kernel keeps to itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import tvm_ffi
@@ -17,9 +17,12 @@ from tvm import ir, s_tir, sym, tirx
 
 from tvm_blislike.errors import SizesMeetError
 from tvm_blislike.model.marks import STAGE
+from tvm_blislike.passes.canvas.axes import OpenKernel
+from tvm_blislike.schedules.lowering.canvas_sizes import extent_at
 from tvm_blislike.schedules.lowering.rewrite import (
     collect,
     constant,
+    innermost,
     is_if,
     substitute,
     uses_any,
@@ -33,32 +36,24 @@ _FLOOR = "tirx.floor"
 _LOWEST = -3.4e38
 
 
-def require_in_place(func: tirx.PrimFunc, name: str, samples: Mapping[int, Sequence[int]]) -> None:
+def require_in_place(kernel: OpenKernel, name: str) -> None:
     """Raise SizesMeetError where a kernel reads an image in a way that depends on the canvas.
 
     Parameters
     ----------
-    func : PrimFunc
-        Not scheduled; the stages of a layer are left out, which know what they do.
-    samples : mapping of int to sequence of int
-        Numbers of the canvas to what they are at the samples.
+    kernel : OpenKernel
+        The stages of a layer are left out, which know what they do.
     """
-    params = set(func.params)
-    for block in leaves(func):
+    params, samples = set(kernel.func.params), kernel.model.samples
+    for block in innermost(kernel.func):
         if STAGE in block.annotations:
             continue
+        opened = kernel.variables(block)
         for load in collect(block.body, ir.TensorLoad):
-            for index, size in zip(load.indices, load.source.shape, strict=True):
-                if int(size) in samples:
-                    _require_from_the_beginning(index, int(size), block, name, samples)
-        _require_plain_sums(block, params, name, samples)
-        _require_margin_values(block, name, samples)
-
-
-def leaves(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
-    """Return the blocks of a function that have no others inside."""
-    blocks = collect(func.body, s_tir.SBlock)
-    return [block for block in blocks if not collect(block.body, s_tir.SBlock)]
+            for axis, (_, size) in kernel.inside(load.source).items():
+                _require_from_the_beginning(load.indices[axis], size, block, name, samples)
+        _require_plain_sums(block, params, name, opened)
+        _require_margin_values(block, name, opened)
 
 
 def _require_from_the_beginning(
@@ -105,11 +100,11 @@ def value_at(index: Any, values: Mapping[tirx.Var, int]) -> int | None:
 
 
 def _require_plain_sums(
-    block: s_tir.SBlock, params: set[Any], name: str, samples: Mapping[int, Sequence[int]]
+    block: s_tir.SBlock, params: set[Any], name: str, opened: Collection[tirx.Var]
 ) -> None:
     """Raise where a sum along an image is of what a kernel keeps, or begins elsewhere."""
     for each in block.iter_vars:
-        if each.iter_type != tirx.IterVar.CommReduce or int(each.dom.extent) not in samples:
+        if each.iter_type != tirx.IterVar.CommReduce or each.var not in opened:
             continue
         for load in collect(block.body, ir.TensorLoad):
             if not uses_any(load.indices, [each.var]):
@@ -118,11 +113,8 @@ def _require_plain_sums(
                 raise SizesMeetError(f"{name} goes along an image more than once")
 
 
-def _require_margin_values(
-    block: s_tir.SBlock, name: str, samples: Mapping[int, Sequence[int]]
-) -> None:
+def _require_margin_values(block: s_tir.SBlock, name: str, opened: Collection[tirx.Var]) -> None:
     """Raise where something else than a margin has is to lie around an image."""
-    opened = [each.var for each in block.iter_vars if int(each.dom.extent) in samples]
     for call in collect(block.body, ir.Call):
         if is_if(call) and uses_any(call.args[0], opened) and collect(call.args[1], ir.TensorLoad):
             value = call.args[2]
@@ -132,7 +124,7 @@ def _require_margin_values(
 
 
 def with_open_ends(
-    func: tirx.PrimFunc, sizes: tirx.Buffer, numbers: Sequence[Mapping[int, int]]
+    kernel: OpenKernel, sizes: tirx.Buffer, numbers: Sequence[Mapping[int, int]]
 ) -> tirx.PrimFunc:
     """Return a function whose conditions behind its layer ask for extents.
 
@@ -152,34 +144,32 @@ def with_open_ends(
     def visit(block: s_tir.SBlock) -> Any:
         if STAGE in block.annotations or not collect(block.body, _COMPARISONS):
             return block
-        extents = {each.var: int(each.dom.extent) for each in block.iter_vars}
+        opened = kernel.variables(block)
 
         def asked(comparison: Any) -> Any:
-            return _asked(comparison, extents, sizes, numbers)
+            return _asked(comparison, opened, sizes, numbers)
 
         body = tvm_ffi.structural_map(block.body, [(kind, asked) for kind in _COMPARISONS])
         return _with_body(block, body)
 
-    return func.with_body(tvm_ffi.structural_map(func.body, [(s_tir.SBlock, visit)]))
+    return kernel.func.with_body(tvm_ffi.structural_map(kernel.func.body, [(s_tir.SBlock, visit)]))
 
 
 def _asked(
     comparison: Any,
-    extents: Mapping[tirx.Var, int],
+    opened: Mapping[tirx.Var, int],
     sizes: tirx.Buffer,
     numbers: Sequence[Mapping[int, int]],
 ) -> Any:
     bound = constant(comparison.b)
-    used = [var for var in collect(comparison.a, tirx.Var) if var in extents]
-    opened = [each for var in used for each in numbers if extents[var] in each]
-    if not opened or bound is None or bound < _FEW:
+    used = [numbers[opened[v]] for v in collect(comparison.a, tirx.Var) if v in opened]
+    if not used or bound is None or bound < _FEW:
         return comparison
-    for each in opened:
+    for each in used:
         # Rows of padding in front of the image count.
         for more in range(_FEW):
             if bound - more in each:
-                at = tirx.IntImm("int32", each[bound - more])
-                size = tirx.Cast(str(comparison.b.ty), tirx.BufferLoad(sizes, [at]))
+                size = extent_at(sizes, each[bound - more], str(comparison.b.ty))
                 return type(comparison)(comparison.a, size + more)
     raise SizesMeetError(f"a condition on row {bound} of an image")
 
@@ -199,7 +189,7 @@ def _with_body(block: s_tir.SBlock, body: Any) -> s_tir.SBlock:
 
 
 def with_open_counts(
-    func: tirx.PrimFunc, sizes: tirx.Buffer, numbers: Sequence[Mapping[int, int]]
+    kernel: OpenKernel, sizes: tirx.Buffer, numbers: Sequence[Mapping[int, int]]
 ) -> tirx.PrimFunc:
     """Return a function of the default rule that counts what is inside an image, not its canvas.
 
@@ -212,23 +202,21 @@ def with_open_counts(
     """
 
     def visit(block: s_tir.SBlock) -> Any:
-        extents = {each.var: int(each.dom.extent) for each in block.iter_vars}
+        opened = kernel.variables(block)
 
         def last(limited: tirx.Min) -> Any:
-            used = [v for v in collect(limited, tirx.Var) if v in extents]
-            opened = [each for v in used for each in numbers if extents[v] in each]
+            used = [numbers[opened[v]] for v in collect(limited, tirx.Var) if v in opened]
 
             def end(number: tirx.IntImm) -> Any:
                 bound = int(number.value)
                 if bound < _FEW:
                     return number
-                for each in opened:
+                for each in used:
                     if bound + 1 in each and bound not in each:
-                        at = tirx.IntImm("int32", each[bound + 1])
-                        return tirx.Cast(str(number.ty), tirx.BufferLoad(sizes, [at])) - 1
+                        return extent_at(sizes, each[bound + 1], str(number.ty)) - 1
                 raise SizesMeetError(f"row {bound} of an image is not its last one")
 
-            if not opened:
+            if not used:
                 return limited
             ends = [tvm_ffi.structural_map(e, [(tirx.IntImm, end)]) for e in (limited.a, limited.b)]
             return tirx.Min(*ends)
@@ -244,7 +232,7 @@ def with_open_counts(
 
         return _with_body(block, tvm_ffi.structural_map(block.body, [(tirx.BufferStore, counted)]))
 
-    return func.with_body(tvm_ffi.structural_map(func.body, [(s_tir.SBlock, visit)]))
+    return kernel.func.with_body(tvm_ffi.structural_map(kernel.func.body, [(s_tir.SBlock, visit)]))
 
 
 def _without_places(value: Any, loads: list[Any]) -> Any:

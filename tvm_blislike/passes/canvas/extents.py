@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax, sym, tirx
 
 from tvm_blislike.errors import SizesMeetError
+from tvm_blislike.passes.open_sizes import are_same
+from tvm_blislike.schedules.lowering.rewrite import constant, substitute, uses_any
 from tvm_blislike.tvm_seams import bindings, constant_array, is_constant, op_name, static_shape
 
 # Operators whose attributes are the size of their result.
@@ -108,7 +109,7 @@ class Extents:
 
     def size_of(self, extent: Any) -> int:
         """Return which size an extent follows from."""
-        used = [place for place, var in enumerate(self.steps) if _uses(extent, var)]
+        used = [place for place, var in enumerate(self.steps) if uses_any(extent, [var])]
         if len(used) != 1:
             raise SizesMeetError(f"a size follows from several: {extent}")
         return used[0]
@@ -127,8 +128,7 @@ class Extents:
     def _at(self, extent: Any, sample: Sequence[int]) -> int | None:
         steps = [(n - s.base) // s.step for n, s in zip(sample, self.sizes, strict=True)]
         known = dict(zip(self.steps, steps, strict=True))
-        number = self._analyzer.simplify(_replaced(extent, known))
-        return int(number.value) if isinstance(number, tirx.IntImm) else None
+        return constant(self._analyzer.simplify(substitute(extent, known)))
 
     def by_number(self, variables: Sequence[tirx.Var]) -> list[dict[int, Any]]:
         """Return, for each size, its extents by their numbers on the canvas, in its variable."""
@@ -138,7 +138,7 @@ class Extents:
         }
         return [
             {
-                numbers[0]: self._analyzer.simplify(_replaced(extent, steps))
+                numbers[0]: self._analyzer.simplify(substitute(extent, steps))
                 for numbers, extent in found.items()
             }
             for found in self.found
@@ -202,7 +202,7 @@ class _Walk:
         if any(op_name(value) != name for value in values):
             raise SizesMeetError("the model has other operators at another size")
         if is_constant(first):
-            _require_same(values)
+            _require_same_constants(values)
         inferred = self._operand(first).ty
         if isinstance(first, relax.Call):
             _require_alike(values, name)
@@ -321,7 +321,7 @@ def _require_alike(values: Sequence[relax.Call], name: str) -> None:
     """Raise where calls differ in more than the sizes of operands."""
     for args in zip(*(value.args for value in values), strict=True):
         if is_constant(args[0]):
-            _require_same(args)
+            _require_same_constants(args)
     attrs = [value.attrs for value in values]
     if name not in _SIZED and attrs[0] is not None:
         if not all(tvm_ffi.structural_equal(each, attrs[0]) for each in attrs):
@@ -332,24 +332,9 @@ def _sizes(found: relax.TensorType) -> tuple[int, ...] | None:
     return static_shape(relax.Var("sized", found))
 
 
-def _require_same(constants: Sequence[relax.Expr]) -> None:
-    first, *others = map(constant_array, constants)
-    if not all(np.array_equal(first, each, equal_nan=first.dtype.kind == "f") for each in others):
+def _require_same_constants(constants: Sequence[relax.Expr]) -> None:
+    if not are_same(map(constant_array, constants)):
         raise SizesMeetError("a constant follows from the size")
-
-
-def _replaced(expr: Any, values: dict[tirx.Var, Any]) -> Any:
-    def new(var: tirx.Var) -> Any:
-        value = values.get(var, var)
-        return _number(value) if isinstance(value, int) else value
-
-    return tvm_ffi.structural_map(expr, [(tirx.Var, new)])
-
-
-def _uses(expr: Any, var: tirx.Var) -> bool:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (tirx.Var, found.append), order="pre")
-    return var in found
 
 
 def _number(value: int) -> tirx.IntImm:

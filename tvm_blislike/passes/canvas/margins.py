@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,12 @@ from tvm_blislike.errors import SizesMeetError
 from tvm_blislike.model.canvas import EDGE, LOWEST, ZERO
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.registry import Implementation
-from tvm_blislike.passes.canvas.conditions import ends_of, leaves, value_at
-from tvm_blislike.schedules.lowering.rewrite import collect
+from tvm_blislike.passes.canvas.axes import HEIGHT, WIDTH, OpenKernel
+from tvm_blislike.passes.canvas.conditions import ends_of, value_at
+from tvm_blislike.schedules.lowering.rewrite import collect, innermost
 
-# What a tile of which only a part is an image begins and ends with is taken from that far away.
-_UNKNOWN = 8
+# Rows beyond an image that a kernel reads at most where nothing says how many.
+UNKNOWN_REACH = 8
 
 
 @dataclass(frozen=True)
@@ -56,30 +57,24 @@ def of_layer(choice: Choice) -> Beyond | None:
     return Beyond(*reach) if any(reach) else None
 
 
-def of_default(
-    func: tirx.PrimFunc, place: int, axes: Mapping[int, int], samples: Mapping[int, Sequence[int]]
-) -> Beyond | None:
+def of_default(kernel: OpenKernel, place: int) -> Beyond | None:
     """Return what a function of the default rule reads beyond one of its images; None for nothing.
 
     Parameters
     ----------
-    func : PrimFunc
-        Not scheduled.
+    kernel : OpenKernel
+        Its own stages are of the default rule.
     place : int
         The image among its parameters.
-    axes : mapping of int to int
-        Open axes of the image, 1 for its height and 0 for its width.
-    samples : mapping of int to sequence of int
-        Numbers of the canvas to what they are at the samples.
     """
-    image = func.params[place]
-    reach, value = dict.fromkeys(axes, 0), ZERO
-    for block in leaves(func):
+    image, opened, model = kernel.func.params[place], kernel.axes[place], kernel.model
+    reach, value = dict.fromkeys(opened, 0), ZERO
+    for block in innermost(kernel.func):
         loads = collect(block.body, ir.TensorLoad)
         for load in loads:
             if load.source.same_as(image):
-                for axis in axes:
-                    found = _reach(load.indices[axis], block, int(image.shape[axis]), samples)
+                for axis, (_, size) in opened.items():
+                    found = _reach(load.indices[axis], block, size, model.samples)
                     reach[axis] = max(reach[axis], found)
                     if found and collect(load.indices[axis], (tirx.Min, tirx.Max)):
                         value = EDGE
@@ -87,23 +82,22 @@ def of_default(
             value = LOWEST
     if not any(reach.values()):
         return None
-    by_kind = {kind: reach[axis] for axis, kind in axes.items()}
-    return Beyond(by_kind.get(1, 0), by_kind.get(0, 0), value)
+    by_kind = {model.kinds[size]: reach[axis] for axis, (size, _) in opened.items()}
+    return Beyond(by_kind.get(HEIGHT, 0), by_kind.get(WIDTH, 0), value)
 
 
-def pads_what_it_makes(func: tirx.PrimFunc, samples: Mapping[int, Sequence[int]]) -> bool:
+def pads_what_it_makes(kernel: OpenKernel) -> bool:
     """Whether a stage of a function reads beyond what another one makes.
 
     Beyond an image that has no margin of zeros: of zeros, the other stage may make something else.
     """
-    params = set(func.params)
+    params, samples = set(kernel.func.params), kernel.model.samples
     return any(
-        _reach(index, block, int(size), samples)
-        for block in leaves(func)
+        _reach(load.indices[axis], block, size, samples)
+        for block in innermost(kernel.func)
         for load in collect(block.body, ir.TensorLoad)
         if load.source not in params
-        for index, size in zip(load.indices, load.source.shape, strict=True)
-        if int(size) in samples
+        for axis, (_, size) in kernel.inside(load.source).items()
     )
 
 
@@ -117,16 +111,17 @@ def _reach(index: Any, block: s_tir.SBlock, size: int, samples: Mapping[int, Seq
     used = [var for var in collect(index, tirx.Var) if var in extents]
     if any(extents[var] in samples for var in used):
         times = range(len(samples[size]))
-    elif len(used) == 1 and index.same_as(used[0]):
+    elif len(used) == 1 and index.same_as(used[0]) and extents[used[0]] <= size:
+        # Further than the canvas goes what is kept with padding behind it, as pooling does.
         return 0
     else:
-        return _UNKNOWN
+        return UNKNOWN_REACH
     most = 0
     for at in times:
         # Without the limits of the canvas, which are further than those of an image.
         last = value_at(_unlimited(index), ends_of(used, extents, samples, at))
         if last is None:
-            return _UNKNOWN
+            return UNKNOWN_REACH
         most = max(most, last - (samples[size][at] - 1))
     return most
 
@@ -136,7 +131,7 @@ def _unlimited(index: Any) -> Any:
     return tvm_ffi.structural_map(index, [(tirx.Min, lambda limited: limited.a)])
 
 
-def joined(margins: Iterable[Beyond | None]) -> Beyond | None:
+def joined(wanted: Collection[Beyond]) -> Beyond | None:
     """Return the margin that serves several readers.
 
     Raises
@@ -144,7 +139,6 @@ def joined(margins: Iterable[Beyond | None]) -> Beyond | None:
     SizesMeetError
         Where they want other values there.
     """
-    wanted = [margin for margin in margins if margin is not None]
     if not wanted:
         return None
     values = {margin.value for margin in wanted}

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,38 +20,22 @@ from tvm import relax, tirx
 
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.errors import SizesMeetError
-from tvm_blislike.model.canvas import LOWEST, ZERO, Margin, OnCanvas
-from tvm_blislike.model.marks import CANVAS, CONCAT
+from tvm_blislike.model.canvas import OnCanvas
+from tvm_blislike.model.marks import CANVAS
 from tvm_blislike.model.variant import MAIN
 from tvm_blislike.passes.canvas import borders
-from tvm_blislike.passes.canvas.axes import open_axes
-from tvm_blislike.passes.canvas.choices import Choose, suited
-from tvm_blislike.passes.canvas.conditions import require_in_place, with_open_counts, with_open_ends
+from tvm_blislike.passes.canvas.axes import OpenAxes, OpenKernel
+from tvm_blislike.passes.canvas.choices import suited
+from tvm_blislike.passes.canvas.conditions import with_open_counts, with_open_ends
 from tvm_blislike.passes.canvas.extents import Clash, Extents, OpenSize, enter_extents
-from tvm_blislike.passes.canvas.margins import (
-    Beyond,
-    joined,
-    may_be_on_canvas,
-    of_default,
-    of_layer,
-    pads_what_it_makes,
-)
+from tvm_blislike.passes.canvas.kernels import Kernel, Kernels
+from tvm_blislike.passes.canvas.margins import may_be_on_canvas, pads_what_it_makes
+from tvm_blislike.passes.open_sizes import Choose, Fuse, allowing, require_straight
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import note_in
-from tvm_blislike.schedules import all_implementations
-from tvm_blislike.schedules.lowering.rewrite import collect
-from tvm_blislike.tvm_seams import (
-    bindings,
-    dtype_name,
-    functions,
-    is_constant,
-    op_name,
-    static_shape,
-)
+from tvm_blislike.tvm_seams import bindings, dtype_name, op_name, static_shape
 from tvm_blislike.tvm_seams.relax_ir import UPPER_BOUNDS
 
-# Rows beyond an image that a kernel reads at most where nothing says otherwise.
-_NEAR = 8
 # Canvases that are tried, each a step larger than the one before.
 _CANVASES = 12
 
@@ -77,9 +61,6 @@ class Images:
             yield {_variable(number): value for number, value in enumerate(chosen)}
 
 
-Fuse = Callable[[tvm.IRModule, Strategy], tuple[tvm.IRModule, Plan]]
-
-
 def of_images(
     images: Images, strategy: Strategy, choose: Choose, fuse: Fuse
 ) -> tuple[tvm.IRModule, Plan]:
@@ -99,7 +80,7 @@ def of_images(
     """
     sizes = [_open_size(number, values) for number, values in enumerate(images.values)]
     load = functools.cache(images.load)
-    strategy = _for_canvas(strategy)
+    strategy = allowing(strategy, may_be_on_canvas)
     clash: Clash | None = None
     for samples in _samples(images.values, sizes):
         extents = Extents(sizes, samples)
@@ -118,29 +99,13 @@ def of_images(
     raise SizesMeetError(f"no canvas tells all sizes apart: {clash}")
 
 
-def _for_canvas(strategy: Strategy) -> Strategy:
-    """Return the strategy without implementations that compute images but need all of them."""
-    every = all_implementations()
-    kinds = {each.kind for each in every if may_be_on_canvas(each)}
-    return strategy.leaving_out(
-        each.name for each in every if each.kind in kinds and not may_be_on_canvas(each)
-    )
-
-
 def _open_size(number: int, values: Sequence[int]) -> OpenSize:
-    steps = {later - one for one, later in itertools.pairwise(values)}
-    step = functools.reduce(_divisor, steps)
+    step = math.gcd(*(later - one for one, later in itertools.pairwise(values)))
     return OpenSize(_variable(number), values[0] % step, step)
 
 
 def _variable(number: int) -> str:
     return f"size{number}"
-
-
-def _divisor(one: int, other: int) -> int:
-    while other:
-        one, other = other, one % other
-    return one
 
 
 def _samples(
@@ -166,29 +131,6 @@ def _note(values: Sequence[Sequence[int]], canvas: Sequence[int]) -> str:
 
 
 @dataclass
-class _Kernel:
-    """A kernel of the canvas.
-
-    Parameters
-    ----------
-    func : PrimFunc
-        Not scheduled.
-    axes : list of dict
-        For each parameter, open axes to the size that they follow from and their number.
-    margins : dict
-        By the place of a result, what its readers want beyond it.
-    """
-
-    func: tirx.PrimFunc
-    axes: list[dict[int, tuple[int, int]]]
-    margins: dict[int, list[Beyond | None]] = field(default_factory=lambda: defaultdict(list))
-
-    @property
-    def is_open(self) -> bool:
-        return any(self.axes)
-
-
-@dataclass
 class _OnCanvas:
     """A module of fused kernels that becomes one of open sizes.
 
@@ -207,26 +149,20 @@ class _OnCanvas:
     threads: int
     builder: relax.BlockBuilder = field(default_factory=relax.BlockBuilder)
     values: dict[relax.Var, relax.Expr] = field(default_factory=dict)
-    kernels: dict[str, _Kernel] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        main = self.fused[MAIN]
-        names = [g.name_hint for g, _ in functions(self.fused)]
-        if names != [MAIN] or len(main.body.blocks) != 1:
-            raise SizesMeetError("the model has branches, loops or functions")
-        self.main = main
+        require_straight(self.fused)
+        self.main = self.fused[MAIN]
+        self.axes = OpenAxes.of_extents(self.extents)
+        self.kernels = Kernels(self.fused, self.plan, self.axes)
         self.variables = [tirx.Var(size.name, "int64") for size in self.extents.sizes]
         self.by_number = self.extents.by_number(self.variables)
-        self.numbers = [set(found) for found in self.by_number]
-        self.kinds = self.extents.kinds
-        self.samples = {numbers[0]: numbers for found in self.extents.found for numbers in found}
         # The place of each number among all extents.
         pairs = [(size, at) for size, found in enumerate(self.by_number) for at in found]
         self.places = {pair: place for place, pair in enumerate(pairs)}
 
     def made(self) -> tvm.IRModule:
         """Return the module."""
-        self._enter_kernels()
         params = [self._param(param) for param in self.main.params]
         bounds = dict(zip((v.name for v in self.variables), self.most, strict=True))
         attrs = {**dict(self.main.attrs), UPPER_BOUNDS: bounds}
@@ -240,97 +176,10 @@ class _OnCanvas:
             self.builder.emit_func_output(results)
         return self.builder.get()
 
-    def _axes(self, shape: Sequence[int]) -> dict[int, tuple[int, int]]:
-        found = open_axes(shape, self.numbers, self.kinds, self.extents.pairs)
-        return dict(sorted(found.items()))
-
-    # --- what kernels read ------------------------------------------------------------------
-
-    def _enter_kernels(self) -> None:
-        """Find out of each kernel where open sizes stand and what lies beyond its results."""
-        makers: dict[relax.Var, tuple[_Kernel, int]] = {}
-        self.inputs: dict[relax.Var, list[Beyond | None]] = defaultdict(list)
-        for binding in bindings(self.main):
-            call = binding.value
-            if op_name(call) != "relax.call_tir":
-                self._require_settled(call)
-                continue
-            kernel = self._kernel_of(call)
-            if isinstance(binding.var.ty, relax.TupleType) and kernel.is_open:
-                raise SizesMeetError(f"{call.args[0].name_hint} has several results")
-            for place, operand in enumerate(call.args[1].fields):
-                if not kernel.axes[place]:
-                    continue
-                margin = self._read_beyond(kernel, place, call)
-                if operand in makers:
-                    maker, result = makers[operand]
-                    maker.margins[result].append(margin)
-                else:
-                    self.inputs[operand].append(margin)
-            makers[binding.var] = kernel, len(call.args[1].fields)
-        # Parts of a concatenation are written in its place: they have the margins of the whole.
-        for binding in reversed(list(bindings(self.main))):
-            kernel, result = makers.get(binding.var, (None, 0))
-            if kernel is not None and CONCAT in (kernel.func.attrs or {}):
-                for operand in binding.value.args[1].fields:
-                    if operand in makers:
-                        maker, place = makers[operand]
-                        maker.margins[place] += kernel.margins[result]
-                    else:
-                        self.inputs[operand] += kernel.margins[result]
-
-    def _require_settled(self, value: relax.Expr) -> None:
-        """Raise where an open size goes through what is no kernel."""
-        for expr in (value, *getattr(value, "args", ())):
-            shape = static_shape(expr) if isinstance(expr.ty, relax.TensorType) else None
-            if shape is not None and not is_constant(expr) and self._axes(shape):
-                if not isinstance(value, relax.Var):
-                    raise SizesMeetError(f"{op_name(value)} is not known to have open sizes")
-
-    def _kernel_of(self, call: relax.Call) -> _Kernel:
-        name = call.args[0].name_hint
-        if name not in self.kernels:
-            func = self.fused[call.args[0]]
-            axes = []
-            constants = [is_constant(arg) for arg in call.args[1].fields]
-            for param, fixed in itertools.zip_longest(func.params, constants, fillvalue=False):
-                shape = [int(size) for size in param.shape]
-                if fixed:
-                    self._require_no_image(name, shape)
-                found = {} if fixed else self._axes(shape)
-                if found and str(param.dtype) != "float32":
-                    raise SizesMeetError(f"{name} has images of {param.dtype}")
-                axes.append(found)
-            if any(axes):
-                require_in_place(func, name, self.samples)
-            self.kernels[name] = _Kernel(func, axes)
-        return self.kernels[name]
-
-    def _require_no_image(self, name: str, shape: Sequence[int]) -> None:
-        """Raise for a constant that has all open sizes, such as one number for each pixel."""
-        image = [max(numbers & set(shape), default=0) for numbers in self.numbers]
-        if len(shape) in (4, 5) and all(image) and _has(shape, image):
-            raise SizesMeetError(f"{name} has a constant of the size of an image")
-
-    def _read_beyond(self, kernel: _Kernel, place: int, call: relax.Call) -> Beyond | None:
-        note = note_in(kernel.func)
-        if note is None:
-            axes = {axis: self.kinds[size] for axis, (size, _) in kernel.axes[place].items()}
-            return of_default(kernel.func, place, axes, self.samples)
-        choice = self.plan.noted(note)
-        margin = of_layer(choice)
-        shape = [int(size) for size in kernel.func.params[place].shape]
-        image = [choice.workload.h, choice.workload.w]
-        return (
-            margin if [shape[axis] for axis in kernel.axes[place]] and _has(shape, image) else None
-        )
-
-    # --- the module -------------------------------------------------------------------------
-
     def _param(self, param: relax.Var) -> relax.Var:
         """Return an input of open sizes; what else it has is as it was."""
         shape = static_shape(param)
-        found = self._axes(shape)
+        found = self.axes.of(shape)
         sizes = [
             self.variables[found[axis][0]] if axis in found else extent
             for axis, extent in enumerate(shape)
@@ -347,9 +196,9 @@ class _OnCanvas:
         out = relax.TensorType([len(extents)], "int32")
         self.sizes = self._call(func, "extents", [new for _, new in images], out)
         for (old, new), buffer in zip(images, buffers, strict=True):
-            axes = {a: self.places[found] for a, found in self._axes(static_shape(old)).items()}
-            margin = self._margin(self.inputs[old], self._axes(static_shape(old)))
             shape = static_shape(old)
+            axes = {axis: self.places[found] for axis, found in self.axes.of(shape).items()}
+            margin = self.kernels.margin_of_input(old)
             func = borders.onto(buffer, shape, axes, len(extents), margin, self.threads)
             out = relax.TensorType(shape, dtype_name(old))
             self.values[old] = self._call(func, "onto_canvas", [new, self.sizes], out)
@@ -375,61 +224,38 @@ class _OnCanvas:
                 )
             )
         name = value.args[0].name_hint
-        kernel = self.kernels[name]
+        kernel = self.kernels.known[name]
         args = [self._operand(arg) for arg in value.args[1].fields]
         gvar = self._added(name, kernel, len(args))
         return relax.call_tir(gvar, [*args, self.sizes] if kernel.is_open else args, value.ty)
 
-    def _added(self, name: str, kernel: _Kernel, inputs: int) -> tvm.ir.GlobalVar:
+    def _added(self, name: str, kernel: Kernel, inputs: int) -> tvm.ir.GlobalVar:
         if not kernel.is_open:
             return self.builder.add_func(kernel.func, name)
-        params = list(kernel.func.params)
         sizes = tirx.decl_buffer((len(self.places),), "int32", "sizes")
-        params.insert(inputs, sizes)
         axes = [{axis: self.places[found] for axis, found in each.items()} for each in kernel.axes]
         axes.insert(inputs, {})
-        margins = [
-            self._margin(kernel.margins.get(place, ()), kernel.axes[place], kernel)
-            for place in range(len(kernel.axes))
-        ]
+        margins = [self.kernels.margin(kernel, place) for place in range(len(kernel.axes))]
         margins.insert(inputs, None)
-        canvas = OnCanvas(inputs, tuple(axes), tuple(margins), self._near(kernel))
-        func = kernel.func
+        canvas = OnCanvas(inputs, tuple(axes), tuple(margins), kernel.near)
+        func = self._asking(kernel.opened, sizes)
+        params = list(func.params)
+        params.insert(inputs, sizes)
         made = tirx.PrimFunc(params, func.body, func.ret_type, func.attrs)
-        numbers = self._places_by_number()
-        if note_in(func) is None:
-            made = with_open_counts(made, sizes, numbers)
-        if note_in(func) is not None or pads_what_it_makes(func, self.samples):
-            made = with_open_ends(made, sizes, numbers)
         return self.builder.add_func(made.with_attr(CANVAS, canvas.to_json()), name)
+
+    def _asking(self, kernel: OpenKernel, sizes: tirx.Buffer) -> tirx.PrimFunc:
+        """Return the function of a kernel with what it asks of an image at run time."""
+        numbers, is_layer = self._places_by_number(), note_in(kernel.func) is not None
+        if not is_layer:
+            kernel = replace(kernel, func=with_open_counts(kernel, sizes, numbers))
+        if is_layer or pads_what_it_makes(kernel):
+            kernel = replace(kernel, func=with_open_ends(kernel, sizes, numbers))
+        return kernel.func
 
     def _places_by_number(self) -> list[dict[int, int]]:
         places = enumerate(self.by_number)
         return [{at: self.places[size, at] for at in found} for size, found in places]
-
-    def _near(self, kernel: _Kernel) -> int:
-        """Return how far beyond an image a kernel may read what it copies."""
-        note = note_in(kernel.func)
-        beyond = None if note is None else of_layer(self.plan.noted(note))
-        return _NEAR if beyond is None else max(_NEAR, beyond.rows, beyond.columns)
-
-    def _margin(
-        self,
-        wanted: Sequence[Beyond | None],
-        axes: Mapping[int, tuple[int, int]],
-        maker: _Kernel | None = None,
-    ) -> Margin | None:
-        """Return the margin for some readers; zeros are the lowest where nothing is below them."""
-        if maker is not None and _is_nonnegative(maker.func):
-            wanted = [
-                b and replace(b, value=ZERO if b.value == LOWEST else b.value) for b in wanted
-            ]
-        beyond = joined(wanted)
-        if beyond is None:
-            return None
-        by_kind = (beyond.columns, beyond.rows)
-        reach = {axis: by_kind[self.kinds[size]] for axis, (size, _) in axes.items()}
-        return Margin(reach, beyond.value)
 
     def _operand(self, expr: relax.Expr) -> relax.Expr:
         if isinstance(expr, relax.Var):
@@ -445,7 +271,7 @@ class _OnCanvas:
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([self._results(part) for part in expr.fields])
         value, shape = self._operand(expr), static_shape(expr)
-        found = self._axes(shape) if shape is not None else {}
+        found = self.axes.of(shape) if shape is not None else {}
         if not found:
             return value
         sizes = [
@@ -458,16 +284,3 @@ class _OnCanvas:
         func = borders.off(shape, dtype_name(expr), len(self.places), own, self.threads)
         out = relax.TensorType(sizes, dtype_name(expr))
         return self._call(func, "off_canvas", [value, self.sizes], out)
-
-
-def _has(shape: Sequence[int], image: Sequence[int]) -> bool:
-    return any(list(shape[at : at + 2]) == list(image) for at in range(len(shape) - 1))
-
-
-def _is_nonnegative(func: tirx.PrimFunc) -> bool:
-    """Whether the last stage of a kernel gives nothing below zero, as ReLU does."""
-    stores = collect(func.body, tirx.BufferStore)
-    value = stores[-1].value if stores else None
-    if not isinstance(value, tirx.Max):
-        return False
-    return any(isinstance(e, tirx.FloatImm) and float(e.value) >= 0 for e in (value.a, value.b))

@@ -14,7 +14,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import tvm
 from tvm import relax, tirx
 
@@ -29,13 +28,14 @@ from tvm_blislike.passes.lengths.products import (
     Product,
     chosen_at,
     chosen_for,
-    for_open_rows,
+    opens,
     pinned,
     products_of,
 )
 from tvm_blislike.passes.lengths.ranges import ranges_of
 from tvm_blislike.passes.lengths.rows import by_rows
 from tvm_blislike.passes.lengths.samples import Affine, at, data_of, is_open, shape_of
+from tvm_blislike.passes.open_sizes import Choose, Fuse, allowing, are_same, require_straight
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import note_in
 from tvm_blislike.schedules.attention.kernel import kernel
@@ -73,10 +73,6 @@ class Lengths:
     load: Callable[[int], tvm.IRModule]
 
 
-Fuse = Callable[[tvm.IRModule, Strategy], tuple[tvm.IRModule, Plan]]
-Choose = Callable[[tvm.IRModule, Strategy], Plan]
-
-
 def of_lengths(
     lengths: Lengths, strategy: Strategy, choose: Choose, fuse: Fuse
 ) -> tuple[tvm.IRModule, Plan]:
@@ -95,7 +91,7 @@ def of_lengths(
         When a part of the model cannot have an open size; the text says which.
     """
     sizes, load = range(lengths.least, lengths.most + 1), functools.cache(lengths.load)
-    compared, strategy = (*_primes_below(lengths.most), lengths.most), for_open_rows(strategy)
+    compared, strategy = (*_primes_below(lengths.most), lengths.most), allowing(strategy, opens)
     mods = [load(size) for size in compared]
     smallest = (*reversed(compared[:2]), lengths.least)
     require_alike([mods[1], mods[0], load(lengths.least)], smallest)
@@ -220,8 +216,8 @@ class _Joined:
         """Emit the function of any size, and its kernels."""
         mods = (self.largest, *self.mods)
         mains = [mod["main"] for mod in mods]
-        if not all(map(_is_plain, mods)):
-            raise SizesMeetError("the model has branches, loops or functions")
+        for mod in mods:
+            require_straight(mod)
         params = [
             relax.Var(each[-1].name, relax.TensorType(self._shape(each), dtype_name(each[-1])))
             for each in zip(*(main.params for main in mains), strict=True)
@@ -284,12 +280,12 @@ class _Joined:
         whole, *arrays = [constant_array(expr) for expr in exprs]
         shape = shape_of([array.shape for array in arrays], self.sizes)
         if not is_open(shape):
-            if not all(_same(array, whole) for array in arrays):
+            if not are_same([whole, *arrays]):
                 raise SizesMeetError("a constant follows from the size")
             return exprs[0]
         axis = _open_axis(shape)
         if any(size != 1 for size in whole.shape[:axis]) or not all(
-            _same(array, whole.take(range(array.shape[axis]), axis)) for array in arrays
+            are_same([array, whole.take(range(array.shape[axis]), axis)]) for array in arrays
         ):
             raise SizesMeetError("a constant follows from the size, and is no table of rows")
         sizes = at(shape, self.size)
@@ -348,18 +344,8 @@ class _Joined:
         return Attention.from_data(data_of(data, self.sizes, size))
 
 
-def _is_plain(mod: tvm.IRModule) -> bool:
-    main = mod["main"]
-    names = [g.name_hint for g, f in mod.functions_items() if isinstance(f, relax.Function)]
-    return names == ["main"] and len(main.body.blocks) == 1
-
-
 def _open_axis(shape: Sequence[object]) -> int:
     found = [axis for axis, number in enumerate(shape) if isinstance(number, Affine)]
     if len(found) > 1:
         raise SizesMeetError("a tensor has the open size along two axes")
     return found[0] if found else -1
-
-
-def _same(one: np.ndarray, other: np.ndarray) -> bool:
-    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")

@@ -28,7 +28,7 @@ from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.workload import GemmWorkload, Workload
 from tvm_blislike.passes.lengths.samples import Affine, number_of
 from tvm_blislike.passes.plan import Plan
-from tvm_blislike.schedules import all_implementations, get_implementation
+from tvm_blislike.schedules import get_implementation
 
 # Predicted times that count as equal.
 _NEAR = 1.03
@@ -77,13 +77,6 @@ class Product:
     def at(self, size: int) -> GemmWorkload:
         """Return the product of a size."""
         return replace(self.choice.workload, m=self.rows.at(size))
-
-
-def for_open_rows(strategy: Strategy) -> Strategy:
-    """Return the strategy without the implementations that have to know the rows of a product."""
-    every = all_implementations()
-    kinds = {each.kind for each in every if opens(each)}
-    return strategy.leaving_out(i.name for i in every if i.kind in kinds and not opens(i))
 
 
 def opens(implementation: Implementation | None) -> bool:

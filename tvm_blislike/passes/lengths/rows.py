@@ -19,7 +19,7 @@ from tvm_blislike.errors import SizesMeetError
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.marks import DEFAULT_RULE
 from tvm_blislike.schedules.default.rule import DefaultCPU
-from tvm_blislike.schedules.lowering.rewrite import collect, substitute
+from tvm_blislike.schedules.lowering.rewrite import collect, innermost, substitute
 from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED
 
 
@@ -38,7 +38,7 @@ def by_rows(funcs: Sequence[tirx.PrimFunc], core: Core, threads: int) -> tirx.Pr
     """
     count = _rows(funcs)
     axes = [_axis(param, count) for param in funcs[0].params]
-    for block in _leaves(funcs[0]):
+    for block in innermost(funcs[0]):
         _require_apart(block, count)
     scheduled = _of_one_row(funcs[0], count, core)
     return _over_rows(scheduled, axes, threads)
@@ -68,11 +68,6 @@ def _axis(param: Any, count: int) -> int:
     if len(found) > 1 or any(size != 1 for size in shape[: found[0]]):
         raise SizesMeetError("rows are not the outermost axis of a tensor")
     return found[0]
-
-
-def _leaves(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
-    blocks = collect(func.body, s_tir.SBlock)
-    return [b for b in blocks if len(collect(b, s_tir.SBlock)) == 1]
 
 
 def _require_apart(block: s_tir.SBlock, count: int) -> None:
