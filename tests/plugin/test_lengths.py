@@ -29,9 +29,10 @@ from tvm_blislike.model.variant import MAIN
 from tvm_blislike.model.workload import GemmWorkload
 from tvm_blislike.passes.lengths import products as products_module
 from tvm_blislike.passes.lengths import ranges as ranges_module
-from tvm_blislike.passes.lengths.products import OpenProduct, for_open_rows
+from tvm_blislike.passes.lengths.products import OpenProduct, opens
 from tvm_blislike.passes.lengths.ranges import ranges_of
 from tvm_blislike.passes.lengths.samples import Affine
+from tvm_blislike.passes.open_sizes import allowing
 
 _MOST, _HIDDEN, _HEADS, _TOKENS = 150, 48, 3, 40
 
@@ -303,7 +304,7 @@ def open_product(strategy: Strategy, most: int, n: int, k: int) -> OpenProduct:
 def test_many_rows_have_functions_of_their_own_where_other_products_gain(threads: int) -> None:
     """As the model of a core has it: seven products of half the size where all rows pay for it."""
     sizes, zen4 = range(1, 513), Core.named("zen4")
-    strategy = for_open_rows(Strategy(zen4, threads))
+    strategy = allowing(Strategy(zen4, threads), opens)
     large = [open_product(strategy, 512, n, k) for n, k in ((768, 768), (3072, 768))]
     few, many = ranges_of(large, sizes, strategy)
     assert (few[0], many[-1]) == (1, 512) and few[-1] + 1 == many[0]
