@@ -77,62 +77,23 @@ from tvm_blislike.cost_models.conv2d_winograd.geometry import WinogradGeometry, 
 from tvm_blislike.cost_models.conv2d_winograd.integers import transformed as transformed_types
 from tvm_blislike.cost_models.conv2d_winograd.nests import nests
 from tvm_blislike.cost_models.conv2d_winograd.space import space
-from tvm_blislike.microkernels.products import panels_of_b, place_in_b
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import stage
+from tvm_blislike.schedules.conditions import inside
 from tvm_blislike.schedules.conv2d_winograd import integers
-from tvm_blislike.schedules.conv2d_winograd.passes import flat_pass, one_pass, select, transform
+from tvm_blislike.schedules.conv2d_winograd.packing import pack_weights, pack_weights_te
+from tvm_blislike.schedules.conv2d_winograd.passes import (
+    flat_pass,
+    one_pass,
+    select,
+    transform,
+    transforms_of,
+    where,
+)
 from tvm_blislike.schedules.conv2d_winograd.schedule import schedule
-from tvm_blislike.schedules.conv2d_winograd.transforms import Transforms, transform_weights
 from tvm_blislike.schedules.conv2d_winograd.transforms import error_bound as transforms_error
-
-
-def pack_weights(
-    workload: Conv2dWorkload, config: WinogradConfig, weights: np.ndarray
-) -> np.ndarray:
-    """Transform OIHW weights and cut them into panels: `WinogradGeometry.packed_shape`."""
-    geo = WinogradGeometry(workload, config)
-    rows, columns = _transforms(workload, config)
-    if workload.types.is_integer_dot:
-        points = integers.transform_weights(weights, rows, columns)
-    else:
-        points = transform_weights(weights, rows, columns).astype(weights.dtype, copy=False)
-    missing = geo.chunks * config.nc - workload.co
-    if missing:
-        points = np.pad(points, ((0, 0), (0, 0), (0, 0), (0, missing)))
-    panels = points.reshape(*points.shape[:3], geo.chunks, geo.panels, config.nr)
-    packed = np.ascontiguousarray(panels.transpose(3, 0, 1, 4, 2, 5))
-    if config.ks > 1:
-        packed = panels_of_b(packed.reshape(-1, workload.ci, config.nr), config.nr, config.ks)
-    return packed.reshape(geo.packed_shape)
-
-
-def pack_weights_te(
-    workload: Conv2dWorkload, config: WinogradConfig, weights: te.Tensor
-) -> te.Tensor:
-    """`pack_weights` as TE stages, for weights that are not known at compile time."""
-    geo = WinogradGeometry(workload, config)
-    rows, columns = _transforms(workload, config)
-    dtype = transformed_types(workload.types).b
-
-    def along_height(xi: Any, kw: Any, co: Any, ci: Any) -> Any:
-        kernel_rows = [weights[co, ci, i, kw].astype(dtype) for i in range(workload.kh)]
-        return one_pass(rows.g, xi, kernel_rows, dtype)
-
-    half = te.compute(
-        (geo.patch_h, workload.kw, workload.co, workload.ci), along_height, name="half_weights"
-    )
-
-    def value(chunk: Any, xi: Any, nu: Any, panel: Any, group: Any, lane: Any) -> Any:
-        ci, j = place_in_b(group, lane, config.ks)
-        co = chunk * config.nc + panel * config.nr + j
-        kernel_columns = [half[xi, i, co, ci] for i in range(workload.kw)]
-        value = one_pass(columns.g, nu, kernel_columns, dtype)
-        return _where(co, workload.co, value, tirx.const(0, dtype))
-
-    return te.compute(geo.packed_shape, value, name="packed_weights")
 
 
 def error_bound(workload: Conv2dWorkload, config: WinogradConfig) -> float:
@@ -157,22 +118,6 @@ def _error_bound(
         transform(m, r, stride=s) for m, r, s in zip(tile, kernel, stride, strict=True)
     )
     return transforms_error(rows, columns, terms, dtype)
-
-
-def _transforms(workload: Conv2dWorkload, config: WinogradConfig) -> tuple[Transforms, Transforms]:
-    """Return the transforms along the height and along the width.
-
-    Raises
-    ------
-    ValueError
-        When they are not exact for such integers.
-    """
-    w, dtype = workload, workload.types.acc
-    rows = transform(config.tile_h, w.kh, dtype, w.stride[0])
-    columns = transform(config.tile_w, w.kw, dtype, w.stride[1])
-    if w.types.is_integer_dot:
-        integers.check(w, rows, columns)
-    return rows, columns
 
 
 def compute(
@@ -233,7 +178,7 @@ def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ..
     conditions then stay out of their long expressions.
     """
     w, c, block = geo.workload, geo.config, geo.in_block
-    rows, columns = _transforms(w, c)
+    rows, columns = transforms_of(w, c)
     dtype = transformed_types(w.types).a
 
     def loaded(n: Any, ib: Any, y: Any, x: Any, lane: Any) -> Any:
@@ -246,9 +191,9 @@ def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ..
         x = (xb * geo.block_w + q) * (c.tile_w * w.stride[1]) - w.padding[1]
 
         def pixel(j: int) -> Any:
-            inside = tirx.all(y >= 0, y < w.h, x + j >= 0, x + j < w.w)
+            is_there = inside(y >= 0, y < w.h, x + j >= 0, x + j < w.w)
             value = loaded(n, ib, y, x + j, lane).astype(dtype)
-            return tirx.if_then_else(inside, value, tirx.const(0, dtype))
+            return tirx.if_then_else(is_there, value, tirx.const(0, dtype))
 
         pixels = [pixel(j) for j in range(geo.patch_w)]
         return select(nu, pixels) if geo.flat else one_pass(columns.bt, nu, pixels, dtype)
@@ -265,7 +210,7 @@ def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ..
         else:
             column = [patch[(*at, i, nu, lane)] for i in range(geo.patch_h)]
             result = one_pass(rows.bt, xi, column, dtype)
-        return _where(channel, w.ci, result, patch[(*at, 0, 0, block - 1)], block)
+        return where(channel, w.ci, result, patch[(*at, 0, 0, block - 1)], block)
 
     return te.compute(
         (*grid, geo.patch_h, geo.patch_w, geo.tiles, w.ci),
@@ -275,20 +220,9 @@ def _input_transform(geo: WinogradGeometry, data: te.Tensor, grid: tuple[int, ..
     )
 
 
-def _where(channel: Any, channels: int, value: Any, other: Any, block: int = 0) -> Any:
-    """Return `value` for channels that exist, which are all where they fill blocks.
-
-    With a block, the condition holds wherever the schedule computes anything, and is simplified
-    away; naming the last lane keeps `compute_at` from cutting the block to a varying size.
-    """
-    if block and channels % block == 0:
-        return value
-    return tirx.if_then_else(channel < channels, value, other)
-
-
 def _output_transform(geo: WinogradGeometry, products: te.Tensor) -> te.Tensor:
     w, c, lanes = geo.workload, geo.config, geo.out_block
-    rows, columns = _transforms(w, c)
+    rows, columns = transforms_of(w, c)
     exact = w.types.is_integer_dot
     dtype = integers.RESIDUES if exact else w.types.acc
 
@@ -319,7 +253,7 @@ def _output_transform(geo: WinogradGeometry, products: te.Tensor) -> te.Tensor:
             result = integers.divided(result, rows.scale * columns.scale)
         other = half[(*at, 0, lanes - 1)]
         other = tirx.reinterpret("int32", other) if exact else other
-        return _where(ob * lanes + lane, w.co, result, other, lanes)
+        return where(ob * lanes + lane, w.co, result, other, lanes)
 
     def of_channels(n: Any, y: Any, x: Any, channel: Any) -> Any:
         return value(n, channel // lanes, y, x, channel % lanes)

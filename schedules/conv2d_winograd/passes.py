@@ -10,7 +10,9 @@ from typing import Any
 
 from tvm import tirx
 
-from tvm_blislike.schedules.conv2d_winograd.integers import RESIDUES, integral
+from tvm_blislike.cost_models.conv2d_winograd.config import WinogradConfig
+from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.schedules.conv2d_winograd.integers import RESIDUES, check, integral
 from tvm_blislike.schedules.conv2d_winograd.programs import flat_program, program
 from tvm_blislike.schedules.conv2d_winograd.transforms import (
     ACCURATE_POINTS,
@@ -29,6 +31,24 @@ def transform(m: int, r: int, dtype: str = "float32", stride: int = 1) -> Transf
     # Two multiplications more per output pass, a quarter of the error (F(4, 3)).
     points = ACCURATE_POINTS.get(m + taps - 1) if min(m, taps) > 1 else None
     return by_phases(matrices(m, taps, points), r, stride)
+
+
+def transforms_of(
+    workload: Conv2dWorkload, config: WinogradConfig
+) -> tuple[Transforms, Transforms]:
+    """Return the transforms along the height and along the width.
+
+    Raises
+    ------
+    ValueError
+        When they are not exact for such integers.
+    """
+    w, dtype = workload, workload.types.acc
+    rows = transform(config.tile_h, w.kh, dtype, w.stride[0])
+    columns = transform(config.tile_w, w.kw, dtype, w.stride[1])
+    if w.types.is_integer_dot:
+        check(w, rows, columns)
+    return rows, columns
 
 
 def one_pass(
@@ -74,3 +94,14 @@ def select(index: Any, values: Sequence[Any]) -> Any:
     for i in reversed(range(len(values) - 1)):
         result = tirx.Select(index == i, values[i], result)
     return result
+
+
+def where(channel: Any, channels: int, value: Any, other: Any, block: int = 0) -> Any:
+    """Return `value` for channels that exist, which are all where they fill blocks.
+
+    With a block, the condition holds wherever the schedule computes anything, and is simplified
+    away; naming the last lane keeps `compute_at` from cutting the block to a varying size.
+    """
+    if block and channels % block == 0:
+        return value
+    return tirx.if_then_else(channel < channels, value, other)

@@ -49,9 +49,10 @@ from tvm_blislike.cost_models.conv2d_winograd_1d.space import space
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.common import stage
+from tvm_blislike.schedules.conditions import inside
 from tvm_blislike.schedules.conv2d_winograd.passes import one_pass, transform
 from tvm_blislike.schedules.conv2d_winograd.transforms import error_bound as transforms_error
-from tvm_blislike.schedules.conv2d_winograd.transforms import matrices
+from tvm_blislike.schedules.conv2d_winograd.transforms import matrices, transform_weights
 from tvm_blislike.schedules.conv2d_winograd_1d.schedule import schedule
 
 
@@ -60,10 +61,11 @@ def pack_weights(
 ) -> np.ndarray:
     """Transform the rows of OIHW weights: `Winograd1dGeometry.packed_shape`."""
     geo = Winograd1dGeometry(workload, config)
-    g = np.array(transform(config.tile_w, workload.kw).g, "float64")
-    points = np.einsum("vx,oiyx->vyio", g, weights.astype("float64")).astype("float32")
+    # F(1, kh) leaves the rows of a kernel as they are.
+    rows, columns = transform(1, workload.kh), transform(config.tile_w, workload.kw)
+    points = transform_weights(weights, rows, columns)
     panels = points.reshape(*points.shape[:3], geo.chunks, geo.panels, config.nr)
-    return np.ascontiguousarray(panels.transpose(3, 0, 4, 1, 2, 5))
+    return np.ascontiguousarray(panels.transpose(3, 1, 4, 0, 2, 5))
 
 
 def pack_weights_te(
@@ -137,9 +139,9 @@ def _input_transform(geo: Winograd1dGeometry, data: te.Tensor) -> te.Tensor:
         x = (xb * geo.block_w + q) * c.tile_w - w.padding[1]
 
         def pixel(j: int) -> Any:
-            inside = tirx.all(y >= 0, y < w.h, x + j >= 0, x + j < w.w)
+            is_there = inside(y >= 0, y < w.h, x + j >= 0, x + j < w.w)
             loaded = data[n, channel // lanes, y, x + j, channel % lanes]
-            return tirx.if_then_else(inside, loaded, 0.0)
+            return tirx.if_then_else(is_there, loaded, 0.0)
 
         return one_pass(bt, nu, [pixel(j) for j in range(geo.patch_w)])
 

@@ -17,6 +17,7 @@ from tvm_blislike.model.marks import REGISTER_BYTES
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.schedules.common import root_block, stages
+from tvm_blislike.schedules.conditions import primfunc_of
 from tvm_blislike.schedules.lowering.lower import lower
 from tvm_blislike.schedules.lowering.rewrite import collect, constant, substitute
 from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED, NO_ALIAS
@@ -123,16 +124,19 @@ class Layer:
         Its parameters are as in the layer: data, packed, others, result; for one thread.
         """
         implementation = get_implementation(config.implementation)
-        shape = Layout(config.data_layout).shape(*workload.images[0])
-        data = te.placeholder(shape, self.data.dtype, name="data")
-        packed = te.placeholder(_shape(self.packed), self.packed.dtype, name="packed")
-        others = {
-            p: te.placeholder(self._slab_shape(p, workload), p.dtype, name=f"operand_{number}")
-            for number, p in enumerate(self.others)
-        }
-        sums = implementation.compute(workload, config, data, packed)
-        result = self._followed(sums, others)
-        sch = Schedule(te.create_prim_func([data, packed, *others.values(), result]))
+
+        def defined() -> list[te.Tensor]:
+            shape = Layout(config.data_layout).shape(*workload.images[0])
+            data = te.placeholder(shape, self.data.dtype, name="data")
+            packed = te.placeholder(_shape(self.packed), self.packed.dtype, name="packed")
+            others = {
+                p: te.placeholder(self._slab_shape(p, workload), p.dtype, name=f"operand_{number}")
+                for number, p in enumerate(self.others)
+            }
+            sums = implementation.compute(workload, config, data, packed)
+            return [data, packed, *others.values(), self._followed(sums, others)]
+
+        sch = Schedule(primfunc_of(defined))
         implementation.schedule(sch, workload, config, core, 1)
         registers = core.vector_registers * core.vector_bits // 8
         func = sch.mod["main"].with_attr({REGISTER_BYTES: registers, **IS_SCHEDULED, **NO_ALIAS})

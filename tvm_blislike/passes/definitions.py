@@ -19,6 +19,7 @@ from tvm_blislike.model.marks import CHOICE, STAGE
 from tvm_blislike.operators import operator_of
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.schedules.common import stages
+from tvm_blislike.schedules.conditions import primfunc_of
 from tvm_blislike.side_by_side import code_threads
 from tvm_blislike.tvm_seams import (
     bindings,
@@ -140,10 +141,13 @@ def primfunc(
 ) -> tirx.PrimFunc:
     """Return the unscheduled PrimFunc (data, packed operand, result), which notes its choice."""
     workload, config = choice.workload, choice.config
-    data = te.placeholder(data_shape, workload.types.a, name="data")
-    packed = te.placeholder(packed_shape, packed_dtype, name="packed")
-    result = choice.implementation.compute(workload, config, data, packed)
-    sch = Schedule(te.create_prim_func([data, packed, result]))
+
+    def defined() -> list[te.Tensor]:
+        data = te.placeholder(data_shape, workload.types.a, name="data")
+        packed = te.placeholder(packed_shape, packed_dtype, name="packed")
+        return [data, packed, choice.implementation.compute(workload, config, data, packed)]
+
+    sch = Schedule(primfunc_of(defined))
     (output,) = sch.get_output_blocks(sch.get_sblock("root"))
     if "unpack" not in stages(sch):
         sch.annotate(output, STAGE, "unpack")
