@@ -85,10 +85,16 @@ def share_bytes(core: Core, level: int, threads: int) -> int:
 
 def level_holding(core: Core, size: int, threads: int) -> int:
     """Return the first cache level whose share holds `size` bytes, 0 for memory."""
-    for cache in core.caches:
-        if size <= share_bytes(core, cache.level, threads):
-            return cache.level
+    for share, level in _shares(core, threads):
+        if size <= share:
+            return level
     return 0
+
+
+@functools.cache
+def _shares(core: Core, threads: int) -> tuple[tuple[int, int], ...]:
+    """Return a thread's share of each cache, with the level."""
+    return tuple((share_bytes(core, c.level, threads), c.level) for c in core.caches)
 
 
 def l2_bytes(core: Core, threads: int) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from tvm_blislike.hardware.cpus import usable_cpus
 
@@ -33,3 +35,54 @@ def side_by_side(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+class Ahead(Generic[_Item, _Result]):
+    """Items that one thread at a time prepares, some ahead of the threads that take them.
+
+    Whoever wants one prepares one or two while nobody else does, and waits only where another
+    thread prepares the first that is left.
+
+    Parameters
+    ----------
+    prepare : callable
+        What only one thread may do at a time.
+    items : iterable
+        As many as will be taken.
+    """
+
+    # Prepared by a thread before it takes one: the other is for who comes while it prepares more.
+    _READY = 2
+
+    def __init__(self, prepare: Callable[[_Item], _Result], items: Iterable[_Item]) -> None:
+        self._prepare, self._left = prepare, deque(items)
+        self._ready: deque[_Result] = deque()
+        self._changed = threading.Condition()
+        self._is_busy = False
+        self._failure: BaseException | None = None
+
+    def take(self) -> _Result:
+        """Return the next item as it was prepared.
+
+        Where preparing one fails, in whichever thread, that is raised to all.
+        """
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ready or not self._is_busy)
+                if self._failure is not None:
+                    raise self._failure
+                if self._is_busy or not self._left or len(self._ready) >= self._READY:
+                    return self._ready.popleft()
+                item, self._is_busy = self._left.popleft(), True
+            self._prepare_one(item)
+
+    def _prepare_one(self, item: _Item) -> None:
+        try:
+            self._ready.append(self._prepare(item))
+        except BaseException as error:
+            self._failure = error
+            raise
+        finally:
+            with self._changed:
+                self._is_busy = False
+                self._changed.notify_all()

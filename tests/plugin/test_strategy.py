@@ -299,7 +299,11 @@ def renamed(name: str, factor: float = 0.5, based_on: str = "conv2d_direct") -> 
     def least_seconds(workload: Workload, core: Core, threads: int) -> float:
         return factor * base.least_seconds(workload, core, threads)
 
-    changes = {"configs": configs, "estimate": estimate, "least_seconds": least_seconds}
+    def least_of(workload: Workload, config: Config, core: Core, threads: int) -> float:
+        return factor * base.least_of(workload, config, core, threads)
+
+    floors = {"least_seconds": least_seconds, "least_of": least_of}
+    changes = {"configs": configs, "estimate": estimate, **floors}
     return dataclasses.replace(base, name=name, **changes)
 
 

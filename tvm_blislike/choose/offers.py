@@ -143,10 +143,23 @@ class Offers:
     def best(
         self, implementation: Implementation, workload: Workload, configs: list[Config]
     ) -> Choice:
-        """Return the fastest of some configurations of an implementation, the first of equals.
+        """Return the fastest of some configurations of an implementation, the first of equals."""
+        found = self.best_within(implementation, workload, configs, math.inf)
+        if found is None:
+            raise ValueError("no configurations")
+        return found
 
-        In the order of what they take at least: once that is more than the fastest so far takes,
-        the rest need no estimate.
+    def best_within(
+        self,
+        implementation: Implementation,
+        workload: Workload,
+        configs: list[Config],
+        limit: float,
+    ) -> Choice | None:
+        """Return the `best` of some configurations; None where all take more than a limit, seconds.
+
+        In the order of what they take at least: once that is more than the limit or than what the
+        fastest so far takes, the rest need no estimate.
         """
         if self.predictor is not None:  # it may predict anything
             estimates = self.estimates(implementation, workload, configs)
@@ -156,13 +169,13 @@ class Offers:
         least = [implementation.least_of(workload, c, core, threads) for c in configs]
         found: tuple[float, int, Estimate] | None = None
         for index in sorted(range(len(configs)), key=least.__getitem__):
-            if found is not None and least[index] > found[0]:
+            if least[index] > (limit if found is None else found[0]):
                 break
             (estimate,) = self.estimates(implementation, workload, [configs[index]])
             if found is None or (estimate.seconds, index) < found[:2]:
                 found = estimate.seconds, index, estimate
         if found is None:
-            raise ValueError("no configurations")
+            return None
         return Choice(workload, implementation, configs[found[1]], found[2], "")
 
     def allowed(
@@ -227,7 +240,9 @@ class Offers:
         small = self._small(implementation, workload, exact)
         if not small:
             return None, Candidate(name, None, "workspace above the limit")
-        best = self.best(implementation, workload, small)
+        best = self.best_within(implementation, workload, small, limit)
+        if best is None:
+            return None, Candidate(name, None, f"more than {1e3 * limit:.3f} ms")
         return best, Candidate(name, best.estimate.seconds, "", len(small))
 
     def _exact(

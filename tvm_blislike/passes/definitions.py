@@ -7,6 +7,7 @@ define, which is nine tenths of the time that emitting a ResNet-50 takes.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
@@ -59,11 +60,16 @@ class Definitions:
         def submitted(make: Callable[[], object]) -> Future:
             return threads.submit(_within, target, make)
 
-        for _, func in functions(mod):
-            for binding in bindings(func):
-                choice = self._plan.choices.get(binding.var)
-                if choice is not None and is_constant(binding.value.args[1]):
-                    self._begin(binding.var, choice, binding.value.args[1], submitted)
+        found = [
+            (binding.var, choice, binding.value.args[1])
+            for _, func in functions(mod)
+            for binding in bindings(func)
+            if (choice := self._plan.choices.get(binding.var)) is not None
+            and is_constant(binding.value.args[1])
+        ]
+        # The most work first, so that threads end together.
+        for layer, choice, operand in sorted(found, key=lambda each: -_elements(each[2])):
+            self._begin(layer, choice, operand, submitted)
 
     def _begin(
         self,
@@ -155,6 +161,10 @@ def primfunc(
     return (
         sch.mod["main"].without_attr("global_symbol").with_attr({**FUSES_WHAT_FOLLOWS, **NO_ALIAS})
     )
+
+
+def _elements(operand: relax.Constant) -> int:
+    return math.prod(static_shape(operand))
 
 
 def _call_shapes(choice: Choice, operand: relax.Expr) -> tuple[Shape, Shape]:

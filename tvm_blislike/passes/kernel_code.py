@@ -11,15 +11,13 @@ thread lowers while the others are with TVM's passes and LLVM.
 
 from __future__ import annotations
 
-import threading
-
 import tvm
 from tvm import tirx
 
 from tvm_blislike.passes import tir_pipeline
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import lowered
-from tvm_blislike.side_by_side import code_threads, side_by_side
+from tvm_blislike.side_by_side import Ahead, code_threads, side_by_side
 from tvm_blislike.tvm_seams.pipelines import without_blocks, without_entries
 
 # With one for each kernel threads end closer together, but a module takes longer than is won.
@@ -45,13 +43,18 @@ def compiled_kernels(
     # An instrument may watch one pass at a time only.
     threads = 1 if context.instruments else code_threads()
     count = min(len(kernels), _MODULES_PER_THREAD * threads) if threads > 1 else 1
-    one_at_a_time = threading.Lock()
 
-    def build(part: int) -> tvm.runtime.Module:
+    def lower(part: int) -> tuple[int, tvm.IRModule]:
+        return part, lowered(tvm.IRModule(dict(kernels[part::count])), plan)
+
+    parts = range(count if kernels else 0)
+    ahead = Ahead(lower, parts)
+
+    def build(_: int) -> tuple[int, tvm.runtime.Module]:
         with context, target:
-            with one_at_a_time:
-                loops = lowered(tvm.IRModule(dict(kernels[part::count])), plan)
+            part, loops = ahead.take()
             # The default rule leaves blocks, of which nothing is known before they are lowered.
-            return tir_pipeline.build(without_blocks(loops), target)
+            return part, tir_pipeline.build(without_blocks(loops), target)
 
-    return side_by_side(build, range(count if kernels else 0), threads)
+    found = dict(side_by_side(build, parts, threads))
+    return [found[part] for part in parts]
