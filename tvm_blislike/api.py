@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,9 +14,11 @@ from tvm_blislike.collector import resting_collector
 from tvm_blislike.errors import (
     BlislikeError,
     SizesMeetError,
+    SizesWarning,
     TargetError,
     UnsupportedOperatorError,
     suggest,
+    warn_once,
 )
 from tvm_blislike.export.link import is_foreign
 from tvm_blislike.runtime.compiled import CompiledModel
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from tvm_blislike.records.book import RecordBook
 
 Result = TypeVar("Result")
-_log = logging.getLogger("tvm_blislike")
 
 
 @resting_collector()
@@ -344,9 +344,14 @@ def built_sizes(
         try:
             return built(strategy, model, largest, partial(build, **way))
         except SizesMeetError as error:
-            reason = str(error)
-            _log.info("%s do not share functions: %s", *way, error)
+            reason = f"{next(iter(way))}: {error}"
     sizes.require_few(reason)
+    if reason:
+        warn_once(
+            SizesWarning,
+            f"{len(sizes.shapes)} sizes are compiled one by one, each with functions of its own, "
+            f"since they cannot share any ({reason}): name fewer sizes where that takes too long",
+        )
     return built(strategy, model, largest, build, partial(frontend.load_sizes, model, sizes.shapes))
 
 

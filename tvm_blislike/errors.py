@@ -112,6 +112,10 @@ class WeightsWarning(BlislikeWarning):
     """Weights are not constant, so each call packs them again."""
 
 
+class SizesWarning(BlislikeWarning):
+    """Sizes that were to stay open share no functions, so each is compiled by itself."""
+
+
 class EagerWarning(BlislikeWarning):
     """A graph of `torch.compile` cannot be compiled, and runs as torch runs it."""
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import tvm_blislike
 from tvm_blislike.cli.app import app
-from tvm_blislike.errors import InputError, UsageError
+from tvm_blislike.errors import InputError, SizesWarning, UsageError
 
 _CHANNELS = 32
 _HEIGHTS, _WIDTHS = range(20, 67), range(24, 71)
@@ -474,7 +474,8 @@ def test_what_cannot_be_is_said(reason: str, nodes: Sequence[onnx.NodeProto]) ->
 def test_few_sizes_have_functions_of_their_own() -> None:
     case = Case("softmax along the width", REFUSED[0][1], _BOTH)
     model, shapes = case.model(), {"h": (range(20, 25),), "w": ((24, 25, 29, 30),)}
-    compiled = tvm_blislike.compile(model, shapes=shapes, threads=1, cache=False)
+    with pytest.warns(SizesWarning, match="20 sizes are compiled one by one.*more than once"):
+        compiled = tvm_blislike.compile(model, shapes=shapes, threads=1, cache=False)
     assert len({variant.function for variant in compiled.variants}) == 20
     require_right(compiled, model, (23, 29), 1)
 
