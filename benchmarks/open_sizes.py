@@ -131,7 +131,10 @@ def peer(path: Path, inputs: dict[str, np.ndarray], threads: int) -> float:
 
 def values(text: str) -> tuple[int, ...]:
     """Return the values of a size that stays open, as the command line has them."""
-    ((found,),) = parse_shapes([f"size={text}"]).values()
+    (sizes,) = parse_shapes([f"size={text}"]).values()
+    if len(sizes) != 1:
+        raise SystemExit(f"{text}: write several values of one size as {text.replace(',', '/')}")
+    (found,) = sizes
     return (found,) if isinstance(found, int) else tuple(found)
 
 
