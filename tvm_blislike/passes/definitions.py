@@ -7,7 +7,6 @@ define, which is nine tenths of the time that emitting a ResNet-50 takes.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
@@ -18,6 +17,7 @@ from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.marks import CHOICE, STAGE
 from tvm_blislike.operators import operator_of
+from tvm_blislike.passes.batches.images import tensor_bytes
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.schedules.common import stages
 from tvm_blislike.schedules.conditions import primfunc_of
@@ -68,7 +68,7 @@ class Definitions:
             and is_constant(binding.value.args[1])
         ]
         # The most work first, so that threads end together.
-        for layer, choice, operand in sorted(found, key=lambda each: -_elements(each[2])):
+        for layer, choice, operand in sorted(found, key=lambda each: -tensor_bytes(each[2])):
             self._begin(layer, choice, operand, submitted)
 
     def _begin(
@@ -161,10 +161,6 @@ def primfunc(
     return (
         sch.mod["main"].without_attr("global_symbol").with_attr({**FUSES_WHAT_FOLLOWS, **NO_ALIAS})
     )
-
-
-def _elements(operand: relax.Constant) -> int:
-    return math.prod(static_shape(operand))
 
 
 def _call_shapes(choice: Choice, operand: relax.Expr) -> tuple[Shape, Shape]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import tvm
@@ -10,9 +9,9 @@ from tvm import relax
 from tvm.relax.analysis import free_vars
 
 from tvm_blislike.errors import WeightsWarning, warn_once
-from tvm_blislike.hardware import dtype_bits
+from tvm_blislike.passes.batches.images import tensor_bytes
 from tvm_blislike.passes.plan import Plan
-from tvm_blislike.tvm_seams import bindings, dtype_name, functions, static_shape
+from tvm_blislike.tvm_seams import bindings, functions
 
 # By which TVM's importers tell inputs from the weights behind them.
 _INPUTS = "num_input"
@@ -31,7 +30,7 @@ def warn_of_weights(mod: tvm.IRModule, plan: Plan) -> None:
         weights = list(_weights(func, plan))
         if weights:
             name = gvar.name_hint
-            size = f"{sum(map(_bytes, weights)) / 1e6:.1f} MB"
+            size = f"{sum(map(tensor_bytes, weights)) / 1e6:.1f} MB"
             warn_once(
                 WeightsWarning,
                 f"weights of {len(weights)} layers of {name!r} ({size}) are parameters, "
@@ -51,7 +50,3 @@ def _weights(func: relax.Function, plan: Plan) -> Iterator[relax.Expr]:
             known.add(binding.var)
         if binding.var in plan.choices and binding.value.args[1] in known:
             yield binding.value.args[1]
-
-
-def _bytes(value: relax.Expr) -> int:
-    return math.prod(static_shape(value)) * dtype_bits(dtype_name(value)) // 8

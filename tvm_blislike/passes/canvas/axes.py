@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm import ir, s_tir, tirx
 
+from tvm_blislike.model.derived import derived
 from tvm_blislike.passes.canvas.extents import Clash, Extents
 from tvm_blislike.schedules.lowering.rewrite import collect
 
@@ -42,7 +43,7 @@ class OpenAxes:
         numbers = [{found[0]: found for found in each} for each in extents.found]
         return cls(numbers, extents.kinds, extents.pairs)
 
-    @property
+    @derived
     def samples(self) -> dict[int, Sequence[int]]:
         """Of whichever size, numbers on the canvas to those at all samples."""
         return {number: each for found in self.numbers for number, each in found.items()}

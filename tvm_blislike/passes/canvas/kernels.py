@@ -152,11 +152,12 @@ class Kernels:
 
     def _require_settled(self, value: relax.Expr) -> None:
         """Raise where an open size goes through what is no kernel."""
+        if isinstance(value, relax.Var):
+            return
         for expr in (value, *getattr(value, "args", ())):
             shape = static_shape(expr) if isinstance(expr.ty, relax.TensorType) else None
             if shape is not None and not is_constant(expr) and self.axes.of(shape):
-                if not isinstance(value, relax.Var):
-                    raise SizesMeetError(f"{op_name(value)} is not known to have open sizes")
+                raise SizesMeetError(f"{op_name(value)} is not known to have open sizes")
 
     def _kernel_of(self, call: relax.Call) -> Kernel:
         name = call.args[0].name_hint
