@@ -15,6 +15,7 @@ from tvm_blislike.model.directives import (
     AskOnce,
     Edge,
     FreshRegisters,
+    LastBlock,
     NextPanel,
     Vector,
     WriteOut,
@@ -112,7 +113,7 @@ def schedule_products(
         phases = zip((xi, nu), PHASES, geo.phases, geo.last_phases, strict=True)
         for point, phase, count, last in phases:
             if last < count:
-                Edge({phase: last}).on(sch, point)
+                LastBlock({phase: last}).on(sch, point)
     group, i = sch.split(t, [None, config.mr])
     sch.unroll(i)
     Named("mw").on(sch, i)
