@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import wild_sound
 
 _SEED = 3
 _OPSET = {"script": 17, "dynamo": 18}
@@ -156,35 +157,6 @@ def _unet() -> Made:
     return Net(), _image(256)
 
 
-def _wavenet() -> Made:
-    """Gated convolutions of growing dilation over a second of sound, each adding to the sum."""
-    import torch
-    from torch import nn
-
-    channels, dilations = 64, [2**i for i in range(8)] * 2
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Conv1d(1, channels, 1)
-            self.gates = nn.ModuleList(
-                [nn.Conv1d(channels, 2 * channels, 3, dilation=d, padding=d) for d in dilations]
-            )
-            self.residuals = nn.ModuleList([nn.Conv1d(channels, channels, 1) for _ in dilations])
-            self.last = nn.Conv1d(channels, 256, 1)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = self.first(x)
-            total = torch.zeros_like(x)
-            for gate, residual in zip(self.gates, self.residuals, strict=True):
-                value, opening = gate(x).chunk(2, 1)
-                step = residual(torch.tanh(value) * torch.sigmoid(opening))
-                x, total = x + step, total + step
-            return self.last(torch.relu(total))
-
-    return Net(), (torch.randn(1, 1, 16000),)
-
-
 def _edsr() -> Made:
     """Residual blocks without norms, then pixels out of channels."""
     import torch
@@ -234,7 +206,9 @@ EXPORTS: dict[str, Callable[[], Made]] = {
     "whisper_tiny_encoder": _whisper,
     "clip_vit_b32": _clip,
     "unet": _unet,
-    "wavenet": _wavenet,
+    "wavenet": wild_sound.wavenet,
+    "tcn": wild_sound.tcn,
+    "conv_tasnet": wild_sound.conv_tasnet,
     "edsr": _edsr,
     "lstm": _recurrent("LSTM"),
     "bilstm": _recurrent("LSTM", bidirectional=True),

@@ -25,11 +25,13 @@ from tvm_blislike.passes.filters import Filters
 from tvm_blislike.passes.half_precision import HALVES, HalvesAsFloats
 from tvm_blislike.passes.imported import operator_of
 from tvm_blislike.passes.local_response import POOLS, local_response
+from tvm_blislike.passes.normalizations import GROUP_NORM, VARIANCE, Normalizations
 from tvm_blislike.passes.planar import CONVOLUTIONS, ToImages
 from tvm_blislike.passes.quantized.to_integers import QUANTIZING, ToIntegers, WhyFloats
 from tvm_blislike.passes.reciprocals import SMOOTH, reciprocals
 from tvm_blislike.passes.recurrent.to_kernels import Recurrent
 from tvm_blislike.passes.rows import as_rows
+from tvm_blislike.passes.slopes import PRELU, Slopes
 from tvm_blislike.passes.steps import SEVERAL_TYPES, Step, run_steps
 from tvm_blislike.passes.unit_axes import UnitAxes
 from tvm_blislike.tvm_seams import (
@@ -327,6 +329,10 @@ STEPS: tuple[Step[Canonicalize], ...] = (
     Step(lambda given: ToIntegers(given.core, given.why_floats), (QUANTIZING | {"int32"},)),
     # Sums in another data type than their operands' get operands in that type.
     Step(lambda given: ConvertOperands(given.core), ({SEVERAL_TYPES},)),
+    # Normalizations of channels or groups and PReLUs become operators that images have in any
+    # layout.
+    Step(lambda _given: _rewriting(Normalizations, TIDY), ({GROUP_NORM, VARIANCE},)),
+    Step(lambda _given: _rewriting(Slopes), ({PRELU},)),
     # Signals, volumes and transposed convolutions become images.
     Step(lambda given: tvm.transform.Sequential([ToImages(given.core), TIDY]), (CONVOLUTIONS,)),
     # A bias and any scale or shift per channel behind a convolution with constant weights become

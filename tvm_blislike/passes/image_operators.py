@@ -36,7 +36,7 @@ UNARY = {
 BINARY = {f"relax.{name}" for name in "add subtract multiply divide maximum minimum power".split()}
 BINARY |= {*CODES}
 POOLS = {"relax.nn.max_pool2d", "relax.nn.avg_pool2d"}
-REDUCTIONS = {"relax.mean", "relax.sum", "relax.max", "relax.min"}
+REDUCTIONS = {f"relax.{name}" for name in ("mean", "variance", "sum", "max", "min")}
 _FLATTENINGS = {"relax.reshape", "relax.squeeze", "relax.flatten"}
 
 

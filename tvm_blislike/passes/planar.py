@@ -21,7 +21,7 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import HALF_KERNELS, KERNELS
 from tvm_blislike.model.layouts import with_rank
 from tvm_blislike.operators.operator import types_of
-from tvm_blislike.passes.image_operators import BINARY, UNARY
+from tvm_blislike.passes.image_operators import BINARY, REDUCTIONS, UNARY
 from tvm_blislike.passes.lookups import is_lookup
 from tvm_blislike.passes.transposed import PhasedAxis, transposed_convolution
 from tvm_blislike.passes.volumes import Window, convolution, rearranged
@@ -80,6 +80,12 @@ class Planar:
     shape: tuple[int, ...]
 
     @property
+    def of_channels(self) -> tuple[int, ...] | None:
+        """Shape of a number for each channel; None of a volume, whose slices are a batch here."""
+        pixels = len(self.shape) - 2
+        return (*self.shape[:2], *(1 for _ in range(pixels))) if pixels < 3 else None
+
+    @property
     def along_row(self) -> bool:
         """Whether a signal lies along the width."""
         return static_shape(self.var)[2] == 1
@@ -133,7 +139,19 @@ class _ToImages(PyExprMutator):
             rest = [self.visit_expr(arg) for arg in call.args[1:]]
             result = relax.Call(call.op, [source.var, *rest], call.attrs)
             return Planar(self.builder_.emit(result), source.shape)
+        if name in REDUCTIONS and call.args[0] in self.planes:
+            return self._of_channels(call, self.planes[call.args[0]])
         return self._binary(call) if name in BINARY else None
+
+    def _of_channels(self, call: relax.Call, source: Planar) -> Planar | None:
+        """Return a reduction of a whole signal or image to a number for each channel."""
+        rank, attrs = len(source.shape), call.attrs
+        axes = sorted(int(axis) % rank for axis in attrs.axis) if attrs.axis else []
+        if rank > 4 or axes != list(range(2, rank)) or not attrs.keepdims:
+            return None
+        operator = getattr(relax.op, op_name(call).removeprefix("relax."))
+        result = self.builder_.emit(operator(source.var, axis=[2, 3], keepdims=True))
+        return Planar(result, static_shape(call))
 
     def _binary(self, call: relax.Call) -> Planar | None:
         shape = static_shape(call)
@@ -151,7 +169,7 @@ class _ToImages(PyExprMutator):
         shape = static_shape(arg)
         if is_constant(arg):
             return _constant_like(arg, like)
-        if shape != like.shape or not isinstance(arg, relax.Var):
+        if shape not in (like.shape, like.of_channels) or not isinstance(arg, relax.Var):
             return None
         return self._planar(arg, like.along_row).var
 
