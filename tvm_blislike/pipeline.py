@@ -244,7 +244,7 @@ def prepare(target: tvm.target.Target, strategy: Strategy) -> tvm.transform.Pass
     return tvm.transform.Sequential(
         [
             *dispatch_passes(target),
-            Canonicalize(core, in_floats, strategy.threads),
+            Canonicalize(core, in_floats, strategy.threads, strategy.is_for_many),
             spills.known(core),
             *([LowerPrecision(strategy)] if strategy.constraints.precision != "fp32" else []),
             StoreWeights(strategy),

@@ -47,6 +47,8 @@ class Strategy:
         Measured configurations, which overrule the cost model.
     predictor : Predictor, optional
         Corrects the estimates of the cost model.
+    is_for_many : bool
+        Whether one function serves images or rows of several sizes.
     """
 
     core: Core
@@ -55,6 +57,7 @@ class Strategy:
     constraints: Constraints = field(default_factory=Constraints)
     records: RecordBook = field(default_factory=RecordBook)
     predictor: Predictor | None = None
+    is_for_many: bool = False
     _made: dict[Workload, Choice] = field(default_factory=dict)
     _options: dict[Workload, tuple[Choice, ...]] = field(default_factory=dict)
     _offers: Offers = field(init=False)

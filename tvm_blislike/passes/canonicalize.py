@@ -16,6 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.marks import FEW_BITS, RECURRENT
 from tvm_blislike.passes.attention.to_kernels import Attentions
+from tvm_blislike.passes.bands import Bands
 from tvm_blislike.passes.binary.to_bits import COMPARING, ToBits
 from tvm_blislike.passes.constants import TIDY, Folding
 from tvm_blislike.passes.data_types import ConvertOperands, WidenWords
@@ -65,10 +66,19 @@ class Canonicalize:
         See `ToIntegers`.
     threads : int
         Threads of one inference.
+    is_for_many : bool
+        Whether what comes of it serves smaller images or fewer rows as well.
     """
 
-    def __init__(self, core: Core, why_floats: WhyFloats | None = None, threads: int = 1) -> None:
-        self.core, self.why_floats, self.threads = core, why_floats, threads
+    def __init__(
+        self,
+        core: Core,
+        why_floats: WhyFloats | None = None,
+        threads: int = 1,
+        is_for_many: bool = False,
+    ) -> None:
+        self.core, self.why_floats = core, why_floats
+        self.threads, self.is_for_many = threads, is_for_many
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
@@ -343,6 +353,8 @@ STEPS: tuple[Step[Canonicalize], ...] = (
     ),
     # Weights that are lost in every sum become zero.
     Step(lambda _given: _rewriting(WithoutDenormals), (LAYERS, {"relax.add"})),
+    # Taps of dilated convolutions that lie on padding are left out.
+    Step(lambda given: Bands(given.is_for_many), ({"relax.nn.conv2d"},)),
     # Outputs of filters of one channel become channels.
     Step(lambda given: Filters(given.core), ({"relax.nn.conv2d"},)),
     # Products with a softmax between them become one kernel.

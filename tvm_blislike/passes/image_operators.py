@@ -55,8 +55,7 @@ def image_inputs(call: relax.Call) -> list[relax.Expr] | None:
         return _operands(call)
     if name == "relax.concat":
         parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
-        usable = all(map(is_image, parts)) and int(call.attrs.axis or 0) % 4 in (0, 1)
-        return parts if parts and usable else None
+        return parts if parts and all(map(is_image, parts)) else None
     if is_lookup(call):
         return [call.args[1]]
     if not call.args or not is_image(call.args[0]) or is_constant(call.args[0]):
@@ -229,7 +228,7 @@ def _interleave(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.E
 
 def _slice(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr | None:
     axes, begin, end, *strides = ([int(v) for v in arg.fields] for arg in call.args[1:])
-    places = [_place(axis, layout) for axis in axes]
+    places = [place(axis, layout) for axis in axes]
     if None in places:
         return None
     return relax.op.strided_slice(source, places, begin, end, *strides)
@@ -241,16 +240,16 @@ def _pad(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr | N
     rank = len(static_shape(source))
     moved_width = [0, 0] * rank
     for axis, pair in enumerate(pairs):
-        place = _place(axis, layout)
-        if place is None and any(pair):
+        at = place(axis, layout)
+        if at is None and any(pair):
             return None
-        if place is not None:
-            moved_width[2 * place : 2 * place + 2] = pair
+        if at is not None:
+            moved_width[2 * at : 2 * at + 2] = pair
     attrs = call.attrs
     return relax.op.nn.pad(source, moved_width, str(attrs.pad_mode), float(attrs.pad_value))
 
 
-def _place(axis: int, layout: Layout) -> int | None:
+def place(axis: int, layout: Layout) -> int | None:
     """Return where an axis of NCHW lies in a layout, None for channels."""
     first = layout.height_axis
     return {0: 0, 2: first, 3: first + 1}.get(axis % 4)

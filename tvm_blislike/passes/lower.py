@@ -31,6 +31,7 @@ from tvm_blislike.passes.image_operators import (
     image_inputs,
     is_flattening,
     moved,
+    place,
 )
 from tvm_blislike.passes.legalize import emit_call, reshaped
 from tvm_blislike.passes.lookups import is_lookup
@@ -181,9 +182,9 @@ class _Lowering(PyExprMutator):
             args = [sources[a] if a in sources else self._other(a, layout) for a in call.args]
             return relax.Call(call.op, args, call.attrs)
         if name == "relax.concat":
-            axis = int(call.attrs.axis) % 4
             parts = [sources[field] for field in call.args[0].fields]
-            return relax.op.concat(parts, axis=layout.channel_axis if axis == 1 else axis)
+            axis = place(int(call.attrs.axis or 0), layout)
+            return relax.op.concat(parts, axis=layout.channel_axis if axis is None else axis)
         if is_lookup(call):
             return relax.Call(call.op, [call.args[0], sources[call.args[1]]], call.attrs)
         source = sources[call.args[0]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 import tvm
@@ -28,13 +29,15 @@ def require_straight(mod: tvm.IRModule) -> None:
 
 
 def allowing(strategy: Strategy, may: Callable[[Implementation], bool]) -> Strategy:
-    """Return the strategy with those that may of each kind of implementation that some may of.
+    """Return the strategy for many sizes, with the implementations that may serve them.
 
+    Of each kind of implementation that some may of, those that may.
     A kind of which none may is left as it is: a layer of it is refused when it is met.
     """
     every = all_implementations()
     kinds = {each.kind for each in every if may(each)}
-    return strategy.leaving_out(i.name for i in every if i.kind in kinds and not may(i))
+    out = (i.name for i in every if i.kind in kinds and not may(i))
+    return replace(strategy.leaving_out(out), is_for_many=True)
 
 
 def are_same(arrays: Iterable[np.ndarray]) -> bool:
