@@ -241,10 +241,15 @@ def prepare(target: tvm.target.Target, strategy: Strategy) -> tvm.transform.Pass
             spills.ensure(core, each)
         return why_floats(strategy, layer, types)
 
+    def seconds(layer: Workload) -> float | None:
+        spills.ensure(core, layer.types)
+        estimate = strategy.choose(layer).estimate
+        return None if estimate is None else estimate.seconds
+
     return tvm.transform.Sequential(
         [
             *dispatch_passes(target),
-            Canonicalize(core, in_floats, strategy.threads, strategy.is_for_many),
+            Canonicalize(core, in_floats, strategy.threads, strategy.is_for_many, seconds),
             spills.known(core),
             *([LowerPrecision(strategy)] if strategy.constraints.precision != "fp32" else []),
             StoreWeights(strategy),

@@ -21,6 +21,7 @@ from tvm_blislike.passes.binary.to_bits import COMPARING, ToBits
 from tvm_blislike.passes.constants import TIDY, Folding
 from tvm_blislike.passes.data_types import ConvertOperands, WidenWords
 from tvm_blislike.passes.denormals import LAYERS, WithoutDenormals
+from tvm_blislike.passes.dilated_rows import Seconds
 from tvm_blislike.passes.few_bits.to_kernels import FewBits
 from tvm_blislike.passes.filters import Filters
 from tvm_blislike.passes.half_precision import HALVES, HalvesAsFloats
@@ -68,6 +69,8 @@ class Canonicalize:
         Threads of one inference.
     is_for_many : bool
         Whether what comes of it serves smaller images or fewer rows as well.
+    seconds : callable, optional
+        Predicts a layer's time, for `ToImages`.
     """
 
     def __init__(
@@ -76,9 +79,14 @@ class Canonicalize:
         why_floats: WhyFloats | None = None,
         threads: int = 1,
         is_for_many: bool = False,
+        seconds: Seconds | None = None,
     ) -> None:
-        self.core, self.why_floats = core, why_floats
+        self.core, self.why_floats, self.seconds = core, why_floats, seconds
         self.threads, self.is_for_many = threads, is_for_many
+
+    def to_images(self) -> ToImages:
+        """Return the pass for signals and volumes: rows of an image depend on a signal's length."""
+        return ToImages(self.core, self.threads, None if self.is_for_many else self.seconds)
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
@@ -344,7 +352,7 @@ STEPS: tuple[Step[Canonicalize], ...] = (
     Step(lambda _given: _rewriting(Normalizations, TIDY), ({GROUP_NORM, VARIANCE},)),
     Step(lambda _given: _rewriting(Slopes), ({PRELU},)),
     # Signals, volumes and transposed convolutions become images.
-    Step(lambda given: tvm.transform.Sequential([ToImages(given.core), TIDY]), (CONVOLUTIONS,)),
+    Step(lambda given: tvm.transform.Sequential([given.to_images(), TIDY]), (CONVOLUTIONS,)),
     # A bias and any scale or shift per channel behind a convolution with constant weights become
     # its weights and one addition.
     Step(

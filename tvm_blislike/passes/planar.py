@@ -1,6 +1,7 @@
 """Signals and volumes become images, so that every implementation of conv2d serves them.
 
-    signal  (n, c, w)        carried as (n, c, w, 1), or (n, c, 1, w) where rows must be long
+    signal  (n, c, w)        carried as (n, c, w, 1), or (n, c, 1, w) where rows must be long, or
+                             (n, c, w / d, d) where it is dilated by d (`dilated_rows`)
     volume  (n, c, d, h, w)  carried as (n * d, c, h, w)
 
 A value stays in this form through elementwise operators; any other reader gets it back in its own.
@@ -15,12 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 import tvm
 from tvm import relax
+from tvm.relax import op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import HALF_KERNELS, KERNELS
 from tvm_blislike.model.layouts import with_rank
+from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.operators.operator import types_of
+from tvm_blislike.passes.dilated_rows import DilatedRows, Seconds
 from tvm_blislike.passes.image_operators import BINARY, REDUCTIONS, UNARY
 from tvm_blislike.passes.lookups import is_lookup
 from tvm_blislike.passes.transposed import PhasedAxis, transposed_convolution
@@ -49,18 +53,32 @@ _FLOATS = {kernel.types.a for kernel in (*KERNELS, *HALF_KERNELS)}
 _FEW_CHANNELS = 8
 
 
+# Height and width.
+Pixels = tuple[int, int]
+
+
 @tvm.transform.module_pass(opt_level=0, name="blislike.ToImages")
 class ToImages:
-    """Module pass that rewrites every Relax function for a core."""
+    """Module pass that rewrites every Relax function for a core.
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    Parameters
+    ----------
+    core : Core
+        The target.
+    threads : int
+        Threads of one inference.
+    seconds : callable, optional
+        Predicts a layer's time. Without it no signal lies in rows for its dilation.
+    """
+
+    def __init__(self, core: Core, threads: int = 1, seconds: Seconds | None = None) -> None:
+        self.core, self.threads, self.seconds = core, threads, seconds
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
         result = mod.clone()
         for gvar, func in functions(mod):
-            result.update_func(gvar, _ToImages(mod, self.core).visit_expr(func))
+            result.update_func(gvar, _ToImages(mod, self).visit_expr(func))
         return result
 
 
@@ -86,19 +104,21 @@ class Planar:
         return (*self.shape[:2], *(1 for _ in range(pixels))) if pixels < 3 else None
 
     @property
-    def along_row(self) -> bool:
-        """Whether a signal lies along the width."""
-        return static_shape(self.var)[2] == 1
+    def pixels(self) -> Pixels:
+        """Height and width of the images."""
+        height, width = static_shape(self.var)[2:]
+        return height, width
 
 
 @mutator
 class _ToImages(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, core: Core) -> None:
+    def __init__(self, mod: tvm.IRModule, given: ToImages) -> None:
         super().__init__(mod)
-        self.core = core
+        self.given = given
         self.planes: dict[relax.Var, Planar] = {}
+        self.order: dict[relax.Var, int] = {}
         self.restored: dict[relax.Var, relax.Expr] = {}
-        self.made: dict[tuple[relax.Var, bool], Planar] = {}
+        self.made: dict[tuple[relax.Var, Pixels], Planar] = {}
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
         # What is emitted in one block cannot be read in another.
@@ -114,6 +134,7 @@ class _ToImages(PyExprMutator):
             super().visit_var_binding_(binding)
             return
         self.planes[var] = planar
+        self.order[var] = len(self.order)
         if not isinstance(var, relax.DataflowVar):
             value = self._restore(planar)
             self.set_var_remap(var, self.builder_.emit_output(value))
@@ -155,10 +176,12 @@ class _ToImages(PyExprMutator):
 
     def _binary(self, call: relax.Call) -> Planar | None:
         shape = static_shape(call)
-        found = [self.planes[arg] for arg in call.args if arg in self.planes]
-        like = next((planar for planar in found if planar.shape == shape), None)
-        if like is None:
+        found = [arg for arg in call.args if arg in self.planes]
+        alike = [arg for arg in found if self.planes[arg].shape == shape]
+        if not alike:
             return None
+        # The layer that was computed last ends in this operator: what it adds takes its form.
+        like = self.planes[max(alike, key=self.order.__getitem__)]
         operands = [self._operand(arg, like) for arg in call.args]
         if any(operand is None for operand in operands):
             return None
@@ -171,23 +194,22 @@ class _ToImages(PyExprMutator):
             return _constant_like(arg, like)
         if shape not in (like.shape, like.of_channels) or not isinstance(arg, relax.Var):
             return None
-        return self._planar(arg, like.along_row).var
+        return self._planar(arg, like.pixels if shape == like.shape else (1, 1)).var
 
-    def _planar(self, value: relax.Expr, along_row: bool) -> Planar:
-        """Return any value as a batch of images; the same one for all who ask."""
-        key = (value, along_row)
+    def _planar(self, value: relax.Expr, pixels: Pixels) -> Planar:
+        """Return any value as a batch of images, a signal's of these; the same one for all."""
+        key = (value, pixels)
         if not isinstance(value, relax.Var):
-            return self._turned(value, along_row)
+            return self._turned(value, pixels)
         if key not in self.made:
-            self.made[key] = self._turned(value, along_row)
+            self.made[key] = self._turned(value, pixels)
         return self.made[key]
 
-    def _turned(self, value: relax.Expr, along_row: bool) -> Planar:
+    def _turned(self, value: relax.Expr, pixels: Pixels) -> Planar:
         shape = static_shape(value)
         known = self.planes.get(value) if isinstance(value, relax.Var) else None
         if len(shape) == 3:
-            n, c, w = shape
-            turned = (n, c, 1, w) if along_row else (n, c, w, 1)
+            turned = (*shape[:2], *pixels)
             if known is not None and static_shape(known.var) == turned:
                 return known
             plain = known.var if known is not None else self.visit_expr(value)
@@ -221,7 +243,11 @@ class _ToImages(PyExprMutator):
         groups = int(attrs.groups)
         # A depthwise convolution keeps several pixels of a row in registers.
         along_row = size[1] < _FEW_CHANNELS or groups == size[1]
-        source = self._planar(call.args[0], along_row)
+        if spatial == 1 and not (along_row or transposed):
+            found = self._in_rows(call)
+            if found is not None:
+                return found
+        source = self._planar(call.args[0], (1, size[-1]) if along_row else (size[-1], 1))
 
         def three(values: object, fill: int) -> tuple[int, int, int]:
             given = [int(value) for value in values]
@@ -243,11 +269,49 @@ class _ToImages(PyExprMutator):
             return Planar(result, shape)
         sizes, out = three(size[2:], 1), three(shape[2:], 1)
         axes = tuple(map(PhasedAxis, sizes, out, taps, stride, dilation, before))
-        lanes = self.core.lanes(dtype_name(call))
+        lanes = self.given.core.lanes(dtype_name(call))
         result = transposed_convolution(
             self.builder_, source.var, size[0], weights, axes, groups, lanes
         )
         return Planar(result, shape)
+
+    def _in_rows(self, call: relax.Call) -> Planar | None:
+        """Return a dilated convolution as one of an image; None where that is slower."""
+        emit, shape, given = self.builder_.emit, static_shape(call), self.given
+        signal = _as_column(call)
+        rows = DilatedRows.of(signal)
+        if given.seconds is None or rows is None or types_of(call).a not in _FLOATS:
+            return None
+        if not rows.is_sooner(signal, given.seconds, given.core, given.threads):
+            return None
+        n, ci, (height, width) = signal.n, signal.ci, (rows.rows, rows.dilation)
+        if rows.added:
+            column = self._planar(call.args[0], (signal.h, 1)).var
+            filled = emit(op.nn.pad(column, [0, 0, 0, 0, 0, rows.added, 0, 0]))
+            image = emit(op.reshape(filled, (n, ci, height, width)))
+        else:
+            image = self._planar(call.args[0], (height, width)).var
+        weights = emit(op.expand_dims(self.visit_expr(call.args[1]), 3))
+        padding = (rows.before, 0, rows.after, 0)
+        made = emit(op.nn.conv2d(image, weights, padding=padding, out_dtype=call.attrs.out_dtype))
+        if rows.left:
+            made = emit(op.reshape(made, (n, signal.co, rows.outputs * width, 1)))
+            made = emit(op.strided_slice(made, [2], [0], [signal.oh]))
+        return Planar(made, shape)
+
+
+def _as_column(call: relax.Call) -> Conv2dWorkload:
+    """Return the workload of a convolution of signals that lie along the height."""
+    (n, ci, length), (co, _, taps) = (static_shape(arg) for arg in call.args)
+    before, after = (int(each) for each in call.attrs.padding)
+    return Conv2dWorkload(
+        *(n, ci, length, 1, co, taps, 1),
+        stride=(int(call.attrs.strides[0]), 1),
+        padding=(before, 0, after, 0),
+        dilation=(int(call.attrs.dilation[0]), 1),
+        groups=int(call.attrs.groups),
+        types=types_of(call),
+    )
 
 
 def _is_plain(call: relax.Call, spatial: int, transposed: bool) -> bool:
@@ -272,7 +336,8 @@ def _constant_like(arg: relax.Expr, like: Planar) -> relax.Expr | None:
         return None
     full = with_rank(array, rank)
     if rank == 3:
-        full = np.expand_dims(full, 2 if like.along_row else 3)
+        pixels = like.pixels if full.shape[2] > 1 else (1, 1)
+        full = full.reshape(*full.shape[:2], *pixels)
     elif rank == 5:
         n, c, d, h, w = full.shape
         if (n, d) not in ((1, 1), (like.shape[0], like.shape[2])):
