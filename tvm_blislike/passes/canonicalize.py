@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
@@ -28,6 +29,7 @@ from tvm_blislike.passes.half_precision import HALVES, HalvesAsFloats
 from tvm_blislike.passes.imported import operator_of
 from tvm_blislike.passes.local_response import POOLS, local_response
 from tvm_blislike.passes.normalizations import GROUP_NORM, VARIANCE, Normalizations
+from tvm_blislike.passes.padding import PAD, PADDED, Padding
 from tvm_blislike.passes.planar import CONVOLUTIONS, ToImages
 from tvm_blislike.passes.quantized.to_integers import QUANTIZING, ToIntegers, WhyFloats
 from tvm_blislike.passes.reciprocals import SMOOTH, reciprocals
@@ -45,6 +47,7 @@ from tvm_blislike.tvm_seams import (
     is_constant,
     op_name,
     scaled_constant,
+    static_shape,
     use_counts,
 )
 
@@ -128,9 +131,12 @@ class _Operators(Folding):
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
         found = super().visit_tuple_getitem_(item)
-        is_first = isinstance(found, relax.TupleGetItem) and found.index == 0
-        source = self.lookup_binding(found.tuple_value) if is_first else None
-        if source is not None and op_name(source) == "relax.nn.batch_norm":
+        is_item = isinstance(found, relax.TupleGetItem)
+        source = self.lookup_binding(found.tuple_value) if is_item else None
+        if op_name(source) == "relax.split":
+            part = _part_of_channels(source, found.index)
+            return found if part is None else part
+        if found.index == 0 and op_name(source) == "relax.nn.batch_norm":
             normalized = self._normalized(source)
             return found if normalized is None else normalized
         return found
@@ -181,6 +187,20 @@ class _Operators(Folding):
     def _value(self, expr: relax.Expr) -> relax.Expr:
         bound = self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
         return expr if bound is None else bound
+
+
+def _part_of_channels(call: relax.Call, number: int) -> relax.Call | None:
+    """Return a part of the channels of signals or images as a slice, which layouts know."""
+    shape, cuts = static_shape(call.args[0]), call.attrs.indices_or_sections
+    if shape is None or len(shape) not in (3, 4) or int(call.attrs.axis) % len(shape) != 1:
+        return None
+    if isinstance(cuts, tvm_ffi.Array):
+        ends = [*(int(cut) for cut in cuts), shape[1]]
+    else:
+        each = -(-shape[1] // int(cuts))
+        ends = [min(shape[1], each * (part + 1)) for part in range(int(cuts))]
+    begin = ends[number - 1] if number else 0
+    return relax.op.strided_slice(call.args[0], [1], [begin], [ends[number]])
 
 
 @dataclass(frozen=True)
@@ -351,6 +371,8 @@ STEPS: tuple[Step[Canonicalize], ...] = (
     # layout.
     Step(lambda _given: _rewriting(Normalizations, TIDY), ({GROUP_NORM, VARIANCE},)),
     Step(lambda _given: _rewriting(Slopes), ({PRELU},)),
+    # Zeros around the data of a convolution become its padding.
+    Step(lambda _given: _rewriting(Padding, TIDY), ({PAD}, PADDED)),
     # Signals, volumes and transposed convolutions become images.
     Step(lambda given: tvm.transform.Sequential([given.to_images(), TIDY]), (CONVOLUTIONS,)),
     # A bias and any scale or shift per channel behind a convolution with constant weights become

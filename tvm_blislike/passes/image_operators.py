@@ -3,7 +3,7 @@
 Elementwise ones, lookups, pools and reductions take it as an argument or do not care; these move
 parts of an image about:
 
-    strided_slice    of the batch, rows or columns
+    strided_slice    of the batch, rows or columns, and of whole blocks of channels
     pad              likewise
     interleave       phases of a transposed convolution: from channels to batch, rows and columns
     reshape          of the image to another height and width, or of a 1x1 image to a vector
@@ -104,11 +104,31 @@ def _moves_within_channels(call: relax.Call) -> bool:
     if name == "relax.reshape":
         return before[:2] == after[:2]
     if name == "relax.strided_slice":
-        return all(int(axis) % 4 != 1 for axis in call.args[1].fields)
+        return first_channel(call) is not None
     if name == "relax.nn.pad":
         width = [int(w) for w in call.attrs.pad_width]
         return width[2:4] == [0, 0]
     return True
+
+
+def first_channel(call: relax.Call) -> int | None:
+    """Return where the channels begin that an operator keeps; None where it leaves some between.
+
+    0 for all operators but slices: blocks of channels stay whole where their size divides it.
+    """
+    if op_name(call) != "relax.strided_slice":
+        return 0
+    begin, _, step = _channels(call)
+    return begin if step == 1 else None
+
+
+def _channels(call: relax.Call) -> tuple[int, int, int]:
+    """Return begin, end and step of the channels that a slice keeps, counted from the first."""
+    channels = static_shape(call.args[0])[1]
+    axes, begin, end, *strides = ([int(v) for v in arg.fields] for arg in call.args[1:])
+    steps = strides[0] if strides else [1] * len(axes)
+    cuts = zip(axes, map(slice, begin, end, steps), strict=True)
+    return next((c.indices(channels) for a, c in cuts if a % 4 == 1), (0, channels, 1))
 
 
 def moved(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr | None:
@@ -228,9 +248,13 @@ def _interleave(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.E
 
 def _slice(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr | None:
     axes, begin, end, *strides = ([int(v) for v in arg.fields] for arg in call.args[1:])
-    places = [place(axis, layout) for axis in axes]
-    if None in places:
-        return None
+    places = [layout.channel_axis if axis % 4 == 1 else place(axis, layout) for axis in axes]
+    if layout.block and layout.channel_axis in places:
+        first, last, step = _channels(call)
+        if step != 1 or first % layout.block or last % layout.block:
+            return None
+        at = places.index(layout.channel_axis)
+        begin[at], end[at] = first // layout.block, last // layout.block
     return relax.op.strided_slice(source, places, begin, end, *strides)
 
 

@@ -29,7 +29,13 @@ from tvm_blislike.model.layouts import NCHW, NHWC, Layout
 from tvm_blislike.model.marks import STORED_ERRORS, WHOLE_WEIGHTS, WORDS_OF_SIGNS
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.operators import described, operator_in, workload_of
-from tvm_blislike.passes.image_operators import POOLS, image_inputs, is_flattening, is_image
+from tvm_blislike.passes.image_operators import (
+    POOLS,
+    first_channel,
+    image_inputs,
+    is_flattening,
+    is_image,
+)
 from tvm_blislike.passes.quantized.to_integers import left_wide
 from tvm_blislike.schedules import get_implementation, read_config
 from tvm_blislike.tvm_seams import bindings, dtype_name, functions, op_name, static_shape
@@ -273,9 +279,11 @@ class _Graph:
         images = image_inputs(value)
         if images is None:
             return False
+        lanes = self.strategy.core.lanes(dtype_name(images[0]))
+        blocks = op_name(value) != WORDS_OF_SIGNS and first_channel(value) % lanes == 0
         options = tuple(
             Option(layout, layout, self._seconds(value, layout))
-            for layout in self._layouts([*images, value], blocks=op_name(value) != WORDS_OF_SIGNS)
+            for layout in self._layouts([*images, value], blocks)
         )
         self._node(var, tuple(i for i in images if isinstance(i, relax.Var)), options)
         return True

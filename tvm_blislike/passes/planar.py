@@ -160,9 +160,19 @@ class _ToImages(PyExprMutator):
             rest = [self.visit_expr(arg) for arg in call.args[1:]]
             result = relax.Call(call.op, [source.var, *rest], call.attrs)
             return Planar(self.builder_.emit(result), source.shape)
+        if name == "relax.strided_slice" and call.args[0] in self.planes:
+            return self._channels(call, self.planes[call.args[0]])
         if name in REDUCTIONS and call.args[0] in self.planes:
             return self._of_channels(call, self.planes[call.args[0]])
         return self._binary(call) if name in BINARY else None
+
+    def _channels(self, call: relax.Call, source: Planar) -> Planar | None:
+        """Return some channels of signals or images."""
+        is_volume = len(source.shape) > 4
+        if is_volume or [int(axis) for axis in call.args[1].fields] != [1]:
+            return None
+        sliced = relax.Call(call.op, [source.var, *call.args[1:]], call.attrs)
+        return Planar(self.builder_.emit(sliced), static_shape(call))
 
     def _of_channels(self, call: relax.Call, source: Planar) -> Planar | None:
         """Return a reduction of a whole signal or image to a number for each channel."""
