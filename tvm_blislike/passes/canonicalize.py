@@ -38,6 +38,7 @@ from tvm_blislike.passes.rows import as_rows
 from tvm_blislike.passes.slopes import PRELU, Slopes
 from tvm_blislike.passes.steps import SEVERAL_TYPES, Step, run_steps
 from tvm_blislike.passes.unit_axes import UnitAxes
+from tvm_blislike.passes.whole_groups import WholeGroups
 from tvm_blislike.tvm_seams import (
     bindings,
     constant,
@@ -73,7 +74,7 @@ class Canonicalize:
     is_for_many : bool
         Whether what comes of it serves smaller images or fewer rows as well.
     seconds : callable, optional
-        Predicts a layer's time, for `ToImages`.
+        Predicts a layer's time, for `ToImages` and `WholeGroups`.
     """
 
     def __init__(
@@ -94,6 +95,10 @@ class Canonicalize:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the rewritten module."""
         return TIDY(run_steps(mod, STEPS, self))
+
+    def whole_groups(self) -> WholeGroups:
+        """Return the pass for convolutions of groups."""
+        return WholeGroups(self.core, self.threads, self.seconds)
 
 
 def _rewriting(rewriter: type, *behind: tvm.transform.Pass) -> tvm.transform.Pass:
@@ -385,6 +390,11 @@ STEPS: tuple[Step[Canonicalize], ...] = (
     Step(lambda _given: _rewriting(WithoutDenormals), (LAYERS, {"relax.add"})),
     # Taps of dilated convolutions that lie on padding are left out.
     Step(lambda given: Bands(given.is_for_many), ({"relax.nn.conv2d"},)),
+    # Groups of channels fill vectors.
+    Step(
+        lambda given: tvm.transform.Sequential([given.whole_groups(), TIDY]),
+        ({"relax.nn.conv2d"},),
+    ),
     # Outputs of filters of one channel become channels.
     Step(lambda given: Filters(given.core), ({"relax.nn.conv2d"},)),
     # Products with a softmax between them become one kernel.
