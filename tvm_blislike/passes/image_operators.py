@@ -5,6 +5,7 @@ parts of an image about:
 
     strided_slice    of the batch, rows or columns, and of whole blocks of channels
     pad              likewise
+    resize2d         rows and columns
     interleave       phases of a transposed convolution: from channels to batch, rows and columns
     reshape          of the image to another height and width, or of a 1x1 image to a vector
 
@@ -37,6 +38,7 @@ BINARY = {f"relax.{name}" for name in "add subtract multiply divide maximum mini
 BINARY |= {*CODES}
 POOLS = {"relax.nn.max_pool2d", "relax.nn.avg_pool2d"}
 REDUCTIONS = {f"relax.{name}" for name in ("mean", "variance", "sum", "max", "min")}
+RESIZED = "relax.image.resize2d"
 _FLATTENINGS = {"relax.reshape", "relax.squeeze", "relax.flatten"}
 
 
@@ -108,6 +110,8 @@ def _moves_within_channels(call: relax.Call) -> bool:
     if name == "relax.nn.pad":
         width = [int(w) for w in call.attrs.pad_width]
         return width[2:4] == [0, 0]
+    if name == RESIZED:
+        return str(call.attrs.layout) == NCHW
     return True
 
 
@@ -258,6 +262,23 @@ def _slice(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr |
     return relax.op.strided_slice(source, places, begin, end, *strides)
 
 
+def _resized(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr:
+    attrs = call.attrs
+    return relax.op.image.resize2d(
+        source,
+        call.args[1],
+        roi=[float(each) for each in attrs.roi],
+        layout=layout,
+        method=attrs.method,
+        coordinate_transformation_mode=attrs.coordinate_transformation_mode,
+        rounding_method=attrs.rounding_method,
+        cubic_alpha=attrs.cubic_alpha,
+        cubic_exclude=attrs.cubic_exclude,
+        extrapolation_value=attrs.extrapolation_value,
+        out_dtype=attrs.out_dtype,
+    )
+
+
 def _pad(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr | None:
     width = [int(w) for w in call.attrs.pad_width]
     pairs = list(zip(width[::2], width[1::2], strict=True))
@@ -292,4 +313,5 @@ _MOVES: dict[str, Callable[[relax.Call, relax.Expr, Layout], relax.Expr | None]]
     "relax.nn.pad": _pad,
     "relax.layout_transform": _interleave,
     "relax.reshape": _reshape,
+    RESIZED: _resized,
 }
