@@ -205,7 +205,7 @@ def fused_kernels(
     progress.begin("lowering")
     warn_of_weights(mod, plan)
     before = [
-        legalize(strategy.core),
+        legalize(strategy.core, strategy.is_for_many),
         NarrowIndices(),
         relax.transform.AnnotateTIROpPattern(),
         fold_constants,

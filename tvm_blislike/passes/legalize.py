@@ -22,9 +22,10 @@ from tvm_blislike.passes.binary.operators import (
     lower_words,
 )
 from tvm_blislike.passes.concat import lower_concat
-from tvm_blislike.passes.image_operators import lower_interleave
+from tvm_blislike.passes.image_operators import RESIZED, lower_interleave
 from tvm_blislike.passes.lookups import is_lookup, lower_lookup
 from tvm_blislike.passes.not_finite import NAMES, lower_not_finite
+from tvm_blislike.passes.resizes import lower_resize
 from tvm_blislike.schedules.lowering.rewrite import collect
 from tvm_blislike.tvm_seams import (
     constant,
@@ -80,8 +81,16 @@ def emit_call(
     return relax.call_tir(gvar, [data, packed], relax.TensorType(shape, dtype))
 
 
-def legalize(core: Core) -> tvm.transform.Pass:
-    """Return the pass that lowers all operators, for a core."""
+def legalize(core: Core, is_for_many: bool = False) -> tvm.transform.Pass:
+    """Return the pass that lowers all operators.
+
+    Parameters
+    ----------
+    core : Core
+        The target.
+    is_for_many : bool
+        Whether the functions serve smaller images, too: none with tables of one size.
+    """
     own = {
         **dict.fromkeys(NAMES, _or_itself(lower_not_finite)),
         "relax.concat": _or_itself(lower_concat),
@@ -92,6 +101,8 @@ def legalize(core: Core) -> tvm.transform.Pass:
         WORDS_OF_SIGNS: lower_words,
         **dict.fromkeys(("relax.matmul", "relax.nn.conv2d"), _or_itself(lower_product)),
     }
+    if not is_for_many:
+        own[RESIZED] = _or_itself(lower_resize)
     return tvm.transform.Sequential(
         [
             relax.transform.LegalizeOps(own),
