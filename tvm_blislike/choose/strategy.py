@@ -27,6 +27,8 @@ from tvm_blislike.schedules import get_implementation, implementations
 
 # Ask a user's function first: it returns a config, or None to leave the choice to the model.
 Override = Callable[[Workload], Config | None]
+# The predicted time of a layer, in seconds; None where there is none.
+Seconds = Callable[[Workload], float | None]
 
 
 @dataclass

@@ -14,6 +14,7 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_blislike.choose.strategy import Seconds
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.marks import FEW_BITS, RECURRENT
 from tvm_blislike.passes.attention.to_kernels import Attentions
@@ -22,7 +23,6 @@ from tvm_blislike.passes.binary.to_bits import COMPARING, ToBits
 from tvm_blislike.passes.constants import TIDY, Folding
 from tvm_blislike.passes.data_types import ConvertOperands, WidenWords
 from tvm_blislike.passes.denormals import LAYERS, WithoutDenormals
-from tvm_blislike.passes.dilated_rows import Seconds
 from tvm_blislike.passes.few_bits.to_kernels import FewBits
 from tvm_blislike.passes.filters import Filters
 from tvm_blislike.passes.half_precision import HALVES, HalvesAsFloats

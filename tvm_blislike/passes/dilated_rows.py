@@ -12,15 +12,13 @@ and less, and no element moves. A signal that rows do not divide is filled up be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tvm_blislike.choose.strategy import Seconds
 from tvm_blislike.cost_models.transforms import transform_seconds
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.workload import Conv2dWorkload, Workload
+from tvm_blislike.model.workload import Conv2dWorkload
 
-# Predicted time of a layer; None where it cannot be predicted.
-Seconds = Callable[[Workload], float | None]
 # How much sooner images have to be: predictions of two algorithms err by as much.
 _LEAST_GAIN = 1.05
 

@@ -19,12 +19,13 @@ from tvm import relax
 from tvm.relax import op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_blislike.choose.strategy import Seconds
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import HALF_KERNELS, KERNELS
 from tvm_blislike.model.layouts import with_rank
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.operators.operator import types_of
-from tvm_blislike.passes.dilated_rows import DilatedRows, Seconds
+from tvm_blislike.passes.dilated_rows import DilatedRows
 from tvm_blislike.passes.image_operators import BINARY, REDUCTIONS, UNARY
 from tvm_blislike.passes.lookups import is_lookup
 from tvm_blislike.passes.transposed import PhasedAxis, transposed_convolution

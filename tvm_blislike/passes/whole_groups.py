@@ -18,12 +18,12 @@ from tvm import relax
 from tvm.relax import op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_blislike.choose.strategy import Seconds
 from tvm_blislike.cost_models.transforms import transform_seconds
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.layouts import NCHW, with_rank
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.operators import workload_of
-from tvm_blislike.passes.dilated_rows import Seconds
 from tvm_blislike.passes.image_operators import UNARY
 from tvm_blislike.tvm_seams import (
     bindings,
