@@ -28,7 +28,6 @@ from tvm_blislike.tvm_seams import (
     constant,
     constant_array,
     dtype_name,
-    functions,
     is_constant,
     op_name,
     static_shape,
@@ -106,30 +105,19 @@ class _Axis:
         return _Band(outputs, taps, begin, last + 1)
 
 
-@tvm.transform.module_pass(opt_level=0, name="blislike.Bands")
-class Bands:
-    """Module pass that rewrites dilated convolutions of constant weights where it saves products.
+@mutator
+class Bands(PyExprMutator):
+    """Rewrite dilated convolutions of constant weights where that saves products.
 
     Parameters
     ----------
+    mod, func : IRModule, relax.Function
+        What is rewritten.
     is_for_many : bool
         Whether smaller images come, too: they have other bands, but reach no other taps.
     """
 
-    def __init__(self, is_for_many: bool) -> None:
-        self.is_for_many = is_for_many
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Return the rewritten module."""
-        result = mod.clone()
-        for gvar, func in functions(mod):
-            result.update_func(gvar, _Bands(mod, self.is_for_many).visit_expr(func))
-        return result
-
-
-@mutator
-class _Bands(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, is_for_many: bool) -> None:
+    def __init__(self, mod: tvm.IRModule, _func: relax.Function, is_for_many: bool) -> None:
         super().__init__(mod)
         self.is_for_many = is_for_many
 

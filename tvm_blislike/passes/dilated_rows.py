@@ -14,10 +14,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from tvm import relax
+
 from tvm_blislike.choose.strategy import Seconds
 from tvm_blislike.cost_models.transforms import transform_seconds
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.operators.operator import types_of
+from tvm_blislike.tvm_seams import static_shape
 
 # How much sooner images have to be: predictions of two algorithms err by as much.
 _LEAST_GAIN = 1.05
@@ -86,3 +90,17 @@ class DilatedRows:
         copied = (data if self.added else 0) + (result if self.left else 0)
         copying = transform_seconds(copied, core, threads) if copied else 0.0
         return (of_image + copying) * _LEAST_GAIN < of_signal
+
+
+def signal_of(call: relax.Call) -> Conv2dWorkload:
+    """Return the workload of a convolution of signals that lie along the height."""
+    (n, ci, length), (co, _, taps) = (static_shape(arg) for arg in call.args)
+    before, after = (int(each) for each in call.attrs.padding)
+    return Conv2dWorkload(
+        *(n, ci, length, 1, co, taps, 1),
+        stride=(int(call.attrs.strides[0]), 1),
+        padding=(before, 0, after, 0),
+        dilation=(int(call.attrs.dilation[0]), 1),
+        groups=int(call.attrs.groups),
+        types=types_of(call),
+    )

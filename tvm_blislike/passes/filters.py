@@ -28,7 +28,6 @@ from tvm_blislike.tvm_seams import (
     constant,
     constant_array,
     dtype_name,
-    functions,
     is_constant,
     op_name,
     static_shape,
@@ -40,21 +39,6 @@ _MOST_VECTORS = 4
 _LEAST_GAIN = 2.0
 # Groups of outputs from which on it is tried: a tile of a micro-kernel has several.
 _LEAST_GROUPS = 8
-
-
-@tvm.transform.module_pass(opt_level=0, name="blislike.Filters")
-class Filters:
-    """Module pass that rewrites every Relax function for a core."""
-
-    def __init__(self, core: Core) -> None:
-        self.core = core
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Return the rewritten module."""
-        result = mod.clone()
-        for gvar, func in functions(mod):
-            result.update_func(gvar, _Filters(mod, self.core).visit_expr(func))
-        return result
 
 
 @dataclass(frozen=True)
@@ -103,12 +87,15 @@ class _Filter:
 
 
 @mutator
-class _Filters(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, core: Core) -> None:
+class Filters(PyExprMutator):
+    """Rewrite filters of constant weights for a core."""
+
+    def __init__(self, mod: tvm.IRModule, _func: relax.Function, core: Core) -> None:
         super().__init__(mod)
         self.core = core
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
+        """Return a filter with several outputs as channels; any other call as it is."""
         call = super().visit_call_(call)
         found = _filter_of(call)
         count = 1 if found is None else found.best(self.core.lanes("float32"))

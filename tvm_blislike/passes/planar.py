@@ -23,9 +23,8 @@ from tvm_blislike.choose.strategy import Seconds
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import HALF_KERNELS, KERNELS
 from tvm_blislike.model.layouts import with_rank
-from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.operators.operator import types_of
-from tvm_blislike.passes.dilated_rows import DilatedRows
+from tvm_blislike.passes.dilated_rows import DilatedRows, signal_of
 from tvm_blislike.passes.image_operators import BINARY, REDUCTIONS, UNARY
 from tvm_blislike.passes.lookups import is_lookup
 from tvm_blislike.passes.transposed import PhasedAxis, transposed_convolution
@@ -33,7 +32,6 @@ from tvm_blislike.passes.volumes import Window, convolution, rearranged
 from tvm_blislike.tvm_seams import (
     constant_array,
     dtype_name,
-    functions,
     is_constant,
     op_name,
     static_shape,
@@ -56,31 +54,6 @@ _FEW_CHANNELS = 8
 
 # Height and width.
 Pixels = tuple[int, int]
-
-
-@tvm.transform.module_pass(opt_level=0, name="blislike.ToImages")
-class ToImages:
-    """Module pass that rewrites every Relax function for a core.
-
-    Parameters
-    ----------
-    core : Core
-        The target.
-    threads : int
-        Threads of one inference.
-    seconds : callable, optional
-        Predicts a layer's time. Without it no signal lies in rows for its dilation.
-    """
-
-    def __init__(self, core: Core, threads: int = 1, seconds: Seconds | None = None) -> None:
-        self.core, self.threads, self.seconds = core, threads, seconds
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Return the rewritten module."""
-        result = mod.clone()
-        for gvar, func in functions(mod):
-            result.update_func(gvar, _ToImages(mod, self).visit_expr(func))
-        return result
 
 
 @dataclass(frozen=True)
@@ -112,21 +85,44 @@ class Planar:
 
 
 @mutator
-class _ToImages(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, given: ToImages) -> None:
+class ToImages(PyExprMutator):
+    """Rewrite the convolutions of signals and volumes, and transposed ones.
+
+    Parameters
+    ----------
+    mod, func : IRModule, relax.Function
+        What is rewritten.
+    core : Core
+        The target.
+    threads : int
+        Threads of one inference.
+    seconds : callable, optional
+        Predicts a layer's time. Without it no signal lies in rows for its dilation.
+    """
+
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        _func: relax.Function,
+        core: Core,
+        threads: int,
+        seconds: Seconds | None,
+    ) -> None:
         super().__init__(mod)
-        self.given = given
+        self.core, self.threads, self.seconds = core, threads, seconds
         self.planes: dict[relax.Var, Planar] = {}
         self.order: dict[relax.Var, int] = {}
         self.restored: dict[relax.Var, relax.Expr] = {}
         self.made: dict[tuple[relax.Var, Pixels], Planar] = {}
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
+        """Begin anew."""
         # What is emitted in one block cannot be read in another.
         self.planes, self.restored, self.made = {}, {}, {}
         return super().visit_dataflow_block_(block)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        """Emit what is computed on images as such."""
         call, var = binding.value, binding.var
         planar = None
         if isinstance(call, relax.Call) and self.builder_.current_block_is_dataflow():
@@ -280,7 +276,7 @@ class _ToImages(PyExprMutator):
             return Planar(result, shape)
         sizes, out = three(size[2:], 1), three(shape[2:], 1)
         axes = tuple(map(PhasedAxis, sizes, out, taps, stride, dilation, before))
-        lanes = self.given.core.lanes(dtype_name(call))
+        lanes = self.core.lanes(dtype_name(call))
         result = transposed_convolution(
             self.builder_, source.var, size[0], weights, axes, groups, lanes
         )
@@ -288,12 +284,12 @@ class _ToImages(PyExprMutator):
 
     def _in_rows(self, call: relax.Call) -> Planar | None:
         """Return a dilated convolution as one of an image; None where that is slower."""
-        emit, shape, given = self.builder_.emit, static_shape(call), self.given
-        signal = _as_column(call)
+        emit, shape = self.builder_.emit, static_shape(call)
+        signal = signal_of(call)
         rows = DilatedRows.of(signal)
-        if given.seconds is None or rows is None or types_of(call).a not in _FLOATS:
+        if self.seconds is None or rows is None or types_of(call).a not in _FLOATS:
             return None
-        if not rows.is_sooner(signal, given.seconds, given.core, given.threads):
+        if not rows.is_sooner(signal, self.seconds, self.core, self.threads):
             return None
         n, ci, (height, width) = signal.n, signal.ci, (rows.rows, rows.dilation)
         if rows.added:
@@ -309,20 +305,6 @@ class _ToImages(PyExprMutator):
             made = emit(op.reshape(made, (n, signal.co, rows.outputs * width, 1)))
             made = emit(op.strided_slice(made, [2], [0], [signal.oh]))
         return Planar(made, shape)
-
-
-def _as_column(call: relax.Call) -> Conv2dWorkload:
-    """Return the workload of a convolution of signals that lie along the height."""
-    (n, ci, length), (co, _, taps) = (static_shape(arg) for arg in call.args)
-    before, after = (int(each) for each in call.attrs.padding)
-    return Conv2dWorkload(
-        *(n, ci, length, 1, co, taps, 1),
-        stride=(int(call.attrs.strides[0]), 1),
-        padding=(before, 0, after, 0),
-        dilation=(int(call.attrs.dilation[0]), 1),
-        groups=int(call.attrs.groups),
-        types=types_of(call),
-    )
 
 
 def _is_plain(call: relax.Call, spatial: int, transposed: bool) -> bool:

@@ -30,7 +30,6 @@ from tvm_blislike.tvm_seams import (
     constant,
     constant_array,
     dtype_name,
-    functions,
     is_constant,
     op_name,
     static_shape,
@@ -43,48 +42,6 @@ _BY_CHANNEL = {"relax.add", "relax.multiply", "relax.maximum", "relax.minimum", 
 _MOST_ADDED = 0.25
 
 
-@tvm.transform.module_pass(opt_level=0, name="blislike.WholeGroups")
-class WholeGroups:
-    """Module pass that rewrites every Relax function where that is predicted to be faster.
-
-    Parameters
-    ----------
-    core : Core
-        The target.
-    threads : int
-        Threads of one inference.
-    seconds : callable, optional
-        Predicts a layer's time; without it nothing changes.
-    """
-
-    def __init__(self, core: Core, threads: int, seconds: Seconds | None) -> None:
-        self.core, self.threads, self.seconds = core, threads, seconds
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Return the rewritten module."""
-        result = mod.clone()
-        for gvar, func in functions(mod):
-            result.update_func(gvar, _WholeGroups(mod, func, self).visit_expr(func))
-        return result
-
-    def whole(self, call: relax.Expr) -> Conv2dWorkload | None:
-        """Return the layer with the groups that fill vectors, where it takes less time."""
-        is_plain = op_name(call) == CONV and is_constant(call.args[1]) and _is_nchw(call)
-        layer = workload_of(call) if is_plain else None
-        if layer is None or self.seconds is None or layer.groups == 1 or layer.is_depthwise:
-            return None
-        lanes = self.core.lanes(layer.types.acc)
-        each = [channels // layer.groups for channels in (layer.ci, layer.co)]
-        step = math.lcm(*(lanes // math.gcd(lanes, channels) for channels in each))
-        groups = -(-layer.groups // step) * step
-        if groups == layer.groups or groups > (1 + _MOST_ADDED) * layer.groups:
-            return None
-        wide = replace(layer, groups=groups, ci=groups * each[0], co=groups * each[1])
-        found, before = self.seconds(wide), self.seconds(layer)
-        copied = transform_seconds(math.prod(layer.images[1]), self.core, self.threads)
-        return wide if found is not None and before and found + copied < before else None
-
-
 @dataclass(frozen=True)
 class _Wide:
     """A value with channels of zeros behind its own."""
@@ -94,15 +51,38 @@ class _Wide:
 
 
 @mutator
-class _WholeGroups(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, func: relax.Function, given: WholeGroups) -> None:
+class WholeGroups(PyExprMutator):
+    """Rewrite convolutions of groups where that is predicted to be faster.
+
+    Parameters
+    ----------
+    mod, func : IRModule, relax.Function
+        What is rewritten.
+    core : Core
+        The target.
+    threads : int
+        Threads of one inference.
+    seconds : callable, optional
+        Predicts a layer's time; without it nothing changes.
+    """
+
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        func: relax.Function,
+        core: Core,
+        threads: int,
+        seconds: Seconds | None,
+    ) -> None:
         super().__init__(mod)
-        self.given, self.uses = given, use_counts(func)
+        self.core, self.threads, self.seconds = core, threads, seconds
+        self.uses = use_counts(func)
         self.values = {binding.var: binding.value for binding in bindings(func)}
         self.wide: dict[relax.Var, _Wide] = {}
         self.narrow: dict[relax.Var, relax.Expr] = {}
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
+        """Begin anew."""
         # What is emitted in one block cannot be read in another.
         self.wide, self.narrow = {}, {}
         return super().visit_dataflow_block_(block)
@@ -127,8 +107,25 @@ class _WholeGroups(PyExprMutator):
             self.narrow[var] = self.builder_.emit(sliced)
         return self.narrow[var]
 
+    def _whole(self, call: relax.Expr) -> Conv2dWorkload | None:
+        """Return the layer with the groups that fill vectors, where it takes less time."""
+        is_plain = op_name(call) == CONV and is_constant(call.args[1]) and _is_nchw(call)
+        layer = workload_of(call) if is_plain else None
+        if layer is None or self.seconds is None or layer.groups == 1 or layer.is_depthwise:
+            return None
+        lanes = self.core.lanes(layer.types.acc)
+        each = [channels // layer.groups for channels in (layer.ci, layer.co)]
+        step = math.lcm(*(lanes // math.gcd(lanes, channels) for channels in each))
+        groups = -(-layer.groups // step) * step
+        if groups == layer.groups or groups > (1 + _MOST_ADDED) * layer.groups:
+            return None
+        wide = replace(layer, groups=groups, ci=groups * each[0], co=groups * each[1])
+        found, before = self.seconds(wide), self.seconds(layer)
+        copied = transform_seconds(math.prod(layer.images[1]), self.core, self.threads)
+        return wide if found is not None and before and found + copied < before else None
+
     def _widened(self, call: relax.Expr) -> relax.Expr | None:
-        layer = self.given.whole(call)
+        layer = self._whole(call)
         if layer is not None:
             return self._of_whole_groups(call, layer)
         source = call.args[0] if isinstance(call, relax.Call) and call.args else None
