@@ -97,6 +97,18 @@ def test_outputs_of_padding_alone_stay() -> None:
     assert_same_as_plain_tvm(mod)
 
 
+def test_smaller_images_have_other_bands_and_pixels_that_are_read() -> None:
+    def kept(mod: tvm.IRModule) -> tuple[int, ...]:
+        (only,) = calls(Canonicalize(ZEN4, is_for_many=True)(mod), "nn.conv2d")
+        return static_shape(only.args[1])[2:]
+
+    assert kept(aspp(20, 12)) == (3, 3)
+    assert kept(aspp(20, 24)) == (1, 1)
+    # Outputs two apart leave the last row of 20 out, not that of 19.
+    strided = {"padding": 24, "dilation": 24, "strides": 2}
+    assert kept(dilated((1, 96, 20, 20), (32, 96, 3, 3), **strided)) == (3, 3)
+
+
 def test_depthwise_of_one_tap_that_is_reached() -> None:
     mod = dilated((1, 32, 9, 9), (32, 1, 3, 3), padding=9, dilation=9, groups=32)
     assert kernels(mod) == [((1, 1), (9, 9))]

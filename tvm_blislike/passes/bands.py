@@ -131,8 +131,13 @@ class Bands(PyExprMutator):
         parted = [axis.bands() for axis in axes]
         if not self.is_for_many and _is_worth(call, whole, parted):
             return self._side_by_side(call, *parted)
-        is_cut = any(len(band.taps) < axis.taps for (band,), axis in zip(whole, axes, strict=True))
-        return self._part(call, whole[0][0], whole[1][0]) if is_cut else call
+        pairs = [(band, axis) for (band,), axis in zip(whole, axes, strict=True)]
+        is_cut = any(len(band.taps) < axis.taps for band, axis in pairs)
+        # Pixels that no output reads are others in a smaller image.
+        leaves = any(band.begin > 0 or band.end < axis.size for band, axis in pairs)
+        if not is_cut or (leaves and self.is_for_many):
+            return call
+        return self._part(call, whole[0][0], whole[1][0])
 
     def _side_by_side(
         self, call: relax.Call, rows: Sequence[_Band], columns: Sequence[_Band]
