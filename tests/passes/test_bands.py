@@ -22,7 +22,8 @@ ZEN4 = Core.named("zen4")
 
 def dilated(shape: tuple[int, ...], weights: tuple[int, ...], **attrs: object) -> tvm.IRModule:
     def function(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
-        made = b.emit(op.nn.conv2d(x, relax.const(random(*weights)), **attrs))
+        values = random(*weights) / np.float32(np.sqrt(np.prod(weights[1:])))
+        made = b.emit(op.nn.conv2d(x, relax.const(values), **attrs))
         return op.nn.relu(made)
 
     return graph(function, shape)

@@ -18,7 +18,7 @@ from tvm_blislike.passes.canonicalize import Canonicalize
 
 def padded(pixels: tuple[int, ...], widths: list[int], **attrs: object) -> object:
     axes = len(pixels)
-    weights = relax.const(random(8, 4, *[3] * axes))
+    weights = relax.const(random(8, 4, *[3] * axes) / np.float32(2 * np.sqrt(3**axes)))
     pad = {name: attrs.pop(name) for name in ("pad_mode", "pad_value") if name in attrs}
 
     def function(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
