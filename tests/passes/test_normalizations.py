@@ -129,8 +129,9 @@ def test_any_groups_are_near_float64(data: st.DataObject) -> None:
     ones, zeros = np.ones(groups, "float32"), np.zeros(groups, "float32")
     mod = graph(lambda b, x: groups_norm(b, x, groups, ones, zeros), shape)
     x = random(*shape) + np.float32(draw(st.sampled_from([0, 1000])))
-    # What rounding of inputs and differences leaves of it.
-    close = np.spacing(np.abs(x).max()) * 8 / max(x.std(), EPSILON**0.5) + 1e-5
+    # What rounding of inputs and differences leaves of it where a group deviates least.
+    least = np.sqrt(x.astype("float64").reshape(shape[0], groups, -1).var(2) + EPSILON).min()
+    close = np.spacing(np.abs(x).max()) * 8 / least + 1e-5
     np.testing.assert_allclose(run(mod, x), normalized(x, groups), atol=close)
 
 
