@@ -9,6 +9,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_blislike.passes.image_operators import convolved_like
 from tvm_blislike.tvm_seams import (
     bindings,
     constant,
@@ -93,15 +94,8 @@ class Affine(PyExprMutator):
         """Return the convolution with the scale in its weights."""
         conv = self.visit_expr(folded.conv)
         weights = constant_array(conv.args[1])
-        return relax.op.nn.conv2d(
-            conv.args[0],
-            scaled_constant(weights, folded.scale.reshape(-1, 1, 1, 1)),
-            strides=conv.attrs.strides,
-            padding=conv.attrs.padding,
-            dilation=conv.attrs.dilation,
-            groups=conv.attrs.groups,
-            out_dtype=conv.attrs.out_dtype,
-        )
+        scaled = scaled_constant(weights, folded.scale.reshape(-1, 1, 1, 1))
+        return convolved_like(conv, conv.args[0], scaled)
 
 
 def _find_folded(func: relax.Function) -> dict[relax.Var, _Folded]:

@@ -24,6 +24,7 @@ from tvm import relax
 from tvm.relax import op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_blislike.passes.image_operators import convolved_like
 from tvm_blislike.tvm_seams import (
     constant,
     constant_array,
@@ -160,18 +161,11 @@ class Bands(PyExprMutator):
         taps = constant_array(weights)[
             :, :, row.taps.start : row.taps.stop, column.taps.start : column.taps.stop
         ]
-        attrs = call.attrs
         # One tap alone has no other to be apart from: the same layer whatever the dilation was.
-        apart = zip(bands, attrs.dilation, strict=True)
-        return op.nn.conv2d(
-            data,
-            constant(taps, dtype_name(weights)),
-            strides=attrs.strides,
-            padding=(*before, *behind),
-            dilation=[int(each) if len(band.taps) > 1 else 1 for band, each in apart],
-            groups=attrs.groups,
-            out_dtype=attrs.out_dtype,
-        )
+        apart = zip(bands, call.attrs.dilation, strict=True)
+        dilation = [int(each) if len(band.taps) > 1 else 1 for band, each in apart]
+        kept = constant(taps, dtype_name(weights))
+        return convolved_like(call, data, kept, padding=(*before, *behind), dilation=dilation)
 
 
 def _axes_of(call: relax.Call) -> list[_Axis] | None:

@@ -128,7 +128,7 @@ class _Operators(Folding):
         if op_name(source) == "relax.split":
             part = _part_of_channels(source, found.index)
             return found if part is None else part
-        if found.index == 0 and op_name(source) == "relax.nn.batch_norm":
+        if op_name(source) == "relax.nn.batch_norm" and found.index == 0:
             normalized = self._normalized(source)
             return found if normalized is None else normalized
         return found

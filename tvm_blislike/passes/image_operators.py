@@ -135,6 +135,15 @@ def _channels(call: relax.Call) -> tuple[int, int, int]:
     return next((c.indices(channels) for a, c in cuts if a % 4 == 1), (0, channels, 1))
 
 
+def convolved_like(
+    call: relax.Call, data: relax.Expr, weights: relax.Expr, **changed: Any
+) -> relax.Call:
+    """Return a `conv2d` of other operands, with the attributes of a call on NCHW but some."""
+    names = ("strides", "padding", "dilation", "groups", "out_dtype")
+    attrs = {name: getattr(call.attrs, name) for name in names}
+    return relax.op.nn.conv2d(data, weights, **(attrs | changed))
+
+
 def moved(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr | None:
     """Return a call on an image that lies in another layout, the result in that layout as well.
 

@@ -24,7 +24,7 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.model.layouts import NCHW, with_rank
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.operators import workload_of
-from tvm_blislike.passes.image_operators import UNARY
+from tvm_blislike.passes.image_operators import UNARY, convolved_like
 from tvm_blislike.tvm_seams import (
     bindings,
     constant,
@@ -191,16 +191,8 @@ def _is_nchw(call: relax.Call) -> bool:
 
 def _convolved(call: relax.Call, data: relax.Expr, co: int, groups: int) -> relax.Call:
     """Return a convolution with zeros as the weights of more channels."""
-    attrs, weights = call.attrs, _with_zeros(constant_array(call.args[1]), 0, co)
-    return op.nn.conv2d(
-        data,
-        constant(weights, dtype_name(call.args[1])),
-        strides=attrs.strides,
-        padding=attrs.padding,
-        dilation=attrs.dilation,
-        groups=groups,
-        out_dtype=attrs.out_dtype,
-    )
+    weights = _with_zeros(constant_array(call.args[1]), 0, co)
+    return convolved_like(call, data, constant(weights, dtype_name(call.args[1])), groups=groups)
 
 
 def _with_zeros(array: np.ndarray, axis: int, size: int) -> np.ndarray:
