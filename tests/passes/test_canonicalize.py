@@ -297,3 +297,14 @@ def test_other_primfuncs_stay_calls() -> None:
 
     left = operators(Canonicalize(NATIVE)(graph(function, (2, 3))))
     assert left == {"call_tir": 1}
+
+
+def test_a_part_without_elements_is_none_of_a_split() -> None:
+    """TVM itself does not split in front of the first element."""
+
+    def function(b: relax.BlockBuilder, x: relax.Var) -> tuple[relax.Expr, ...]:
+        parts = b.emit(op.split(x, [0, 3], axis=1))
+        return tuple(b.emit(parts[number]) for number in range(3))
+
+    kinds = operators(Canonicalize(native_core())(graph(function, (1, 8, 4, 5))))
+    assert kinds["split"] == 0 and kinds["strided_slice"] == 2
