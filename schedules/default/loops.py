@@ -9,6 +9,7 @@ from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.target import Target
 from tvm.target.codegen import llvm_get_vector_width, target_has_features
 
+from tvm_blislike.cost_models.parallel import divides_rows
 from tvm_blislike.hardware import Core
 from tvm_blislike.schedules.default.access import NestAccesses, analyze_nest, is_expensive, realizes
 from tvm_blislike.schedules.default.nest import can_be_split
@@ -24,6 +25,8 @@ _JOINING_FORKS = 0.5
 # Share of the rate at which L2 is read that the bytes of a copy pass at (Golden Cove: 24 of 72 per
 # nanosecond).
 _COPY_SHARE = 1 / 3
+# Axes of an image whose channels lie in blocks: images, blocks, rows, columns, channels of a block.
+BLOCKED_RANK = 5
 # A transcendental function costs about as much as loading this many more elements.
 _EXPENSIVE_LOADS = 2
 
@@ -96,6 +99,8 @@ def _shape_stage(sch: s_tir.Schedule, stage: Stage, facts: TargetFacts, parallel
     if not sch.get_loops(stage.block):
         sch.add_unit_loop(stage.block)
     loops = _order_by_store(sch, stage.block)
+    if parallel:
+        loops = _rows_outside(sch, stage.block, loops, facts)
     if stage.reduction is not None:
         sch.compute_at(stage.reduction, loops[-1], preserve_unit_loops=True)
         _choose_axis(sch, stage, facts)
@@ -185,6 +190,38 @@ def _order_by_store(sch: s_tir.Schedule, block: BlockRV) -> list[LoopRV]:
     if len(ordered) > 1:
         sch.reorder(*ordered)
     return ordered
+
+
+def _rows_outside(
+    sch: s_tir.Schedule, block: BlockRV, loops: list[LoopRV], facts: TargetFacts
+) -> list[LoopRV]:
+    """Have threads divide the rows of a blocked image where convolutions do (`divides_rows`)."""
+    written = sch.get(block).writes[0].source
+    shape = [constant(extent) for extent in written.shape]
+    if len(shape) != BLOCKED_RANK or shape[-1] != facts.lanes(written):
+        return loops
+    rows = next((x for x in loops if _stores_at(sch, block, x, 2)), None)
+    if rows is None or _is_kept(sch, rows, facts) or not divides_rows(shape[2], facts.threads):
+        return loops
+    # A part for each thread, in which blocks of channels follow each other; single rows where
+    # parts would differ.
+    parts = facts.threads if shape[2] % facts.threads == 0 else shape[2]
+    outside, inside = sch.split(rows, [parts, None])
+    at = loops.index(rows)
+    others = [*loops[:at], inside, *loops[at + 1 :]]
+    sch.reorder(outside, *others)
+    return [outside, *others]
+
+
+def _stores_at(sch: s_tir.Schedule, block: BlockRV, loop: LoopRV, axis: int) -> bool:
+    """Whether a loop is all of an axis of what a block stores."""
+    realize, statement = get_sblockrealize(sch, block), sch.get(block)
+    index, variable = statement.body.indices[axis], sch.get(loop).loop_var
+    names = [v.var for v in statement.iter_vars]
+    return any(
+        index.same_as(name) and value.same_as(variable)
+        for name, value in zip(names, realize.iter_values, strict=True)
+    )
 
 
 def _reduction_loops(sch: s_tir.Schedule, stage: Stage) -> list[LoopRV]:
