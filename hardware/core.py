@@ -158,6 +158,9 @@ class Core:
     spilled_passes : float
         How many times as long per vector straight-line code takes whose vectors are more than the
         registers: 1 where loads and stores hide behind arithmetic.
+    is_virtual : bool
+        Whether a hypervisor decides which cores the threads run on: those that are said to share a
+        cache may share none, now or later.
     """
 
     name: str
@@ -199,6 +202,7 @@ class Core:
     prefetch_streams: int = 4
     l2_crowding: float = 0.6
     spilled_passes: float = 1.7
+    is_virtual: bool = False
 
     def __hash__(self) -> int:
         return self._hash

@@ -14,6 +14,9 @@ from .keys import is_key
 from .machine import Machine, read_machine
 from .recognition import cores_of, recognize, slowest_ghz, threads_cpus
 
+# The flag of a CPU that Linux sees inside a virtual machine.
+_HYPERVISOR = "hypervisor"
+
 
 @functools.cache
 def _this_machine() -> Machine:
@@ -69,6 +72,7 @@ def _described(machine: Machine) -> Core:
         cores=cores_of(cpus),
         notes=(*base.notes, *notes),
         recognized_by=(cpus[0].key,) if is_key(cpus[0].key) else (),
+        is_virtual=_HYPERVISOR in machine.flags,
         stands_for=(),
     )
 
@@ -82,7 +86,7 @@ def _merged_caches(base: Core, machine: Machine, cpu: Cpu) -> tuple[tuple[Cache,
     caches = tuple(_merged(found, base, threads_per_core, notes) for found in cpu.caches)
     missing = [c.level for c in base.caches if c.level not in {f.level for f in cpu.caches}]
     notes += [f"no level-{n} cache reported, so none is assumed" for n in missing]
-    if "hypervisor" in machine.flags and (last := caches[-1]).level >= 3:
+    if _HYPERVISOR in machine.flags and (last := caches[-1]).level >= 3:
         notes.append(
             f"virtual machine: the level-{last.level} cache of {last.bytes >> 20} MiB"
             " may be shared with other guests"

@@ -18,6 +18,7 @@ from tvm_blislike.choose.strategy import Override, Strategy
 from tvm_blislike.choose.targets import explain_target
 from tvm_blislike.choose.type_choice import may_gain, why_floats
 from tvm_blislike.compiler_lock import compiler_lock
+from tvm_blislike.cost_models.parallel import written_alike
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.variant import MAIN, function_name
 from tvm_blislike.passes import spills, tir_pipeline
@@ -100,7 +101,7 @@ def blislike_pipeline(
         strategy = strategy_for(target, core, threads, override, constraints, records, predictor)
         with compiler_lock(), target:
             calls, plan = scheduled_calls(mod, strategy, target)
-            return lowered(for_machine(calls, target), plan)
+            return lowered(for_machine(calls, strategy, target), plan)
 
     return run
 
@@ -184,9 +185,10 @@ def _fused_views(
     return VIEWS(fused), plan
 
 
-def for_machine(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def for_machine(mod: tvm.IRModule, strategy: Strategy, target: tvm.target.Target) -> tvm.IRModule:
     """Return `scheduled_calls` with what TVM's virtual machine needs, such as its memory plan."""
-    return tvm.transform.Sequential(machine_passes(target))(mod)
+    kind_of = partial(written_alike, core=strategy.core, threads=strategy.threads)
+    return tvm.transform.Sequential(machine_passes(target, kind_of))(mod)
 
 
 def fused_kernels(
@@ -342,7 +344,7 @@ def compile_functions(
     with target:
         calls, plan = scheduled_calls(mod, strategy, target, batches, lengths, images)
         report = report_of(calls, plan)
-        machine = for_machine(calls, target)
+        machine = for_machine(calls, strategy, target)
     progress.begin("code")
     kernels = compiled_kernels(machine, target, plan)
     linked = compiler_lock()(partial(calling, relax_part(machine), kernels))

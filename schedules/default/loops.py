@@ -9,7 +9,7 @@ from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.target import Target
 from tvm.target.codegen import llvm_get_vector_width, target_has_features
 
-from tvm_blislike.cost_models.parallel import divides_rows
+from tvm_blislike.cost_models.parallel import BLOCKED_RANK, divides_rows
 from tvm_blislike.hardware import Core
 from tvm_blislike.schedules.default.access import NestAccesses, analyze_nest, is_expensive, realizes
 from tvm_blislike.schedules.default.nest import can_be_split
@@ -25,8 +25,6 @@ _JOINING_FORKS = 0.5
 # Share of the rate at which L2 is read that the bytes of a copy pass at (Golden Cove: 24 of 72 per
 # nanosecond).
 _COPY_SHARE = 1 / 3
-# Axes of an image whose channels lie in blocks: images, blocks, rows, columns, channels of a block.
-BLOCKED_RANK = 5
 # A transcendental function costs about as much as loading this many more elements.
 _EXPENSIVE_LOADS = 2
 
@@ -195,10 +193,14 @@ def _order_by_store(sch: s_tir.Schedule, block: BlockRV) -> list[LoopRV]:
 def _rows_outside(
     sch: s_tir.Schedule, block: BlockRV, loops: list[LoopRV], facts: TargetFacts
 ) -> list[LoopRV]:
-    """Have threads divide the rows of a blocked image where convolutions do (`divides_rows`)."""
+    """Have threads divide the rows of a blocked image where convolutions do (`divides_rows`).
+
+    Of several images threads take whole ones.
+    """
     written = sch.get(block).writes[0].source
     shape = [constant(extent) for extent in written.shape]
-    if len(shape) != BLOCKED_RANK or shape[-1] != facts.lanes(written):
+    is_image = len(shape) == BLOCKED_RANK and (shape[0], shape[-1]) == (1, facts.lanes(written))
+    if not is_image or shape[2] is None:
         return loops
     rows = next((x for x in loops if _stores_at(sch, block, x, 2)), None)
     if rows is None or _is_kept(sch, rows, facts) or not divides_rows(shape[2], facts.threads):

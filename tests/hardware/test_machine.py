@@ -223,6 +223,11 @@ def test_virtual_machine_with_the_l3_of_a_whole_socket(tmp_path):
     core = native_core(read_machine(tmp_path, cpuinfo(flags, "GenuineIntel"), (0, 1)))
     assert core.cache(3) == Cache(3, 480 * 2**20, 16, 64, 19.2, shared_by=2, policy="victim")
     assert any("480 MiB may be shared with other guests" in n for n in core.notes)
+    assert core.is_virtual
+    flags.remove("hypervisor")
+    assert not native_core(
+        read_machine(tmp_path, cpuinfo(flags, "GenuineIntel"), (0, 1))
+    ).is_virtual
 
 
 def test_two_levels_where_the_file_has_three(tmp_path):

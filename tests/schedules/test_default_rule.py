@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from default_graphs import (
     LANES,
     RNG,
@@ -24,9 +25,11 @@ from tvm import relax, te, tirx
 from tvm.relax import op
 from tvm.script import tirx as T
 
+from tvm_blislike.cost_models.parallel import divides_rows
 from tvm_blislike.model.marks import DEFAULT_RULE
 from tvm_blislike.schedules.default import rule
 from tvm_blislike.schedules.default.rule import DefaultCPU
+from tvm_blislike.schedules.lowering.rewrite import collect, substitute
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 13, 13), (2, 3, 7, 5), (1, 1), (1000,), (1, 17, 1, 1)])
@@ -40,6 +43,45 @@ def test_elementwise_chain_becomes_one_parallel_vector_loop():
     (kernel,) = check(lambda a, b: op.nn.relu(op.add(a, b)), np.maximum(x + x, 0), x, x)
     assert len(loops(kernel, tirx.ForKind.PARALLEL)) == 1
     assert LANES in vector_lengths(kernel)
+
+
+@pytest.mark.parametrize(
+    ("shape", "parts"),
+    [
+        ((1, 12, 56, 56, LANES), 2),  # half of the rows, of all blocks of channels
+        ((1, 12, 55, 55, LANES), 55),  # single rows, divided 28 to 27
+        ((1, 1024, 7, 7, LANES), 1024),  # rows would be 4 to 3
+        ((2, 12, 57, 57, LANES), 2),  # an image each
+    ],
+)
+def test_threads_divide_a_blocked_image_as_convolutions_do(shape, parts):
+    x, scale = data(*shape), data(1, shape[1], 1, 1, LANES)
+    (kernel,) = check(
+        lambda a, b: op.nn.relu(op.multiply(a, b)), np.maximum(x * scale, 0), x, scale
+    )
+    (loop,) = loops(kernel, tirx.ForKind.PARALLEL)
+    assert int(loop.extent) == parts
+    elements = math.prod(shape)
+    by_rows = shape[2] // parts * shape[3] * LANES
+    assert step_of(loop) == (
+        by_rows if divides_rows(shape[2], 2) and shape[0] == 1 else elements // parts
+    )
+
+
+def step_of(loop):
+    """Return by how many elements what a loop stores moves in one iteration."""
+    stores = []
+    tvm_ffi.structural_walk(loop.body, (tirx.BufferStore, lambda x: stores.append(x) or 0))
+    indices, shape = stores[0].indices, [int(extent) for extent in stores[0].buffer.shape]
+    inside = {v: 0 for index in indices for v in collect(index, tirx.Var)}
+    simplify = tvm.sym.Analyzer().simplify
+    first, second = (
+        np.ravel_multi_index(
+            [int(simplify(substitute(i, {**inside, loop.loop_var: at}))) for i in indices], shape
+        )
+        for at in (0, 1)
+    )
+    return second - first
 
 
 def test_small_work_stays_serial():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tvm
@@ -11,6 +11,7 @@ from tvm import ir, relax, s_tir, tirx
 
 from tvm_blislike.tvm_seams.branch_memory import branch_memory
 from tvm_blislike.tvm_seams.compaction import compact_buffers
+from tvm_blislike.tvm_seams.kinds_of_memory import planned_by_kind
 
 # The pipeline of PrimFuncs that TVM takes unless another one is named.
 _DEFAULT = "s_tir"
@@ -187,9 +188,18 @@ def lowering_passes(target: tvm.target.Target) -> list[tvm.transform.Pass]:
     return [p for p in passes if p.info.name != VIEWS.info.name]
 
 
-def machine_passes(target: tvm.target.Target) -> list[tvm.transform.Pass]:
-    """Return what TVM's CPU pipeline ends with: what its virtual machine needs."""
-    return [branch_memory, *relax.backend.cpu_generic.pipeline.finalize_passes(target)]
+def machine_passes(
+    target: tvm.target.Target, kind_of: Callable[[tuple[int, ...]], str]
+) -> list[tvm.transform.Pass]:
+    """Return what TVM's CPU pipeline ends with: what its virtual machine needs.
+
+    Parameters
+    ----------
+    kind_of : callable
+        From the shape of a tensor to the kind of its memory (`planned_by_kind`).
+    """
+    plan, *others = relax.backend.cpu_generic.pipeline.finalize_passes(target)
+    return [branch_memory, *planned_by_kind(kind_of, plan), *others]
 
 
 def register_around(name: str, first: tvm.transform.Pass, last: tvm.transform.Pass) -> None:
