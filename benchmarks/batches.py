@@ -34,8 +34,9 @@ PEERS = ("onnxruntime", "openvino")
 def ours(name: str, batch: int, threads: int, images: int | None) -> tuple[Callable, str]:
     """Return a run of a model compiled here, and what was decided about its batch."""
     limits = Constraints(images=images)
-    model = tvm_blislike.compile(zoo.build(name, batch), threads=threads, constraints=limits)
-    values = [sample(batch)]
+    network = zoo.build(name, batch)
+    model = tvm_blislike.compile(network, threads=threads, constraints=limits)
+    values = [sample(network)]
     model.run(values)
     notes = [note for note in model.explain().notes if note.startswith("batch of")]
     return lambda: model.run(values), " ".join(notes)
@@ -43,16 +44,18 @@ def ours(name: str, batch: int, threads: int, images: int | None) -> tuple[Calla
 
 def peer(engine: str, name: str, batch: int, threads: int) -> Callable:
     """Return a run of another engine."""
+    model = zoo.build(name, batch)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.onnx"
-        onnx.save(zoo.build(name, batch), path)
-        job = job_on(path, {"input": sample(batch)}, threads, tvm_blislike.native_core())
+        onnx.save(model, path)
+        job = job_on(path, {"input": sample(model)}, threads, tvm_blislike.native_core())
         return load_engine(engine, job)[0].run
 
 
-def sample(batch: int) -> np.ndarray:
-    """Return images."""
-    return np.random.default_rng(0).standard_normal((batch, 3, 224, 224), dtype=np.float32)
+def sample(model: onnx.ModelProto) -> np.ndarray:
+    """Return the images that a model takes."""
+    shape = [axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim]
+    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
 
 
 def compare(name: str, batch: int, threads: int, options: argparse.Namespace) -> str:

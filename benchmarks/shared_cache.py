@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -23,16 +22,14 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-import onnx
-from integer_models import job_on
+from batches import PEERS, peer, sample
 from zoo_runs import add_model_option, timed, zoo
 
 import tvm_blislike
-from tvm_blislike.bench.engines import load_engine
 from tvm_blislike.bench.turns import wait_until_idle
+from tvm_blislike.export.link import find_builder, run_tool
 from tvm_blislike.runtime.threads import cpus_by_use
 
-PEERS = ("onnxruntime", "openvino")
 # A round trip between cores of Zen 4 takes 50 to 65 ns through an L3, 310 to 380 without one.
 NEAR_NS = 150.0
 TRIPS, THREADS = 5_000, 2
@@ -46,8 +43,9 @@ class Handover:
     def __init__(self, folder: Path) -> None:
         library = folder / "handover.so"
         source = Path(__file__).with_name("handover.c")
-        command = ["cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-lpthread"]
-        subprocess.run(command, check=True)
+        command = find_builder(tvm_blislike.native_core().target_config())
+        command = [*command, "-O2", "-shared", "-fPIC", "-o", str(library), str(source)]
+        run_tool([*command, "-lpthread"], "build the clock")
         self._round_trip = ctypes.CDLL(str(library)).round_trip_ns
         self._round_trip.restype = ctypes.c_double
 
@@ -67,22 +65,11 @@ class Handover:
 
 def of_model(name: str, peers: bool) -> dict[str, Run]:
     """Return runs of a model: ours, and those of the peers if asked for."""
-    model, images = zoo.build(name, 1), sample(zoo.build(name, 1))
-    compiled = tvm_blislike.compile(model, threads=THREADS)
-    runs: dict[str, Run] = {f"{name} ours": lambda: compiled.run([images])}
-    for engine in PEERS if peers else ():
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / f"{name}.onnx"
-            onnx.save(model, path)
-            job = job_on(path, {"input": images}, THREADS, tvm_blislike.native_core())
-            runs[f"{name} {engine}"] = load_engine(engine, job)[0].run
-    return runs
-
-
-def sample(model: onnx.ModelProto) -> np.ndarray:
-    """Return a batch of images that a model takes."""
-    shape = [axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim]
-    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    network = zoo.build(name, 1)
+    images, model = [sample(network)], tvm_blislike.compile(network, threads=THREADS)
+    others = PEERS if peers else ()
+    ours = {f"{name} ours": lambda: model.run(images)}
+    return ours | {f"{name} {engine}": peer(engine, name, 1, THREADS) for engine in others}
 
 
 def of_library(path: Path) -> dict[str, Run]:

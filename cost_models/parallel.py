@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.config import Config
+from tvm_blislike.model.layouts import Layout
 
-# Axes of an image whose channels lie in blocks: image, block, row, column, channel of the block.
-BLOCKED_RANK = 5
 # Part of the work of the busiest thread over an equal one, up to which parts count as equal.
 EVEN_ROWS = 1.1
 
@@ -46,6 +46,11 @@ def divides_rows(rows: int, threads: int) -> bool:
     return share(rows, threads) * threads <= EVEN_ROWS
 
 
+def is_blocked_image(shape: Sequence[int | None]) -> bool:
+    """Return whether a shape is that of one image whose channels lie in blocks."""
+    return len(shape) == Layout.blocked(1).rank and shape[0] == 1
+
+
 def written_alike(shape: tuple[int, ...], core: Core, threads: int) -> str:
     """Name what blocked images have in common that may take over each other's memory, "" for none.
 
@@ -57,8 +62,7 @@ def written_alike(shape: tuple[int, ...], core: Core, threads: int) -> str:
     memory: SqueezeNet 1.33 times as fast, MobileNetV1 1.11, MobileNetV2 1.07, ResNet-50 1.03; on
     two that share an L3 1.00, 0.99, 0.97 and 1.00.
     """
-    is_image = len(shape) == BLOCKED_RANK and shape[0] == 1
-    if not is_image or threads == 1 or share_last_cache(core, threads):
+    if not is_blocked_image(shape) or threads == 1 or share_last_cache(core, threads):
         return ""
     return "x".join(str(extent) for extent in shape[2:])
 

@@ -9,7 +9,7 @@ from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.target import Target
 from tvm.target.codegen import llvm_get_vector_width, target_has_features
 
-from tvm_blislike.cost_models.parallel import BLOCKED_RANK, divides_rows
+from tvm_blislike.cost_models.parallel import divides_rows, is_blocked_image
 from tvm_blislike.hardware import Core
 from tvm_blislike.schedules.default.access import NestAccesses, analyze_nest, is_expensive, realizes
 from tvm_blislike.schedules.default.nest import can_be_split
@@ -199,8 +199,7 @@ def _rows_outside(
     """
     written = sch.get(block).writes[0].source
     shape = [constant(extent) for extent in written.shape]
-    is_image = len(shape) == BLOCKED_RANK and (shape[0], shape[-1]) == (1, facts.lanes(written))
-    if not is_image or shape[2] is None:
+    if not is_blocked_image(shape) or shape[-1] != facts.lanes(written) or shape[2] is None:
         return loops
     rows = next((x for x in loops if _stores_at(sch, block, x, 2)), None)
     if rows is None or _is_kept(sch, rows, facts) or not divides_rows(shape[2], facts.threads):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import tvm
+from allocations import PLAN, STORAGE, with_allocations
 from tvm import relax
 from tvm.relax import op
 
 from tvm_blislike.tvm_seams import functions, op_name
 from tvm_blislike.tvm_seams.branch_memory import branch_memory
 
-STORAGE = "relax.memory.alloc_storage"
-PLAN = relax.transform.StaticPlanBlockMemory()
 TYPE = relax.TensorType((4,), "float32")
 
 
@@ -31,13 +30,7 @@ def two_branches() -> tvm.IRModule:
     with builder.function("main", [x, condition]):
         found = builder.emit(relax.If(condition, computed("a"), computed("b")))
         builder.emit_func_output(found)
-    passes = [
-        relax.transform.LegalizeOps(),
-        relax.transform.RemovePurityChecking(),
-        relax.transform.CallTIRRewrite(),
-    ]
-    with tvm.target.Target({"kind": "llvm"}):
-        return tvm.transform.Sequential(passes)(builder.get())
+    return with_allocations(builder.get())
 
 
 def allocating(mod: tvm.IRModule) -> list[str]:

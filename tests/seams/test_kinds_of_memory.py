@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+from allocations import PLAN, STORAGE, with_allocations
 from tvm import relax
 from tvm.relax import op
 
 from tvm_blislike.tvm_seams import functions, op_name
 from tvm_blislike.tvm_seams.kinds_of_memory import planned_by_kind
 
-STORAGE, TENSOR = "relax.memory.alloc_storage", "relax.builtin.alloc_tensor"
-PLAN = relax.transform.StaticPlanBlockMemory()
+TENSOR = "relax.builtin.alloc_tensor"
 
 
 def chain(*shapes: tuple[int, ...]) -> tvm.IRModule:
@@ -25,13 +25,7 @@ def chain(*shapes: tuple[int, ...]) -> tvm.IRModule:
             wide = builder.emit(op.broadcast_to(value, shape))
             value = builder.emit(op.sum(wide, axis=[0], keepdims=True))
         builder.emit_func_output(value)
-    passes = [
-        relax.transform.LegalizeOps(),
-        relax.transform.RemovePurityChecking(),
-        relax.transform.CallTIRRewrite(),
-    ]
-    with tvm.target.Target({"kind": "llvm"}):
-        return tvm.transform.Sequential(passes)(builder.get())
+    return with_allocations(builder.get())
 
 
 def allocated(mod: tvm.IRModule) -> list[tuple[str, int]]:
