@@ -34,6 +34,7 @@ from tvm_blislike.passes.quantized.to_integers import QUANTIZING, ToIntegers, Wh
 from tvm_blislike.passes.reciprocals import SMOOTH, reciprocals
 from tvm_blislike.passes.recurrent.to_kernels import Recurrent
 from tvm_blislike.passes.rows import as_rows
+from tvm_blislike.passes.shuffles import SHUFFLING, Shuffles
 from tvm_blislike.passes.slopes import PRELU, Slopes
 from tvm_blislike.passes.steps import SEVERAL_TYPES, Step, run_steps
 from tvm_blislike.passes.unit_axes import UnitAxes
@@ -224,6 +225,11 @@ STEPS: tuple[Step[Canonicalize], ...] = (
     # layout.
     Step(lambda _given: _rewriting(Normalizations, TIDY), ({GROUP_NORM, VARIANCE},)),
     Step(lambda _given: _rewriting(Slopes), ({PRELU},)),
+    # Shuffles of channels, too, and parts of them.
+    Step(
+        lambda given: _rewriting(Shuffles, TIDY, is_for_many=given.is_for_many),
+        (SHUFFLING, {"relax.reshape"}),
+    ),
     # Zeros around the data of a convolution become its padding.
     Step(lambda _given: _rewriting(Padding, TIDY), ({PAD}, PADDED)),
     # Signals, volumes and transposed convolutions become images.

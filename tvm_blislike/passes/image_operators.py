@@ -8,6 +8,7 @@ parts of an image about:
     resize2d         rows and columns
     interleave       phases of a transposed convolution: from channels to batch, rows and columns
     reshape          of the image to another height and width, or of a 1x1 image to a vector
+    take             of channels, where that is a shuffle (`shuffles`)
 
 The interleave is written as `relax.layout_transform` with an index map that nobody else writes.
 """
@@ -24,6 +25,8 @@ from tvm_blislike.model.layouts import NCHW, NHWC, Layout
 from tvm_blislike.model.marks import WORDS_OF_SIGNS
 from tvm_blislike.passes.binary.operators import CODES
 from tvm_blislike.passes.lookups import is_lookup
+from tvm_blislike.passes.shuffles import shuffle_of
+from tvm_blislike.passes.slices import SLICE, kept_channels
 from tvm_blislike.tvm_seams import constant_array, is_constant, op_name, static_shape
 
 Steps = tuple[int, int, int]
@@ -60,6 +63,8 @@ def image_inputs(call: relax.Call) -> list[relax.Expr] | None:
         return parts if parts and all(map(is_image, parts)) else None
     if is_lookup(call):
         return [call.args[1]]
+    if shuffle_of(call) is not None:
+        return [call.args[0]]
     if not call.args or not is_image(call.args[0]) or is_constant(call.args[0]):
         return None
     if name in UNARY or name in POOLS or name == WORDS_OF_SIGNS:
@@ -105,8 +110,8 @@ def _moves_within_channels(call: relax.Call) -> bool:
     name, before, after = op_name(call), static_shape(call.args[0]), static_shape(call)
     if name == "relax.reshape":
         return before[:2] == after[:2]
-    if name == "relax.strided_slice":
-        return first_channel(call) is not None
+    if name == SLICE:
+        return kept_channels(call).step == 1
     if name == "relax.nn.pad":
         width = [int(w) for w in call.attrs.pad_width]
         return width[2:4] == [0, 0]
@@ -115,24 +120,18 @@ def _moves_within_channels(call: relax.Call) -> bool:
     return True
 
 
-def first_channel(call: relax.Call) -> int | None:
-    """Return where the channels begin that an operator keeps; None where it leaves some between.
+def may_lie(call: relax.Call, layout: Layout) -> bool:
+    """Whether the images of an operator other than a convolution may have this layout.
 
-    0 for all operators but slices: blocks of channels stay whole where their size divides it.
+    Their channels fill its blocks.
     """
-    if op_name(call) != "relax.strided_slice":
-        return 0
-    begin, _, step = _channels(call)
-    return begin if step == 1 else None
-
-
-def _channels(call: relax.Call) -> tuple[int, int, int]:
-    """Return begin, end and step of the channels that a slice keeps, counted from the first."""
-    channels = static_shape(call.args[0])[1]
-    axes, begin, end, *strides = ([int(v) for v in arg.fields] for arg in call.args[1:])
-    steps = strides[0] if strides else [1] * len(axes)
-    cuts = zip(axes, map(slice, begin, end, steps), strict=True)
-    return next((c.indices(channels) for a, c in cuts if a % 4 == 1), (0, channels, 1))
+    shuffle = shuffle_of(call)
+    if shuffle is not None:
+        return shuffle.fits(layout)
+    if layout.block and op_name(call) == SLICE:
+        kept = kept_channels(call)
+        return kept.step == 1 and kept.start % layout.block == 0
+    return not layout.block or op_name(call) != WORDS_OF_SIGNS
 
 
 def convolved_like(
@@ -263,11 +262,11 @@ def _slice(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr |
     axes, begin, end, *strides = ([int(v) for v in arg.fields] for arg in call.args[1:])
     places = [layout.channel_axis if axis % 4 == 1 else place(axis, layout) for axis in axes]
     if layout.block and layout.channel_axis in places:
-        first, last, step = _channels(call)
-        if step != 1 or first % layout.block or last % layout.block:
+        kept = kept_channels(call)
+        if kept.step != 1 or kept.start % layout.block or kept.stop % layout.block:
             return None
         at = places.index(layout.channel_axis)
-        begin[at], end[at] = first // layout.block, last // layout.block
+        begin[at], end[at] = kept.start // layout.block, kept.stop // layout.block
     return relax.op.strided_slice(source, places, begin, end, *strides)
 
 
@@ -318,7 +317,7 @@ def _reshape(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr
 
 
 _MOVES: dict[str, Callable[[relax.Call, relax.Expr, Layout], relax.Expr | None]] = {
-    "relax.strided_slice": _slice,
+    SLICE: _slice,
     "relax.nn.pad": _pad,
     "relax.layout_transform": _interleave,
     "relax.reshape": _reshape,

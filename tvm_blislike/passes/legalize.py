@@ -14,6 +14,7 @@ import tvm
 from tvm import relax, s_tir, tirx, topi
 
 from tvm_blislike.hardware import Core, dtype_bits
+from tvm_blislike.model.layouts import NCHW
 from tvm_blislike.model.marks import WORDS_OF_SIGNS
 from tvm_blislike.passes.binary.operators import (
     CODES,
@@ -26,6 +27,7 @@ from tvm_blislike.passes.image_operators import RESIZED, lower_interleave
 from tvm_blislike.passes.lookups import is_lookup, lower_lookup
 from tvm_blislike.passes.not_finite import NAMES, lower_not_finite
 from tvm_blislike.passes.resizes import lower_resize
+from tvm_blislike.passes.shuffles import shuffle_of, shuffled
 from tvm_blislike.schedules.lowering.rewrite import collect
 from tvm_blislike.tvm_seams import (
     constant,
@@ -141,6 +143,8 @@ def _from_few_bits(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr 
 def _take(core: Core, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     if is_lookup(call):
         return lower_lookup(builder, call, core)
+    if shuffle_of(call) is not None:
+        return shuffled(builder, call, [call.args[0]], NCHW)
     # By default TVM reads whatever lies at an index out of range, and warns of it each time.
     data, indices = call.args
     axis = call.attrs.axis

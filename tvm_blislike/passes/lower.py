@@ -36,6 +36,7 @@ from tvm_blislike.passes.image_operators import (
 from tvm_blislike.passes.legalize import emit_call, reshaped
 from tvm_blislike.passes.lookups import is_lookup
 from tvm_blislike.passes.plan import Plan
+from tvm_blislike.passes.shuffles import joined_for_turns, shuffle_of, shuffled
 from tvm_blislike.tvm_seams import (
     constant,
     constant_array,
@@ -84,10 +85,12 @@ class _Lowering(PyExprMutator):
         self.plan, self.definitions = plan, definitions
         self.images: dict[relax.Var, LaidOut] = {}
         self.made: dict[tuple[relax.Var, Layout], relax.Var] = {}
+        self.joined: dict[relax.Var, list[relax.Expr]] = {}
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
         # What is emitted in one block cannot be read in another.
         self.images, self.made = {}, {}
+        self.joined = joined_for_turns(block.bindings)
         return super().visit_dataflow_block_(block)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
@@ -188,6 +191,9 @@ class _Lowering(PyExprMutator):
         if is_lookup(call):
             return relax.Call(call.op, [call.args[0], sources[call.args[1]]], call.attrs)
         source = sources[call.args[0]]
+        if shuffle_of(call) is not None:
+            parts = self._parts(call.args[0], layout)
+            return shuffled(self.builder_, call, parts or [source], layout)
         if name == WORDS_OF_SIGNS:
             return words_along(call, source, layout.channel_axis)
         if name in POOLS:
@@ -197,6 +203,13 @@ class _Lowering(PyExprMutator):
             operator = getattr(relax.op, name.removeprefix("relax."))
             return operator(source, axis=[first, first + 1], keepdims=True)
         return moved(call, source, layout)
+
+    def _parts(self, image: relax.Expr, layout: Layout) -> list[relax.Expr]:
+        """Return what a shuffled image is joined of, in a layout; nothing where it is to be had."""
+        parts = self.joined.get(image, [])
+        if any(static_shape(part)[1] % (layout.block or 1) for part in parts):
+            return []
+        return [self._converted(part, layout) for part in parts]
 
     def _other(self, arg: relax.Expr, layout: Layout) -> relax.Expr:
         """Return an operand that is no image: a constant, or an argument of the operator."""

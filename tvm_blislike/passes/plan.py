@@ -26,17 +26,18 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.model.choice import Choice
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import NCHW, NHWC, Layout
-from tvm_blislike.model.marks import STORED_ERRORS, WHOLE_WEIGHTS, WORDS_OF_SIGNS
+from tvm_blislike.model.marks import STORED_ERRORS, WHOLE_WEIGHTS
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.operators import described, operator_in, workload_of
 from tvm_blislike.passes.image_operators import (
     POOLS,
-    first_channel,
     image_inputs,
     is_flattening,
     is_image,
+    may_lie,
 )
 from tvm_blislike.passes.quantized.to_integers import left_wide
+from tvm_blislike.passes.shuffles import joined_for_turns
 from tvm_blislike.schedules import get_implementation, read_config
 from tvm_blislike.tvm_seams import bindings, dtype_name, functions, op_name, static_shape
 
@@ -176,6 +177,7 @@ def plan_of(mod: tvm.IRModule, strategy: Strategy) -> Plan:
         graph = _Graph(strategy, plan)
         for block in func.body.blocks if isinstance(func.body, relax.SeqExpr) else []:
             if isinstance(block, relax.DataflowBlock):
+                graph.joined.update(joined_for_turns(block.bindings))
                 for binding in block.bindings:
                     graph.add(binding)
         graph.decide()
@@ -230,6 +232,8 @@ class _Graph:
         self.nodes: list[Node] = []
         self.options: dict[relax.Var, tuple[Choice, ...]] = {}
         self.known: set[Hashable] = set()
+        # Concatenations that only NCHW has: elsewhere shuffles read their parts.
+        self.joined: set[relax.Var] = set()
 
     def add(self, binding: relax.Binding) -> None:
         """Add the node of one binding, and one for whoever reads its result elsewhere."""
@@ -279,11 +283,10 @@ class _Graph:
         images = image_inputs(value)
         if images is None:
             return False
-        lanes = self.strategy.core.lanes(dtype_name(images[0]))
-        blocks = op_name(value) != WORDS_OF_SIGNS and first_channel(value) % lanes == 0
         options = tuple(
-            Option(layout, layout, self._seconds(value, layout))
-            for layout in self._layouts([*images, value], blocks)
+            Option(layout, layout, self._seconds(var, value, layout))
+            for layout in self._layouts([*images, value])
+            if may_lie(value, layout)
         )
         self._node(var, tuple(i for i in images if isinstance(i, relax.Var)), options)
         return True
@@ -295,19 +298,19 @@ class _Graph:
         moving = self._moving(result) if _is_image_var(result) else 0.0
         self.nodes.append(Node(result, inputs, options, moving))
 
-    def _layouts(self, images: list[relax.Expr], blocks: bool = True) -> Iterator[Layout]:
+    def _layouts(self, images: list[relax.Expr]) -> Iterator[Layout]:
         """Yield the layouts that all of some images can have, the usual one first."""
         lanes = self.strategy.core.lanes(dtype_name(images[0]))
-        if blocks and all(static_shape(image)[1] % lanes == 0 for image in images):
+        if all(static_shape(image)[1] % lanes == 0 for image in images):
             yield Layout.blocked(lanes)
         yield NHWC
         yield NCHW
 
-    def _seconds(self, call: relax.Call, layout: Layout) -> float:
+    def _seconds(self, var: relax.Var, call: relax.Call, layout: Layout) -> float:
         """Return the time that an operator takes more than in its best layout."""
         name, images = op_name(call), static_shape(call)[0]
         if name == "relax.concat" and (layout == NHWC or images > 1):
-            return self._moving(call)
+            return 0.0 if var in self.joined else self._moving(call)
         if layout != NCHW:
             return 0.0
         # Neighbours in a row of NCHW do not fill vectors when the window moves by two.
