@@ -81,6 +81,12 @@ class Strategy:
         constraints = replace(constraints, without=(*constraints.without, *names))
         return replace(self, constraints=constraints, _made={}, _options={})
 
+    def of_rounding_only(self) -> Strategy:
+        """Return the same strategy without what errs by more than rounding."""
+        return replace(
+            self, constraints=replace(self.constraints, max_error=0.0), _made={}, _options={}
+        )
+
     def _changed(self, **fields: Any) -> Strategy:
         other = replace(self, _made={}, _options={}, **fields)
         other._offers = self._offers

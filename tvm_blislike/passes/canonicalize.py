@@ -135,7 +135,7 @@ class _Operators(Folding):
         return found
 
     def _normalized(self, call: relax.Call) -> relax.Expr | None:
-        data, *parameters = call.args
+        data, *parameters = map(self.known, call.args)
         if call.attrs.training or not all(is_constant(p) for p in parameters):
             return None
         gamma, beta, mean, variance = (constant_array(p).astype(np.float64) for p in parameters)
@@ -144,9 +144,10 @@ class _Operators(Folding):
         scale = gamma / np.sqrt(variance + call.attrs.epsilon)
         shape = [1] * data.ty.ndim
         shape[call.attrs.axis] = -1
-        scale, shift = (
-            constant(v.reshape(shape), dtype_name(data)) for v in (scale, beta - mean * scale)
-        )
+        scale, shift = (v.reshape(shape) for v in (scale, beta - mean * scale))
+        if is_constant(data):
+            return constant(constant_array(data) * scale + shift, dtype_name(data))
+        scale, shift = (constant(each, dtype_name(data)) for each in (scale, shift))
         scaled = self.builder_.emit(relax.op.multiply(data, scale))
         return relax.op.add(scaled, shift)
 

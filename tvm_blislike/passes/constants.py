@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator
 
+from tvm_blislike.onnx.folding import MOST_ELEMENTS
 from tvm_blislike.passes.block_outputs import block_outputs
 from tvm_blislike.tvm_seams import (
     constant,
@@ -62,6 +64,74 @@ def _plain(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     return lambda _call, *args: function(*args)
 
 
+def _of_floats(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray | None]:
+    """Return a function of floats, which waits for run time with numbers of another kind."""
+    return lambda _call, *args: (
+        function(*args) if all(arg.dtype.kind == "f" for arg in args) else None
+    )
+
+
+def _reduced(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray | None]:
+    """Return a reduction of floats over the axes of a call, in fp64 as sums of weights are long."""
+
+    def reduced(call: relax.Call, x: np.ndarray) -> np.ndarray | None:
+        if x.dtype.kind != "f":
+            return None
+        axes = None if call.attrs.axis is None else tuple(int(axis) for axis in call.attrs.axis)
+        return function(x.astype(np.float64), axis=axes, keepdims=bool(call.attrs.keepdims))
+
+    return reduced
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    # By the hyperbolic tangent, which nothing overflows.
+    return 0.5 * (1 + np.tanh(0.5 * x.astype(np.float64)))
+
+
+def _silu(x: np.ndarray) -> np.ndarray:
+    return x * _sigmoid(x)
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _gelu(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1 + _erf(x * math.sqrt(0.5)))
+
+
+def _softmax(call: relax.Call, x: np.ndarray) -> np.ndarray | None:
+    if x.dtype.kind != "f":
+        return None
+    powers = np.exp(x.astype(np.float64) - x.max(axis=int(call.attrs.axis), keepdims=True))
+    return powers / powers.sum(axis=int(call.attrs.axis), keepdims=True)
+
+
+def _layer_norm(call: relax.Call, x: np.ndarray, *affine: np.ndarray) -> np.ndarray | None:
+    attrs, axes = call.attrs, tuple(int(axis) % x.ndim for axis in call.attrs.axes)
+    # Only there parameters have the axes that NumPy gives them.
+    are_last = axes == tuple(range(x.ndim - len(axes), x.ndim))
+    if x.dtype.kind != "f" or not are_last:
+        return None
+    centered = x - x.mean(axis=axes, keepdims=True, dtype=np.float64)
+    variance = np.square(centered).mean(axis=axes, keepdims=True)
+    scale, shift = affine
+    normalized = centered / np.sqrt(variance + attrs.epsilon)
+    normalized = normalized * scale if attrs.scale else normalized
+    return normalized + shift if attrs.center else normalized
+
+
+def _tiled(call: relax.Call, x: np.ndarray) -> np.ndarray | None:
+    if math.prod(static_shape(call)) > MOST_ELEMENTS:
+        return None
+    return np.tile(x, [int(times) for times in call.attrs.repeats])
+
+
+def _spread(call: relax.Call, x: np.ndarray) -> np.ndarray | None:
+    """Return an array in a larger shape, unless operators would read much more for it."""
+    shape = static_shape(call)
+    return np.broadcast_to(x, shape) if math.prod(shape) <= MOST_ELEMENTS else None
+
+
 # Operators that importers put around weights. Anything else is left to TVM's FoldConstant.
 _NUMPY: dict[str, Callable[..., Any]] = {
     "relax.add": _plain(np.add),
@@ -71,6 +141,26 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "relax.multiply": _plain(np.multiply),
     "relax.divide": _plain(np.divide),
     "relax.negative": _plain(np.negative),
+    "relax.abs": _plain(np.abs),
+    "relax.square": _plain(np.square),
+    "relax.nn.relu": _plain(lambda x: np.maximum(x, 0)),
+    "relax.exp": _of_floats(np.exp),
+    "relax.log": _of_floats(np.log),
+    "relax.tanh": _of_floats(np.tanh),
+    "relax.sigmoid": _of_floats(_sigmoid),
+    "relax.erf": _of_floats(_erf),
+    "relax.nn.gelu": _of_floats(_gelu),
+    "relax.nn.silu": _of_floats(_silu),
+    "relax.nn.softmax": _softmax,
+    "relax.nn.layer_norm": _layer_norm,
+    "relax.rsqrt": _of_floats(lambda x: 1 / np.sqrt(x)),
+    "relax.power": _of_floats(np.power),
+    "relax.matmul": _of_floats(np.matmul),
+    "relax.mean": _reduced(np.mean),
+    "relax.sum": _reduced(np.sum),
+    "relax.max": _reduced(np.max),
+    "relax.min": _reduced(np.min),
+    "relax.variance": _reduced(np.var),
     "relax.sign": _plain(np.sign),
     "relax.sqrt": _plain(np.sqrt),
     "relax.isnan": _plain(np.isnan),
@@ -81,6 +171,9 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "relax.reshape": _to_result_shape,
     "relax.expand_dims": _to_result_shape,
     "relax.squeeze": _to_result_shape,
+    "relax.flatten": _to_result_shape,
+    "relax.broadcast_to": _spread,
+    "relax.tile": _tiled,
     "relax.take": _taken,
 }
 
@@ -93,7 +186,8 @@ def evaluate(call: relax.Call, args: Sequence[relax.Expr]) -> relax.Expr | None:
         return None
     if static_shape(call) is None:
         return None
-    value = function(call, *(constant_array(arg) for arg in tensors))
+    with np.errstate(all="ignore"):  # what is no number is none at run time, too
+        value = function(call, *(constant_array(arg) for arg in tensors))
     return None if value is None else constant(value, dtype_name(call))
 
 

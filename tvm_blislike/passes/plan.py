@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import tvm
@@ -38,6 +38,7 @@ from tvm_blislike.passes.image_operators import (
 )
 from tvm_blislike.passes.quantized.to_integers import left_wide
 from tvm_blislike.passes.shuffles import joined_for_turns
+from tvm_blislike.passes.small_results import layers_of_small_results
 from tvm_blislike.schedules import get_implementation, read_config
 from tvm_blislike.tvm_seams import bindings, dtype_name, functions, op_name, static_shape
 
@@ -170,18 +171,22 @@ def plan_of(mod: tvm.IRModule, strategy: Strategy) -> Plan:
     """
     plan = Plan(strategy.core, strategy.threads)
     strategy.estimate_all(_workloads(mod))
+    rounding = strategy.of_rounding_only()
     for _, func in functions(mod):
         for dtype, layers in left_wide(func).items():
             plan.wide.setdefault(dtype, {}).update(layers)
         plan.add_weights(func)
-        graph = _Graph(strategy, plan)
+        exact = dict.fromkeys(layers_of_small_results(func), rounding)
+        graph = _Graph(strategy, plan, exact)
         for block in func.body.blocks if isinstance(func.body, relax.SeqExpr) else []:
             if isinstance(block, relax.DataflowBlock):
                 graph.joined.update(joined_for_turns(block.bindings))
                 for binding in block.bindings:
                     graph.add(binding)
         graph.decide()
-        relax.analysis.post_order_visit(func, lambda expr: _plan_others(expr, strategy, plan))
+        relax.analysis.post_order_visit(
+            func, lambda expr, e=exact: _plan_others(expr, strategy, plan, e)
+        )
     return plan
 
 
@@ -194,8 +199,10 @@ def _workloads(mod: tvm.IRModule) -> Iterator[Workload]:
                 yield workload
 
 
-def _plan_others(expr: relax.Expr, strategy: Strategy, plan: Plan) -> None:
-    """Plan the layers of a sequence of blocks that are by themselves."""
+def _plan_others(
+    expr: relax.Expr, strategy: Strategy, plan: Plan, others: Mapping[relax.Var, Strategy]
+) -> None:
+    """Plan the layers of a sequence of blocks that are by themselves, some by other strategies."""
     for block in expr.blocks if isinstance(expr, relax.SeqExpr) else []:
         for binding in block.bindings:
             var, call = binding.var, binding.value
@@ -206,7 +213,7 @@ def _plan_others(expr: relax.Expr, strategy: Strategy, plan: Plan) -> None:
                 plan.left[described(call)] = reason
                 continue
             workload = operator.of_call(call)
-            choice = _by_itself(call, workload, strategy)
+            choice = _by_itself(call, workload, others.get(var, strategy))
             if choice.config is None:
                 plan.left[str(workload)] = choice.reason
             else:
@@ -226,8 +233,10 @@ def _by_itself(call: relax.Call, workload: Workload, strategy: Strategy) -> Choi
 class _Graph:
     """The operators of a function as nodes of `layout_choice`."""
 
-    def __init__(self, strategy: Strategy, plan: Plan) -> None:
-        self.strategy = strategy
+    def __init__(
+        self, strategy: Strategy, plan: Plan, others: Mapping[relax.Var, Strategy]
+    ) -> None:
+        self.strategy, self.others = strategy, others
         self.plan = plan
         self.nodes: list[Node] = []
         self.options: dict[relax.Var, tuple[Choice, ...]] = {}
@@ -263,7 +272,7 @@ class _Graph:
             return False
         if (value.attrs.data_layout, value.attrs.out_layout) != (NCHW, NCHW):
             return False
-        choices = self.strategy.options(workload)
+        choices = self.others.get(var, self.strategy).options(workload)
         if not choices:
             return False
         options = tuple(
