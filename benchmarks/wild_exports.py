@@ -104,6 +104,26 @@ def _bert(hidden: int, heads: int, layers: int, tokens: int) -> Callable[[], Mad
     return make
 
 
+def _deberta() -> Made:
+    import torch
+    from transformers import DebertaV2Config, DebertaV2Model
+
+    config = DebertaV2Config(
+        vocab_size=3000,
+        hidden_size=384,
+        num_attention_heads=6,
+        num_hidden_layers=6,
+        intermediate_size=1536,
+        relative_attention=True,
+        pos_att_type=["p2c", "c2p"],
+        position_buckets=256,
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+    )
+    ids = torch.randint(0, config.vocab_size, (1, 128))
+    return _only("last_hidden_state", DebertaV2Model(config)), (ids, torch.ones_like(ids))
+
+
 def _gpt2() -> Made:
     import torch
     from transformers import GPT2Config, GPT2Model
@@ -191,10 +211,13 @@ EXPORTS: dict[str, Callable[[], Made]] = {
     "efficientnet_b0": _vision("efficientnet_b0"),
     "mobilenet_v3_large": _vision("mobilenet_v3_large"),
     "shufflenet_v2_x1_0": _vision("shufflenet_v2_x1_0"),
+    "shufflenet_v2_x1_5": _vision("shufflenet_v2_x1_5"),
     "regnet_y_400mf": _vision("regnet_y_400mf"),
     "convnext_tiny": _vision("convnext_tiny"),
     "vit_b_16": _vision("vit_b_16"),
     "swin_t": _vision("swin_t"),
+    "swin_v2_t": _vision("swin_v2_t"),
+    "nf_resnet50": _timm("nf_resnet50"),
     "deit_tiny": _timm("deit_tiny_patch16_224"),
     "mixer_b16": _timm("mixer_b16_224"),
     "deeplabv3_mobilenet": _segmentation,
@@ -202,6 +225,7 @@ EXPORTS: dict[str, Callable[[], Made]] = {
     "bert_base_128": _bert(768, 12, 12, 128),
     "bert_base_512": _bert(768, 12, 12, 512),
     "minilm_l6_128": _bert(384, 12, 6, 128),
+    "deberta_v2": _deberta,
     "gpt2_128": _gpt2,
     "whisper_tiny_encoder": _whisper,
     "clip_vit_b32": _clip,

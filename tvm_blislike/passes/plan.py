@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import tvm
 from tvm import relax, tirx
@@ -214,6 +214,8 @@ def _plan_others(
                 continue
             workload = operator.of_call(call)
             choice = _by_itself(call, workload, others.get(var, strategy))
+            if var in others:
+                choice = _of_small_results(choice)
             if choice.config is None:
                 plan.left[str(workload)] = choice.reason
             else:
@@ -228,6 +230,10 @@ def _by_itself(call: relax.Call, workload: Workload, strategy: Strategy) -> Choi
     present = (call.attrs.data_layout, call.attrs.out_layout)
     fitting = (c for c in strategy.options(workload) if c.layouts == present)
     return next(fitting, choice)
+
+
+def _of_small_results(choice: Choice) -> Choice:
+    return replace(choice, reason=f"{choice.reason}; small results count (a norm or a logarithm)")
 
 
 class _Graph:
@@ -273,6 +279,8 @@ class _Graph:
         if (value.attrs.data_layout, value.attrs.out_layout) != (NCHW, NCHW):
             return False
         choices = self.others.get(var, self.strategy).options(workload)
+        if var in self.others:
+            choices = tuple(map(_of_small_results, choices))
         if not choices:
             return False
         options = tuple(
