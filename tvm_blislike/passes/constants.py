@@ -75,7 +75,7 @@ def _reduced(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray | 
     """Return a reduction of floats over the axes of a call, in fp64 as sums of weights are long."""
 
     def reduced(call: relax.Call, x: np.ndarray) -> np.ndarray | None:
-        if x.dtype.kind != "f":
+        if x.dtype.kind != "f" or not x.size:
             return None
         axes = None if call.attrs.axis is None else tuple(int(axis) for axis in call.attrs.axis)
         return function(x.astype(np.float64), axis=axes, keepdims=bool(call.attrs.keepdims))
@@ -100,7 +100,7 @@ def _gelu(x: np.ndarray) -> np.ndarray:
 
 
 def _softmax(call: relax.Call, x: np.ndarray) -> np.ndarray | None:
-    if x.dtype.kind != "f":
+    if x.dtype.kind != "f" or not x.size:
         return None
     powers = np.exp(x.astype(np.float64) - x.max(axis=int(call.attrs.axis), keepdims=True))
     return powers / powers.sum(axis=int(call.attrs.axis), keepdims=True)

@@ -10,7 +10,7 @@ noise. What such operators read is followed back to the layers that it comes fro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from tvm import relax
@@ -27,10 +27,12 @@ _KEEPING = {
         "matmul nn.conv1d nn.conv2d"
     ).split()
 }
+# In the first of them.
+_OF_FIRST = {"relax.divide", "relax.power", "relax.take"}
 # Sums with a constant have it where the other term is small.
 _SUMS = {"relax.add", "relax.subtract"}
 _LAYERS = {"relax.matmul", "relax.nn.conv1d", "relax.nn.conv2d"}
-_OF_QUOTIENTS = {"relax.divide", "relax.log", "relax.rsqrt", "relax.equal", "relax.not_equal"}
+_TELLING = {"relax.log", "relax.rsqrt", "relax.equal", "relax.not_equal"}
 # Constants up to this one keep a quotient finite and are no more than small.
 _SMALL = 1e-9
 
@@ -57,7 +59,7 @@ def _told_apart(value: relax.Expr) -> Iterator[relax.Expr]:
     elif name == "relax.power":
         if is_constant(value.args[1]) and np.any(constant_array(value.args[1]) < 0):
             yield from _variables(value.args[:1])
-    elif name in _OF_QUOTIENTS:
+    elif name in _TELLING:
         yield from _variables(value.args)
 
 
@@ -69,9 +71,7 @@ def _small_operands(value: relax.Expr) -> Iterator[relax.Expr]:
         yield from _variables([value.tuple_value])
     elif isinstance(value, relax.Tuple):
         yield from _variables(value.fields)
-    elif op_name(value) == "relax.divide":
-        yield from _variables(value.args[:1])
-    elif op_name(value) in ("relax.take", "relax.power"):
+    elif op_name(value) in _OF_FIRST:
         yield from _variables(value.args[:1])
     elif op_name(value) in _SUMS:
         constants = [constant_array(arg) for arg in value.args if is_constant(arg)]
@@ -81,7 +81,7 @@ def _small_operands(value: relax.Expr) -> Iterator[relax.Expr]:
         yield from _variables(value.args)
 
 
-def _variables(args: object) -> Iterator[relax.Expr]:
+def _variables(args: Iterable[relax.Expr]) -> Iterator[relax.Expr]:
     for arg in args:
         if isinstance(arg, relax.Var):
             yield arg
