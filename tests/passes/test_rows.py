@@ -117,3 +117,33 @@ def test_results_and_other_readers_get_the_model_s_shapes() -> None:
     mod = graph(function, (2, 3, 4))
     assert operators(as_rows(mod))["reshape"] == 3
     assert_same_as_plain_tvm(mod)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((9, 6), (1, 6, 7)),
+        ((9, 6), (1, 1, 6, 7)),
+        ((1, 9, 6), (1, 1, 6, 7)),
+        ((1, 1, 9, 6), (1, 6, 7)),
+    ],
+)
+@pytest.mark.parametrize("is_constant", [False, True])
+def test_a_matrix_by_a_batch_of_one(
+    left: tuple[int, ...], right: tuple[int, ...], is_constant: bool
+) -> None:
+    bank = random(*left)
+
+    def function(b: relax.BlockBuilder, x: relax.Var, *others: relax.Var) -> relax.Expr:
+        product = b.emit(op.matmul(others[0] if others else relax.const(bank), x))
+        return op.log(b.emit(op.maximum(product, relax.const(np.float32(0.1)))))
+
+    mod = graph(function, right, *([] if is_constant else [left]))
+    assert static_shape(calls(as_rows(mod), "matmul")[0]) == (9, 7)
+    assert_same_as_plain_tvm(mod)
+
+
+def test_a_matrix_by_several_stays() -> None:
+    mod = graph(lambda b, x: op.matmul(relax.const(random(9, 6)), x), (2, 6, 7))
+    assert static_shape(calls(as_rows(mod), "matmul")[0]) == (2, 9, 7)
+    assert_same_as_plain_tvm(mod)

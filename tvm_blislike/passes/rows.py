@@ -1,9 +1,10 @@
 """Rows of several matrices as those of one, and scalars as vectors of one element.
 
 The product of (b, s, k) with one matrix (k, n) is that of (b * s, k), and products of a matrix
-each, such as (b, h, s, k) with (b, h, k, n), are counted by one axis. A reshape behind them would
-keep bias and activation out of their kernels, so what is behind has as few axes, as long as each of
-its operators goes along rows: elementwise ones, and normalizations of the last axis. Where a reader
+each, such as (b, h, s, k) with (b, h, k, n), are counted by one axis. A matrix by a batch of one,
+as a filter bank by a spectrum, is a product of two. A reshape behind them would keep bias and
+activation out of their kernels, so what is behind has as few axes, as long as each of its
+operators goes along rows: elementwise ones, and normalizations of the last axis. Where a reader
 wants the model's shape, one reshape is put, which moves nothing.
 
 Likewise what is computed from scalars has one axis: TVM's passes break functions of scalars alone,
@@ -114,6 +115,8 @@ class _AsRows(PyExprMutator):
             return None
         if len(right) == 2:
             return self._emit(call, [self._as(a, left, _MATRIX), self.visit_expr(b)])
+        if left[:-2] != right[:-2] and math.prod((*left[:-2], *right[:-2])) == 1:
+            return self._emit(call, [self._as(a, left, _MATRIX), self._as(b, right, _MATRIX)])
         if len(shape) < 4 or left[:-2] != right[:-2]:
             return None
         rank = _MATRIX if math.prod(shape[:-2]) == 1 else _MATRICES
