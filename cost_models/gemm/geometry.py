@@ -111,9 +111,12 @@ class GemmGeometry(Divisible):
         return self.block_m if self.config.loop_order == B_OUTSIDE else self.block_n
 
     def least_calls_per_panel(self) -> int:
-        """Return `calls_per_panel` of the fewest rows that may come."""
+        """Return `calls_per_panel` of the fewest rows that may come, of those that are several.
+
+        Of rows that only running tells, a single call asks for no other panel (`OpenRows`).
+        """
         calls, least = self.calls_per_panel(), math.ceil(self.config.open_rows / self.config.mr)
-        return min(calls, least) if least and self.config.loop_order == B_OUTSIDE else calls
+        return min(calls, max(2, least)) if least and self.config.loop_order == B_OUTSIDE else calls
 
     def updated(self, parallel: str) -> tuple[int, int]:
         """Return the rows and columns of C that the loop over blocks of k runs over.

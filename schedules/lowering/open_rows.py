@@ -30,12 +30,13 @@ from tvm_blislike.model.directive import MisplacedDirective
 from tvm_blislike.model.directives import OpenRows
 from tvm_blislike.model.marks import ROW_AXES
 from tvm_blislike.schedules.lowering.edges import with_bounds
-from tvm_blislike.schedules.lowering.prefetch import without_requests
+from tvm_blislike.schedules.lowering.prefetch import is_request, without_requests
 from tvm_blislike.schedules.lowering.rewrite import (
     collect,
     constant,
     is_named,
     sequence,
+    uses_any,
     without,
 )
 
@@ -118,7 +119,8 @@ class _Opening:
         else:
             parts = rows.parts(found.mr)
             here, stores = rows.part(parts, loop.loop_var, kind)
-            moved = self._moved(loop.body, (static + counted) * found.mr, here.first, found.each)
+            asking = _asking_together(loop, parts)
+            moved = self._moved(asking, (static + counted) * found.mr, here.first, found.each)
             inside = sequence(_counted(moved, here.count, found))
         return without(loop, OpenRows, body=tirx.SeqStmt([*stores, inside]), extent=parts)
 
@@ -153,6 +155,20 @@ class _Opening:
             return made if rows is None else tirx.IfThenElse(place < rows, made, None)
 
         return tvm_ffi.structural_map(body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
+
+
+def _asking_together(tiles: tirx.For, count: Any) -> tirx.Stmt:
+    """Return the body of a loop over tiles, which ask for the next panel where they are several.
+
+    A single tile reads the next panel right behind this one: what it asked for would take the
+    place of what it reads itself a few steps later.
+    """
+
+    def asked(stmt: tirx.Evaluate) -> tirx.Stmt:
+        is_shared = is_request(stmt) and uses_any([stmt.value], [tiles.loop_var])
+        return tirx.IfThenElse(count > 1, stmt, None) if is_shared else stmt
+
+    return tvm_ffi.structural_map(tiles.body, [(tirx.Evaluate, asked)])
 
 
 def _with(indices: Sequence[Any], axis: int, place: Any) -> list[Any]:

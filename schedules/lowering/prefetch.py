@@ -58,13 +58,16 @@ _TO_L1 = 3
 _PREFETCH = ir.Op.get("tirx.prefetch")
 
 
+def is_request(stmt: tirx.Evaluate) -> bool:
+    """Whether a statement asks for a line ahead."""
+    return isinstance(stmt.value, ir.Call) and stmt.value.op.same_as(_PREFETCH)
+
+
 def without_requests(body: tirx.Stmt) -> tirx.Stmt:
     """Return a statement that asks for nothing ahead."""
 
     def dropped(stmt: tirx.Evaluate) -> tirx.Stmt:
-        call = stmt.value
-        is_request = isinstance(call, ir.Call) and call.op.same_as(_PREFETCH)
-        return tirx.Evaluate(0) if is_request else stmt
+        return tirx.Evaluate(0) if is_request(stmt) else stmt
 
     return tvm_ffi.structural_map(body, [(tirx.Evaluate, dropped)])
 

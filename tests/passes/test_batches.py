@@ -162,24 +162,61 @@ def test_images_go_two_at_a_time_and_the_last_by_itself(function: Callable) -> N
             np.testing.assert_allclose(found.numpy(), whole[:count], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("function", [residual, joined, several_results])
+def test_the_first_layers_of_several_images_go_one_by_one(function: Callable) -> None:
+    mod = graph(function, (5, *IMAGE[1:]))
+    batch = apart(mod["main"], 5, {mod["main"].params[0]: 0})
+    early, *_, late = cuts_of(batch, 1)
+    assert early.place < late.place
+    by_parts = divided(mod, batch, [replace(late, some=2, inner=early), late], smaller=(3,))
+    strategy = Strategy(native_core(), 1, constraints=Constraints(images=0))
+    compiled, report, *_ = compile_module(by_parts, strategy)
+    assert {layer.runs for layer in report.layers if layer.macs} >= {1, 2, 4}
+    machine, x = relax.VirtualMachine(compiled, tvm.cpu()), random(5, *IMAGE[1:])
+    wanted = run(mod, 0, x)
+    for name, count in (("main_0", 3), ("main", 5)):
+        result = machine[name](tvm.runtime.tensor(x[:count]))
+        results = [result] if hasattr(result, "numpy") else result
+        for found, whole in zip(results, wanted, strict=True):
+            np.testing.assert_allclose(found.numpy(), whole[:count], rtol=1e-4, atol=1e-5)
+
+
+def times_of(seconds: dict[tuple[int, int], float]) -> Callable[[Times, int], list[float]]:
+    """Return a stand-in for predicted times, by images and binding; those absent: 1 an image."""
+
+    def of_bindings(times: Times, some: int) -> list[float]:
+        count = len(times.batch.bindings)
+        return [seconds.get((some, place), float(some)) for place in range(count)]
+
+    return of_bindings
+
+
 @pytest.mark.parametrize(
-    ("threads", "images", "gain", "counts"),
+    ("threads", "images", "seconds", "found"),
     [
-        (2, 8, 0.01, [2, 1]),
-        (2, 5, 0.01, [2, 1]),
-        (2, 8, -0.01, [1]),
-        (1, 8, 0.01, [1]),
-        (2, 1, 0.01, [1]),
+        # Two images take less than one after the other: all the way.
+        (2, 8, {(2, 0): 1.9}, [(2, None), (1, None)]),
+        (2, 5, {(2, 0): 1.9}, [(2, None), (1, None)]),
+        # The first layer takes more, the second one less: that one alone.
+        (2, 8, {(2, 0): 9.0, (2, 2): 1.5}, [(2, 2), (1, None)]),
+        # Both take more.
+        (2, 8, {(2, 0): 9.0, (2, 2): 2.1}, [(1, None)]),
+        (1, 8, {(2, 0): 1.9}, [(1, None)]),
+        (2, 1, {(2, 0): 1.9}, [(1, None)]),
     ],
 )
-def test_threads_get_an_image_each_where_these_are_fastest_at_once(
-    threads: int, images: int, gain: float, counts: list[int], monkeypatch: pytest.MonkeyPatch
+def test_threads_get_an_image_each_where_these_are_faster_together(
+    threads: int,
+    images: int,
+    seconds: dict[tuple[int, int], float],
+    found: list[tuple[int, int | None]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # One image at a time takes as long as all images, but `gain` more than as many as threads.
-    monkeypatch.setattr(Times, "of", lambda _self, _cut: 1.0)
-    monkeypatch.setattr(Times, "whole", lambda self: 1 - gain * (self.batch.images == threads))
+    monkeypatch.setattr(Times, "_of_bindings", times_of(seconds))
+    monkeypatch.setattr(Times, "_joined", lambda *_: 0.01)
     mod = graph(residual, (images, *IMAGE[1:]))
-    batch, _ = at_end(mod, images)
+    batch = apart(mod["main"], images, {mod["main"].params[0]: 0})
     cuts = depth_first_module._cuts_for_all(mod, batch, Strategy(native_core(), threads))
-    assert [cut.some for cut in cuts] == counts
+    inner = [cut.inner and cut.inner.place for cut in cuts]
+    assert [(cut.some, place) for cut, place in zip(cuts, inner, strict=True)] == found
     assert len({(cut.place, cut.live) for cut in cuts}) == 1

@@ -97,7 +97,7 @@ def test_a_batch_that_leaves_the_last_cache_is_slower_and_single_images_are_not(
     mod = graph(wide, (8, 64, 56, 56))  # 6.4 MB each, 0.8 MB an image
     batch = apart(mod["main"], 8, {mod["main"].params[0]: 0})
     (cut,) = [cut for cut in cuts_of(batch, 1) if cut.place == len(batch.bindings)]
-    far, near = (Times(mod, batch, 1, Strategy(of_l3(size), 1)) for size in (8, 512))
+    far, near = (Times(mod, batch, Strategy(of_l3(size), 1)) for size in (8, 512))
     assert far.of(cut) == pytest.approx(near.of(cut), rel=1e-3)
     # Each of three tensors of 6.4 MB comes from memory, and from L3.
     zen4 = Core.named("zen4")

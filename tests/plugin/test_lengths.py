@@ -316,6 +316,16 @@ def test_many_rows_have_functions_of_their_own_where_other_products_gain(threads
     assert ranges_of(products, sizes, plain) == [sizes]
 
 
+def test_blocks_of_few_rows_have_several_tiles() -> None:
+    """Tiles of a block share what they ask for; a size of one tile says nothing of a block."""
+    strategy = allowing(Strategy(Core.named("zen4"), 2), opens).leaving_out(["gemm_strassen"])
+    product = open_product(strategy, 512, 384, 384)
+    (chosen,), _ = products_module.chosen_for([product], range(1, 64), strategy)
+    assert chosen.choice.config.mr >= 8
+    opened = products_module.opened(chosen.choice, product.at(63), 1, 2)
+    assert opened.mc > opened.mr
+
+
 def residual_layers(hidden: int, inner: int) -> onnx.ModelProto:
     """x + relu(x A + b) B, of any number of rows."""
     rng = np.random.default_rng(5)

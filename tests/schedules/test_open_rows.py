@@ -18,7 +18,7 @@ from tvm import s_tir, te
 
 from tvm_blislike.cost_models.gemm.candidates import FEW_ROWS
 from tvm_blislike.cost_models.gemm.config import GemmConfig
-from tvm_blislike.cost_models.gemm.geometry import LOOP_ORDERS, PACKED
+from tvm_blislike.cost_models.gemm.geometry import B_OUTSIDE, LOOP_ORDERS, PACKED
 from tvm_blislike.cost_models.gemm_strassen import config as strassen
 from tvm_blislike.microkernels import kernels_for
 from tvm_blislike.model.config import Config
@@ -135,6 +135,26 @@ def test_few_rows_ask_for_nothing_ahead() -> None:
         if isinstance(branch.condition, tvm.tirx.EQ)
     }
     assert asks == {number: number > FEW_ROWS for number in range(1, kernel.mr)}
+
+
+@pytest.mark.parametrize("tiles", [1, 3])
+def test_tiles_ask_for_the_next_panel_where_there_are_several(tiles: int) -> None:
+    """Two of a block share the panel, if two are there; a block of one asks for none."""
+    kernel = max(KERNELS, key=lambda each: each.mr)
+    w = GemmWorkload(3 * kernel.mr, 4 * kernel.nr, 64)
+    config = GemmConfig(
+        mr=kernel.mr, nr=kernel.nr, mc=tiles * kernel.mr, nc=w.n, kc=w.k, loop_order=B_OUTSIDE,
+        packing="in place", prefetch=1,
+    )  # fmt: skip
+    opened = get_implementation("gemm").of_open_rows(w, config, 1, 1)
+    body = lowered(w, opened, 1)["main"].body
+    # Rows of the block beyond those of one tile.
+    least = {
+        int(branch.condition.a)
+        for branch in collect(body, tvm.tirx.IfThenElse)
+        if isinstance(branch.condition, tvm.tirx.LT) and "prefetch" in branch.then_case.script()
+    }
+    assert least == ({kernel.mr} if tiles > 1 else set())
 
 
 @pytest.mark.parametrize("threads", [1, 2])

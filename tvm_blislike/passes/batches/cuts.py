@@ -60,38 +60,55 @@ class Times:
         The plan of all images at once.
     """
 
-    def __init__(self, mod: tvm.IRModule, batch: Apart, some: int, strategy: Strategy) -> None:
+    def __init__(self, mod: tvm.IRModule, batch: Apart, strategy: Strategy) -> None:
         self.batch, self.strategy = batch, strategy
-        fewer, vars_ = first_bindings(batch, some)
-        of_some = plan_of(fewer, strategy)
         self._reads = reads_of(batch.bindings, _FUSED)
-        self._some = [
-            self._seconds(b, vars_[b.var], of_some, some / batch.images)
-            for b in batch.bindings[: batch.reach]
-        ]
         self.of_all = plan_of(mod, strategy)
-        self._all = [self._seconds(b, b.var, self.of_all, 1.0) for b in batch.bindings]
+        of_all = [self._seconds(b, b.var, self.of_all, 1.0) for b in batch.bindings]
+        self._by_images = {batch.images: of_all}
 
     def whole(self) -> float:
         """Return the time of all images at once."""
-        return sum(self._all)
+        return self.within(self._everything())
 
     def of(self, cut: Cut) -> float:
         """Return the time with a cut."""
-        core, threads = self.strategy.core, self.strategy.threads
-        calls = self.batch.images // cut.some
-        joined = sum(
-            joining_seconds(
-                math.prod(static_shape(var)),
-                dtype_name(var),
-                _is_laid_out(var),
-                calls,
-                core,
-                threads,
-            )
-            for var in cut.live
+        return self.within(self._everything(cut))
+
+    def within(self, cut: Cut) -> float:
+        """Return the time of one call of the function that ends at a cut."""
+        inner, seconds = cut.inner, self._of_bindings(cut.some)
+        if inner is None:
+            return sum(seconds[: cut.place])
+        calls = cut.some // inner.some
+        joined = sum(self._joined(var, cut.some, calls) for var in inner.live)
+        return calls * self.within(inner) + joined + sum(seconds[inner.place : cut.place])
+
+    def _everything(self, inner: Cut | None = None) -> Cut:
+        return Cut(len(self.batch.bindings), (), self.batch.images, inner)
+
+    def _of_bindings(self, some: int) -> list[float]:
+        """Return the time of each binding for some images, as far as these stay apart."""
+        if some not in self._by_images:
+            fewer, vars_ = first_bindings(self.batch, some)
+            plan = plan_of(fewer, self.strategy)
+            self._by_images[some] = [
+                self._seconds(b, vars_[b.var], plan, some / self.batch.images)
+                for b in self.batch.bindings[: self.batch.reach]
+            ]
+        return self._by_images[some]
+
+    def _joined(self, var: relax.Var, some: int, calls: int) -> float:
+        """Return the time of putting a tensor of some images together from what calls return."""
+        elements = math.prod(static_shape(var)) * some // self.batch.images
+        return joining_seconds(
+            elements,
+            dtype_name(var),
+            _is_laid_out(var),
+            calls,
+            self.strategy.core,
+            self.strategy.threads,
         )
-        return calls * sum(self._some[: cut.place]) + joined + sum(self._all[cut.place :])
 
     def _seconds(
         self, binding: relax.VarBinding, var: relax.Var, plan: Plan, share: float

@@ -12,6 +12,7 @@ as far as the cut, so that a further size costs no more than the few kernels beh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import tvm
@@ -21,7 +22,7 @@ from tvm_blislike.cost_models.batches import MOST_LOSS, NEARLY
 from tvm_blislike.errors import ChoiceError, SizesMeetError
 from tvm_blislike.model.variant import Batches
 from tvm_blislike.passes.batches.cuts import Times, cuts_of
-from tvm_blislike.passes.batches.functions import Cut, divided, first_bindings
+from tvm_blislike.passes.batches.functions import Cut, divided
 from tvm_blislike.passes.batches.images import Apart, apart
 from tvm_blislike.passes.plan import Plan, plan_of
 from tvm_blislike.tvm_seams import static_shape
@@ -53,7 +54,7 @@ def depth_first(mod: tvm.IRModule, strategy: Strategy) -> tuple[tvm.IRModule, Pl
     cuts = [] if some is None else cuts_of(batch, some)
     if not cuts:
         return mod, _planned(mod, strategy, _refused(batch, wanted))
-    times = Times(mod, batch, some, strategy)
+    times = Times(mod, batch, strategy)
     whole = times.whole()
     cut = min(cuts, key=times.of)
     seconds = times.of(cut)
@@ -99,7 +100,7 @@ def of_batches(
         raise SizesMeetError(f"images of a batch meet: {batch.why_not}")
     cuts, name = _cuts_for_all(mod, batch, strategy), "each size by itself"
     if cuts:
-        counts = " or ".join(str(cut.some) for cut in cuts)
+        counts = " or ".join(map(_counted, cuts))
         name = f"{counts} at a time {_name_of(batch, cuts[0])}"
     sizes = ", ".join(map(str, (*batches.smaller, batch.images)))
     by_batches = divided(mod, batch, cuts, batches.smaller)
@@ -109,33 +110,36 @@ def of_batches(
 def _cuts_for_all(mod: tvm.IRModule, batch: Apart, strategy: Strategy) -> list[Cut]:
     """Return the last of the cuts that are about as fast as the fastest: least is made anew.
 
-    Of one image, and of as many as there are threads where these are fastest all at once: threads
-    wait for each other less where each has an image (ResNet-18, two images, two threads on Zen 4:
-    1 % predicted, 7 % measured). Where they are not, early layers leave the caches: MobileNetV2
-    takes 1.1 to 1.25 times as long by two images (Zen 4).
+    Of one image, and of as many as there are threads where these are faster together.
     """
     cuts = cuts_of(batch, 1)
     if not cuts or strategy.constraints.images == 0:
         return []
-    times = Times(mod, batch, 1, strategy)
+    times = Times(mod, batch, strategy)
     seconds = [times.of(cut) for cut in cuts]
     least = min(seconds)
     if least > MOST_LOSS * times.whole():
         return []
-    cut = [cut for cut, each in zip(cuts, seconds, strict=True) if each <= NEARLY * least][-1]
-    several = replace(cut, some=strategy.threads)
-    if 1 < several.some <= batch.images and _are_fastest_at_once(batch, several.some, strategy):
-        return [several, cut]
-    return [cut]
+    one = [cut for cut, each in zip(cuts, seconds, strict=True) if each <= NEARLY * least][-1]
+    several = _image_of_each_thread(one, cuts, times)
+    return [several, one] if several else [one]
 
 
-def _are_fastest_at_once(batch: Apart, images: int, strategy: Strategy) -> bool:
-    """Whether no part of a model is predicted to be faster by one image than by so many."""
-    mod, values = first_bindings(batch, images)
-    params = {values[p]: 0 for p in batch.params if batch.axes[p] is not None}
-    fewer = apart(mod["main"], images, params)
-    times = Times(mod, fewer, 1, strategy)
-    return all(times.of(cut) >= times.whole() for cut in cuts_of(fewer, 1))
+def _image_of_each_thread(one: Cut, cuts: Sequence[Cut], times: Times) -> Cut | None:
+    """Return the cut of as many images as there are threads; None where one by one is faster.
+
+    Threads wait for each other less where each has an image (ResNet-18, two images, two threads on
+    Zen 4: 1 % predicted, 7 % measured). Where early layers would leave the caches, these are
+    computed for one image after the other: MobileNetV2 takes 1.1 to 1.25 times as long by two
+    images all the way, and 0.93 by two from 28x28 on (Zen 4).
+    """
+    images = times.strategy.threads
+    if not 1 < images <= times.batch.images:
+        return None
+    inner = [cut for cut in cuts if cut.place < one.place]
+    ways = [replace(one, some=images, inner=each) for each in (None, *inner)]
+    best = min(ways, key=times.within)
+    return best if times.within(best) < images * times.within(one) else None
 
 
 def _batch_of(mod: tvm.IRModule) -> Apart | None:
@@ -168,8 +172,17 @@ def _shown(batch: Apart) -> str:
     return batch.why_not or "they stay apart"
 
 
+def _counted(cut: Cut) -> str:
+    if cut.inner is None:
+        return str(cut.some)
+    return f"{cut.some} ({cut.inner.some} up to {_shapes(cut.inner)})"
+
+
 def _name_of(batch: Apart, cut: Cut) -> str:
     if cut.place == len(batch.bindings):
         return "through the whole model"
-    shapes = ", ".join("x".join(map(str, static_shape(var))) for var in cut.live)
-    return f"up to {shapes}, then all at once"
+    return f"up to {_shapes(cut)}, then all at once"
+
+
+def _shapes(cut: Cut) -> str:
+    return ", ".join("x".join(map(str, static_shape(var))) for var in cut.live)

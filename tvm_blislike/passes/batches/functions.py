@@ -33,11 +33,14 @@ class Cut:
         What it hands on.
     some : int
         Images of one call.
+    inner : Cut or None
+        Where the function of fewer images ends that this one calls for its first bindings.
     """
 
     place: int
     live: tuple[relax.Var, ...]
     some: int
+    inner: Cut | None = None
 
 
 @dataclass(frozen=True)
@@ -63,16 +66,61 @@ def first_bindings(batch: Apart, some: int) -> tuple[tvm.IRModule, Values]:
 def _emit_images(
     builder: relax.BlockBuilder, name: str, batch: Apart, cut: Cut, values: Values
 ) -> tvm.ir.GlobalVar:
-    """Emit the function of some images up to a cut."""
+    """Emit the function of some images up to a cut, and the one that it calls."""
     own = parameters(batch, cut.some)
     values.update(zip(batch.params, own, strict=True))
+    parts = _emit_parts(builder, batch, [cut.inner] if cut.inner else [])
     with builder.function(name, own, private=name != "main"):
         with builder.dataflow():
-            emit_fewer(builder, batch, batch.bindings[: cut.place], values, cut.some)
+            _emit_bindings(builder, batch, parts, own, cut, values)
             results = [values[var] for var in cut.live]
             result = results[0] if len(results) == 1 else relax.Tuple(results)
             output = builder.emit_output(result)
         return builder.emit_func_output(output)
+
+
+def _emit_parts(builder: relax.BlockBuilder, batch: Apart, cuts: Sequence[Cut]) -> list[_Part]:
+    return [_Part(cut, _emit_images(builder, "images", batch, cut, Values())) for cut in cuts]
+
+
+def _emit_bindings(
+    builder: relax.BlockBuilder,
+    batch: Apart,
+    parts: Sequence[_Part],
+    params: Sequence[relax.Var],
+    until: Cut,
+    values: Values,
+) -> None:
+    """Emit what comes before a cut: calls of parts as far as theirs, then the bindings behind."""
+    place = 0
+    if parts:
+        _emit_calls(builder, batch, parts, params, until.some, values)
+        place = parts[0].cut.place
+    rest = [
+        binding
+        for number, binding in enumerate(batch.bindings[: until.place])
+        if number >= place or batch.axes[binding.var] is None
+    ]
+    emit_fewer(builder, batch, rest, values, until.some)
+
+
+def _emit_calls(
+    builder: relax.BlockBuilder,
+    batch: Apart,
+    parts: Sequence[_Part],
+    params: Sequence[relax.Var],
+    images: int,
+    values: Values,
+) -> None:
+    """Emit calls of parts for all of some images, and what joins their results."""
+    groups = [
+        _called(builder, part, batch, params, start) for part, start in _in_parts(parts, images)
+    ]
+    for number, var in enumerate(parts[0].cut.live):
+        pieces = [group[number] for group in groups]
+        whole = relax.op.concat(pieces, 0) if len(pieces) > 1 else pieces[0]
+        is_inner = isinstance(var, relax.DataflowVar)
+        values[var] = builder.emit(whole) if is_inner else builder.emit_output(whole)
 
 
 def divided(
@@ -93,7 +141,7 @@ def divided(
         Of which batches there shall be a function like `main`, too: `function_name` of its place.
     """
     builder, main = relax.BlockBuilder(mod), mod[MAIN]
-    parts = [_Part(cut, _emit_images(builder, "images", batch, cut, Values())) for cut in cuts]
+    parts = _emit_parts(builder, batch, cuts)
     for number, images in enumerate(smaller):
         _emit_main(builder, function_name(number), main, batch, parts, images)
     if not parts:
@@ -117,25 +165,10 @@ def _emit_main(
     """Emit the `main` of some images, which calls functions of parts of them as far as the cut."""
     params = parameters(batch, images)
     values: Values = dict(zip(batch.params, params, strict=True))
-    place = parts[0].cut.place if parts else 0
+    whole = Cut(len(batch.bindings), (), images)
     with builder.function(name, params):
         with builder.dataflow():
-            if parts:
-                groups = [
-                    _called(builder, part, batch, params, start)
-                    for part, start in _in_parts(parts, images)
-                ]
-                for number, var in enumerate(parts[0].cut.live):
-                    pieces = [group[number] for group in groups]
-                    whole = relax.op.concat(pieces, 0) if len(pieces) > 1 else pieces[0]
-                    is_inner = isinstance(var, relax.DataflowVar)
-                    values[var] = builder.emit(whole) if is_inner else builder.emit_output(whole)
-            rest = [
-                binding
-                for number, binding in enumerate(batch.bindings)
-                if number >= place or batch.axes[binding.var] is None
-            ]
-            emit_fewer(builder, batch, rest, values, images)
+            _emit_bindings(builder, batch, parts, params, whole, values)
         return builder.emit_func_output(substituted(main.body.body, values))
 
 

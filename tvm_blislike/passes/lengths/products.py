@@ -213,9 +213,12 @@ class _Rated:
         losses = [(self._loss(choice, rows), choice) for choice in choices]
         near = _NEAR * min((loss for loss, _ in losses), default=1.0)
 
-        def order(entry: tuple[float, Choice]) -> tuple[float, int, int, float]:
+        def order(entry: tuple[float, Choice]) -> tuple[float, int, int, bool, float]:
             loss, choice = entry
-            return max(loss, near), -choice.config.tile_rows, -_depth(choice.config), loss
+            config = choice.config
+            # A block of one tile, as of a size that has no more, shares no panel among tiles.
+            is_single = config.mc == config.tile_rows
+            return max(loss, near), -config.tile_rows, -_depth(config), is_single, loss
 
         return [choice for _, choice in sorted(losses, key=order)]
 
