@@ -59,7 +59,7 @@ def library(
 ) -> tvm.runtime.Executable:
     """Return what has the function "main" (image, packed weights, result)."""
     w, ours = workload, get_implementation(config.implementation)
-    zeros = np.zeros((w.co, w.ci, w.kh, w.kw), w.types.a)
+    zeros = np.zeros(w.operands["weights"], w.types.a)
     shape = Layout(config.data_layout).shape(w.n, w.ci, w.h, w.w)
     data = te.placeholder(shape, w.types.a, name="data")
     packed = te.placeholder(ours.pack(w, config, zeros).shape, w.types.a, name="packed")
@@ -117,9 +117,12 @@ def _in_layout(image: np.ndarray, layout: str) -> np.ndarray:
 
 
 def random_operands(workload: Conv2dWorkload) -> tuple[np.ndarray, np.ndarray]:
-    """Return an image (n, ci, h, w) and weights (co, ci, kh, kw), always the same ones."""
-    w, rng = workload, np.random.default_rng(0)
-    shapes = (w.n, w.ci, w.h, w.w), (w.co, w.ci, w.kh, w.kw)
+    """Return an image (n, ci, h, w) and weights (co, ci, kh, kw), always the same ones.
+
+    Weights have the input channels of a group.
+    """
+    rng = np.random.default_rng(0)
+    shapes = workload.operands.values()
     data, weights = (rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
     return data, weights
 

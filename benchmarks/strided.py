@@ -1,14 +1,15 @@
-"""Strided and dilated convolutions: by phases of the image through Winograd, and direct.
+"""Strided, dilated and grouped convolutions: through Winograd's transforms, and direct.
 
     python benchmarks/strided.py                     3x3 layers of stride 2, one thread
     python benchmarks/strided.py --threads 2
     python benchmarks/strided.py --kind dilated      3x3 layers with dilation 2 and 4
+    python benchmarks/strided.py --kind grouped      3x3 layers of several groups, stride 1 and 2
     python benchmarks/strided.py --kind other        kernels of other sizes
     python benchmarks/strided.py --tiles             the best configuration of each tile size, too
 
 Each layer alone, in the layouts of its algorithm, without bias and activation; configurations are
 those that the cost model prefers. Sides take turns; a figure is the median over the rounds. "gain"
-is direct / phases, "choice" what the model would take, "chosen" direct / that.
+is the best of all others / Winograd, "chosen" that / what the model takes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tvm_blislike.model.config import Config
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.runtime.threads import use_threads
 
+_OTHERS = ("conv2d_direct", "conv2d_im2col", "conv2d_grouped")
 # ci, co, height and width.
 STRIDED = {
     "resnet18/34 56": (64, 128, 56),
@@ -44,6 +46,29 @@ DILATED = {
     "rate 4, 28": (512, 512, 28, 4),
     "rate 4, 65": (256, 256, 65, 4),
     "rate 2, 33": (512, 512, 33, 2),
+}
+# Channels of a group, groups, height and width, stride.
+GROUPED = {
+    "8, 28": (8, 32, 28, 1),
+    "8, 14": (8, 64, 14, 1),
+    "16, 56": (16, 16, 56, 1),
+    "16, 14": (16, 32, 14, 1),
+    "24, 28": (24, 8, 28, 1),
+    "32, 28": (32, 16, 28, 1),
+    "32, 7": (32, 32, 7, 1),
+    "48, 28": (48, 6, 28, 1),
+    "56, 28": (56, 8, 28, 1),
+    "64, 56": (64, 2, 56, 1),
+    "64, 14": (64, 8, 14, 1),
+    "112, 28": (112, 4, 28, 1),
+    "232, 14": (232, 6, 14, 1),
+    "16, 56, stride 2": (16, 16, 56, 2),
+    "16, 28, stride 2": (16, 32, 28, 2),
+    "32, 28, stride 2": (32, 16, 28, 2),
+    "48, 28, stride 2": (48, 8, 28, 2),
+    "64, 112, stride 2": (64, 2, 112, 2),
+    "64, 28, stride 2": (64, 8, 28, 2),
+    "112, 28, stride 2": (112, 4, 28, 2),
 }
 # ci, co, height and width, kernel, stride.
 OTHER = {
@@ -68,6 +93,13 @@ def workloads(kind: str) -> dict[str, Conv2dWorkload]:
             name: Conv2dWorkload(1, ci, hw, hw, co, 3, 3, (1, 1), (d,) * 4, (d, d))
             for name, (ci, co, hw, d) in DILATED.items()
         }
+    if kind == "grouped":
+        return {
+            name: Conv2dWorkload(
+                1, ci * g, hw, hw, ci * g, 3, 3, (stride, stride), (1,) * 4, groups=g
+            )
+            for name, (ci, g, hw, stride) in GROUPED.items()
+        }
     return {
         name: Conv2dWorkload(1, ci, hw, hw, co, *k, s, (k[0] // 2, k[1] // 2) * 2)
         for name, (ci, co, hw, k, s) in OTHER.items()
@@ -79,7 +111,7 @@ def sides(
 ) -> dict[str, tuple[float, Config]]:
     """Return the predicted seconds and the configuration of each side that applies."""
     found = {}
-    for name in ("conv2d_direct", "conv2d_im2col", "conv2d_winograd"):
+    for name in (*_OTHERS, "conv2d_winograd"):
         for seconds, config in choices(name, workload, core, threads):
             found.setdefault(name, (seconds, config))
             if tiles and name == "conv2d_winograd":
@@ -90,7 +122,9 @@ def sides(
 def main() -> None:
     """Print a line per layer, and the geometric means."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kind", choices=("strided", "dilated", "other"), default="strided")
+    parser.add_argument(
+        "--kind", choices=("strided", "dilated", "grouped", "other"), default="strided"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--tiles", action="store_true")
@@ -108,7 +142,8 @@ def main() -> None:
             for side, (_, config) in offered.items()
         }
         seconds = take_turns(runs, arguments.rounds)
-        direct, phases = seconds["conv2d_direct"], seconds.get("conv2d_winograd", float("inf"))
+        direct = min(seconds[side] for side in _OTHERS if side in seconds)
+        phases = seconds.get("conv2d_winograd", float("inf"))
         chosen = min(offered, key=lambda side: offered[side][0])
         gains.append(direct / phases)
         kept.append(direct / seconds[chosen])

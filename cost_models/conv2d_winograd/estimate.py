@@ -188,8 +188,10 @@ def _known(
 def _shares(geo: WinogradGeometry, threads: int) -> tuple[float, float]:
     """Return how much the busiest thread computes of the products, and transforms of the input."""
     share = part_of_busiest(geo.parts, threads)
-    by_channels = geo.config.loop_order == CHANNELS
-    return share, geo.transform_share(threads) if by_channels else geo.oc_parts * share
+    if geo.config.loop_order == CHANNELS:
+        return share, geo.transform_share(threads)
+    transformed_again = geo.oc_parts * geo.part_channels / geo.workload.ci
+    return share, transformed_again * share
 
 
 def _forks_cycles(geo: WinogradGeometry, core: Core, threads: int) -> float:

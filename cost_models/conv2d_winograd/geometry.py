@@ -115,6 +115,23 @@ class WinogradGeometry(ConvGeometry):
         c = self.config
         return self.chunks if c.loop_order == CHANNELS else math.gcd(c.oc_parts, self.chunks)
 
+    def may_have_parts(self, parts: int) -> bool:
+        """Whether so many parts of the output channels are possible.
+
+        Each transforms the input channels that it reads. Those of several groups are whole groups,
+        or blocks of channels would be cut.
+        """
+        w = self.workload
+        in_groups = self.groups % parts == 0 and w.ci // parts % self.in_block == 0
+        return self.chunks % parts == 0 and (not self.is_grouped or in_groups)
+
+    @derived
+    def part_channels(self) -> int:
+        """Input channels that are transformed for a part of the output channels."""
+        w = self.workload
+        every = not self.is_grouped or self.config.loop_order == CHANNELS
+        return w.ci if every else w.ci // self.oc_parts
+
     def divided_loops(self, threads: int) -> int:
         """Return how many loops of the input transform of "channels" order threads divide.
 
@@ -163,7 +180,33 @@ class WinogradGeometry(ConvGeometry):
     @derived
     def steps(self) -> int:
         """Steps of k in a product: what one micro-kernel call sums over."""
-        return self.workload.ci // self.config.ks
+        return self.summed // self.config.ks
+
+    @derived
+    def summed(self) -> int:
+        """Input channels that a product sums over: those of a group, or of joined ones."""
+        return self.workload.ci // self.groups
+
+    @derived
+    def joined(self) -> int:
+        """Groups that are multiplied as one, with zeros between them, since they fill no panel."""
+        channels = self.workload.co // self.workload.groups
+        return self.config.nr // math.gcd(self.config.nr, channels) if self.is_grouped else 1
+
+    @derived
+    def is_grouped(self) -> bool:
+        """Whether there are several groups."""
+        return self.workload.groups > 1
+
+    @derived
+    def groups(self) -> int:
+        """Groups of channels with products of their own."""
+        return self.workload.groups // self.joined
+
+    @derived
+    def group_panels(self) -> int:
+        """Panels of the output channels of a group of products, which fill them if it is one."""
+        return math.ceil(self.workload.co // self.groups / self.config.nr)
 
     @derived
     def sums_rows(self) -> bool:
@@ -200,9 +243,9 @@ class WinogradGeometry(ConvGeometry):
     @derived
     def v_bytes(self) -> int:
         """Size of the transformed input of a block."""
-        w = self.workload
-        elements = matrices_elements(self.multiplications, self.v_rows, w.ci, self.lanes)
-        return transformed(w.types).a_bytes * elements
+        channels, lanes = self.part_channels, self.lanes
+        elements = matrices_elements(self.multiplications, self.v_rows, channels, lanes)
+        return transformed(self.workload.types).a_bytes * elements
 
     @derived
     def p_bytes(self) -> int:

@@ -12,6 +12,7 @@ import math
 
 from tvm_blislike.cost_models.conv2d_winograd.candidates import (
     BLOCK_ROWS,
+    fills_panels,
     layouts_of,
     parts_of_channels,
     sizes,
@@ -72,9 +73,7 @@ def blocks_space(
 
     def kernels(c: BlockedConfig) -> list[Value]:
         row_tiles = geometry(w, c).row_tiles
-        # Lanes of the last panel may be empty where those of the last vector are as well.
-        most = lanes if w.co % lanes else 1
-        filled = (k for k in offered(core, w.types) if -w.co % k.nr < most)
+        filled = (k for k in offered(core, w.types) if fills_panels(w, k, lanes))
         return [(k.mr, k.nr, k.ks) for k in filled if k.mr <= row_tiles]
 
     def chunks(c: BlockedConfig) -> list[int]:
@@ -97,7 +96,7 @@ def blocks_space(
             Axis("block", ("mr", "nr", "ks"), kernels),
             single("nc", chunks),
             single("oc_parts", parts),
-            single("unroll", lambda c: unrolls(w.ci // c.ks)),
+            single("unroll", lambda c: unrolls(w.ci // w.groups // c.ks)),
             single("prefetch", lambda _: (0, 1)),
         ),
     )

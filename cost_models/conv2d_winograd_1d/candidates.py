@@ -32,6 +32,8 @@ def applies(workload: Conv2dWorkload, core: Core) -> str:
     lanes = core.lanes(workload.types.acc)
     if workload.ci % lanes or workload.co % lanes:
         return f"channels are no multiple of {lanes}: conv2d_winograd has forms for that"
+    if workload.groups > 1:
+        return "only for one group"
     return candidates.applies(workload, core)
 
 

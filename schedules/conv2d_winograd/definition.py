@@ -38,6 +38,11 @@ Channels that fill no vectors (NHWC: 24, 57) are transformed in blocks of 16 of 
 narrower, V has as many columns as there are channels, and only panels of weights are filled up with
 zeros: 1.6 to 2.5 times as fast as direct convolution from 8 channels on (`cost_models`).
 
+Of several groups each panel of weights reads the columns of V that its group has; parts of the
+output channels are whole groups and transform no more than they read. Groups that fill no vectors
+(24 channels) are joined: their weights get zeros in the channels of the others, twice the products
+where direct convolution takes 1.9 times as long (Zen 4; `benchmarks/results/strided.txt`).
+
 `WinogradConfig.transform` = "flat" transforms a patch in one pass (`programs`): no more additions,
 but all points alive at once. One core with 32 vector registers, 64 channels of 56x56 and 128 of
 28x28: F(2, 3), 16 points, is 1 and 4 % faster than pass by pass, F(4, 3), 36 points, 1 and 3 %
@@ -101,7 +106,8 @@ def error_bound(workload: Conv2dWorkload, config: WinogradConfig) -> float:
     w = workload
     if w.types.is_integer_dot:
         return 0.0
-    terms = w.ci * math.prod(WinogradGeometry(w, config).phases)
+    geo = WinogradGeometry(w, config)
+    terms = geo.summed * math.prod(geo.phases)
     tile, kernel = (config.tile_h, config.tile_w), (w.kh, w.kw)
     return _error_bound(tile, kernel, w.stride, terms, w.types.acc)
 
@@ -149,18 +155,25 @@ def compute(
     phase_h, phase_w = phases or (0, 0)
     types = transformed_types(workload.types)
     # Whole micro-kernel blocks: those that reach beyond the tiles are cut in the schedule.
-    groups = -(-geo.tiles // mr)
+    blocks = -(-geo.tiles // mr)
+
+    def first_channel(chunk: Any, panel: Any) -> Any:
+        """Return the first input channel of the group that a panel belongs to."""
+        return (chunk * geo.panels + panel) // geo.group_panels * geo.summed
 
     def product(*index: Any) -> Any:
-        n, yb, xb, chunk, xi, nu, panel, group, i, j = index
+        n, yb, xb, chunk, xi, nu, panel, block, i, j = index
         xi, nu = phase_h * points_h + xi, phase_w * points_w + nu
-        pixel = transformed[n, yb, xb, xi, nu, group * mr + i, sum(step, k * ks)]
+        channel = sum(step, k * ks)
+        if geo.groups > 1:
+            channel = first_channel(chunk, panel) + channel
+        pixel = transformed[n, yb, xb, xi, nu, block * mr + i, channel]
         weight = packed[chunk, xi, nu, panel, k, sum(step, j * ks)]
         if not types.is_uniform:
             pixel, weight = pixel.astype(types.acc), weight.astype(types.acc)
         return te.sum(pixel * weight, axis=[*phases, k, *step])
 
-    shape = (*grid, geo.chunks, points_h, points_w, geo.panels, groups, mr, nr)
+    shape = (*grid, geo.chunks, points_h, points_w, geo.panels, blocks, mr, nr)
     acc = te.compute(shape, product, name="acc", attrs=stage("acc"))
     products = te.compute(
         (*grid, geo.chunks, points_h, points_w, geo.panels, geo.tiles, nr),

@@ -22,6 +22,7 @@ def pack_weights(
 ) -> np.ndarray:
     """Transform OIHW weights and cut them into panels: `WinogradGeometry.packed_shape`."""
     geo = WinogradGeometry(workload, config)
+    weights = _joined(weights, geo)
     rows, columns = transforms_of(workload, config)
     if workload.types.is_integer_dot:
         points = integers.transform_weights(weights, rows, columns)
@@ -33,8 +34,20 @@ def pack_weights(
     panels = points.reshape(*points.shape[:3], geo.chunks, geo.panels, config.nr)
     packed = np.ascontiguousarray(panels.transpose(3, 0, 1, 4, 2, 5))
     if config.ks > 1:
-        packed = panels_of_b(packed.reshape(-1, workload.ci, config.nr), config.nr, config.ks)
+        packed = panels_of_b(packed.reshape(-1, geo.summed, config.nr), config.nr, config.ks)
     return packed.reshape(geo.packed_shape)
+
+
+def _joined(weights: np.ndarray, geo: WinogradGeometry) -> np.ndarray:
+    """Return weights for the input channels of all groups that are multiplied as one."""
+    joined, (co, ci, kh, kw) = geo.joined, weights.shape
+    if joined == 1:
+        return weights
+    groups = weights.reshape(geo.groups, joined, co // geo.workload.groups, ci, kh, kw)
+    result = np.zeros((*groups.shape[:3], joined, *groups.shape[3:]), weights.dtype)
+    for place in range(joined):
+        result[:, place, :, place] = groups[:, place]
+    return result.reshape(co, geo.summed, kh, kw)
 
 
 def pack_weights_te(
@@ -46,11 +59,15 @@ def pack_weights_te(
     dtype = transformed_types(workload.types).b
 
     def along_height(xi: Any, kw: Any, co: Any, ci: Any) -> Any:
-        kernel_rows = [weights[co, ci, i, kw].astype(dtype) for i in range(workload.kh)]
-        return one_pass(rows.g, xi, kernel_rows, dtype)
+        channels = workload.ci // workload.groups
+        kernel_rows = [weights[co, ci % channels, i, kw].astype(dtype) for i in range(workload.kh)]
+        value = one_pass(rows.g, xi, kernel_rows, dtype)
+        group = co // (workload.co // workload.groups)
+        is_own = ci // channels == group % geo.joined
+        return value if geo.joined == 1 else tirx.if_then_else(is_own, value, tirx.const(0, dtype))
 
     half = te.compute(
-        (geo.patch_h, workload.kw, workload.co, workload.ci), along_height, name="half_weights"
+        (geo.patch_h, workload.kw, workload.co, geo.summed), along_height, name="half_weights"
     )
 
     def value(chunk: Any, xi: Any, nu: Any, panel: Any, group: Any, lane: Any) -> Any:

@@ -125,7 +125,7 @@ def schedule_products(
     if config.prefetch:
         # The next panel; where a call runs over kernel rows, each asks for its own part.
         around, apart = (row, geo.rows) if geo.rows > 1 else (group, calls)
-        axis, elements = -3 - geo.sums_rows, geo.workload.ci * config.nr
+        axis, elements = -3 - geo.sums_rows, geo.summed * config.nr
         panel = NextPanel(1, axis, step=1, calls=apart, elements=elements, streams=streams)
         panel.on(sch, around)
     FreshRegisters(kernel.isa.name).on(sch, group)
@@ -144,7 +144,7 @@ def tensorize(sch: s_tir.Schedule, acc: Any, geo: WinogradGeometry, kernel: Micr
         Named(phase).on(sch, loop)
     sch.unannotate(acc, STAGE)
     sch.vectorize(unroll_block(sch, sch.decompose_reduction(acc, around[0]), kernel))
-    steps = geo.workload.ci // config.ks
+    steps = geo.summed // config.ks
     shape = UpdateShape(1, config.mr, steps=steps, unroll=config.unroll, ks=config.ks)
     call_kernel(sch, acc, [around[-1], i, j, *step], kernel, shape)
 

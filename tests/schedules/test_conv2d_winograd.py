@@ -24,7 +24,7 @@ from effort import every_second, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from tvm import tirx
-from winograd_checks import PARTS, assert_right, blocking, kernel_of
+from winograd_checks import PARTS, assert_right, blocking, kernel_for
 
 from tvm_blislike.cost_models.conv2d_winograd import candidates
 from tvm_blislike.cost_models.conv2d_winograd.config import CHANNELS, FLAT, TILES
@@ -81,6 +81,14 @@ CORNERS = {
     "64 to 9 channels": Conv2dWorkload(2, 64, 9, 10, 9, 3, 3, padding=(1, 0, 2, 1)),
     "9 to 8 channels": Conv2dWorkload(1, 9, 7, 12, 8, 1, 3, padding=(0, 1, 0, 1)),
     "whole tiles": Conv2dWorkload(2, 16, 24, 12, 32, 3, 3, padding=SAME),
+    "4 groups": Conv2dWorkload(1, 128, 14, 13, 256, 3, 3, padding=SAME, groups=4),
+    "3 groups of 24": Conv2dWorkload(2, 72, 9, 11, 96, 3, 3, padding=SAME, groups=3),
+    "5 groups of 17 to 16": Conv2dWorkload(1, 85, 7, 12, 80, 5, 5, padding=(2, 2, 2, 2), groups=5),
+    "6 groups of 24 to 24": Conv2dWorkload(1, 144, 9, 11, 144, 3, 3, padding=SAME, groups=6),
+    "4 groups of 20 to 56": Conv2dWorkload(1, 80, 9, 9, 224, 3, 3, groups=4),
+    "2 groups of 33 to 24, stride 2": Conv2dWorkload(1, 66, 9, 9, 48, 3, 3, (2, 2), groups=2),
+    "2 groups, 1x3": Conv2dWorkload(1, 32, 9, 23, 64, 1, 3, padding=(0, 1, 0, 1), groups=2),
+    "2 groups, stride 2": Conv2dWorkload(1, 64, 13, 17, 64, 3, 3, (2, 2), SAME, groups=2),
     "stride 2": Conv2dWorkload(1, 32, 23, 31, 64, 3, 3, (2, 2), SAME),
     "stride 2, even, padded behind": Conv2dWorkload(2, 16, 16, 24, 32, 3, 3, (2, 2), (0, 0, 1, 1)),
     "stride 2 down": Conv2dWorkload(1, 16, 13, 17, 32, 3, 3, (2, 1), SAME),
@@ -104,7 +112,7 @@ def variants(workload: Conv2dWorkload) -> Iterator[tuple[Config, int]]:
         h, w = -(-workload.oh // tile[0]), -(-workload.ow // tile[1])
         blocks = [(h, w), (1, w), (min(2, h), w), (1, -(-w // 2)), (min(3, h), min(2, w))]
         block = blocks[(number + w) % len(blocks)]
-        panels = -(-workload.co // kernel_of(NATIVE, block[0] * block[1], workload.co).nr)
+        panels = -(-workload.co // kernel_for(workload, block).nr)
         # Threads change with every second variant, so that both orders meet both numbers.
         chunk = panels if number % 3 == 0 else 1
         order = PARTS if order == TILES and (number + w) % 4 else order
@@ -290,7 +298,7 @@ def cases(draw: st.DrawFn) -> tuple[Core, Conv2dWorkload, Config, int, list[str]
     core, threads = draw(st.sampled_from(RUNNABLE)), draw(st.sampled_from([1, 2]))
     whole = st.sampled_from([core.lanes() * count for count in range(1, 5)])
     channels = st.one_of(whole, st.integers(8, 60))
-    workload = draw(convolutions(channels=channels, stride=2, dilation=1))
+    workload = draw(convolutions(channels=channels, groups=(1, 1, 2, 4), stride=2, dilation=1))
     config = one_config(draw, IMPLEMENTATION, workload, core, threads, FIELDS)
     return core, workload, config, threads, draw(epilogues(3))
 
@@ -307,6 +315,7 @@ def test_random_workloads_and_configs(case) -> None:
     [
         *("F(2,3), F(4,3), F(6,3)", "F(2,5), F(4,5)", "1x7", "3x1", "3x5", "24 to 57 channels"),
         *("stride 2", "stride 2 across", "stride 2, 7x7"),
+        *("4 groups", "6 groups of 24 to 24", "2 groups of 33 to 24, stride 2"),
     ],
 )
 def test_weights_packed_at_run_time_are_those_packed_before(name: str) -> None:

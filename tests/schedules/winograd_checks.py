@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from conv_harness import error
@@ -28,6 +29,16 @@ def kernel_of(core: Core, rows: int, columns: int) -> Microkernel:
     return max(fitting, key=lambda k: (k.nr <= 2 * core.lanes(), k.nr, k.mr))
 
 
+def kernel_for(
+    workload: Conv2dWorkload, block: tuple[int, int], core: Core = NATIVE
+) -> Microkernel:
+    """The kernel for tiles of a block (rows, columns), whose panels a group or several fill."""
+    group, lanes = workload.co // workload.groups, core.lanes()
+    return kernel_of(
+        core, block[0] * block[1], math.lcm(group, lanes) if workload.groups > 1 else group
+    )
+
+
 def blocking(
     implementation: str,
     workload: Conv2dWorkload,
@@ -39,7 +50,7 @@ def blocking(
     core: Core = NATIVE,
 ) -> Config:
     """Describe a blocking: tiles of a block (rows, columns), panels of a chunk."""
-    kernel = kernel or kernel_of(core, block[0] * block[1], workload.co)
+    kernel = kernel or kernel_for(workload, block, core)
     data_layout, out_layout = (
         Layout.preferred(c, 1, core.lanes()) for c in (workload.ci, workload.co)
     )
@@ -59,8 +70,9 @@ def blocking(
         prefetch=1,
     )
     if order == PARTS:
-        chunks = WinogradGeometry(workload, config).chunks
-        return config.with_fields(oc_parts=min(divisors(chunks)[1:], default=1))
+        geo = WinogradGeometry(workload, config)
+        possible = (parts for parts in divisors(geo.chunks)[1:] if geo.may_have_parts(parts))
+        return config.with_fields(oc_parts=min(possible, default=1))
     return config if order == TILES else config.with_fields(loop_order=order)
 
 
