@@ -44,8 +44,8 @@ EVEN_BLOCKS = 1.1
 # One core of Golden Cove, ms, F(4, 3) against direct convolution: 3 to 64 channels of 112x112 0.33
 # and 0.25, 8 to 64 of 56x56 0.10 and 0.16, 24 to 24 0.11 and 0.22, 57 to 57 of 28x28 0.13 and 0.29.
 FEWEST_CHANNELS = 8
-# One core of Zen 4, against `conv2d_grouped`: groups of 8 channels, two of which are joined, 0.36 and
-# 0.34 ms of 28x28, 0.16 and 0.14 of 14x14; of 24 channels twice as fast as any other.
+# One core of Zen 4, against `conv2d_grouped`: groups of 8 channels, two of which are joined, 0.36
+# and 0.34 ms of 28x28, 0.16 and 0.14 of 14x14; of 24 channels twice as fast as any other.
 FEWEST_GROUPED_CHANNELS = 16
 # One core of Zen 4, by phases against direct convolution: groups of 16 channels of 56x56 0.94 and
 # 0.75 ms, of 28x28 0.40 and 0.34, of 32 0.48 and 0.58. Products of 16 steps are mostly calls.
