@@ -73,17 +73,23 @@ def applies(workload: Conv2dWorkload, core: Core) -> str:
         return f"{terms} products are too many for a sum in {w.types.acc}"
     if max(w.stride) > MOST_STRIDE or w.dilation != (1, 1):
         return f"only for strides up to {MOST_STRIDE} without dilation"
-    if w.groups > 1 and w.types.is_integer_dot:
-        return "only for one group of integers"
-    joined = joined_groups(w, core.lanes(w.types.acc))
-    if w.groups > 1 and w.groups % joined:
-        return f"{w.groups} groups of {made} output channels fill no vectors"
-    if w.groups > 1 < max(w.stride) and joined * summed < FEWEST_STRIDED_CHANNELS:
-        return f"strided groups of {summed} channels: products of each phase would be too short"
     if max(taps) == 1 or not all(sizes(each, w.types.acc) for each in taps):
         return f"no transform for {w.kh}x{w.kw} kernels of stride {max(w.stride)}"
     if min(summed, made) < (FEWEST_CHANNELS if w.groups == 1 else FEWEST_GROUPED_CHANNELS):
         return f"{min(summed, made)} channels: transforms would take longer than direct products"
+    return _why_not_groups(w, core) if w.groups > 1 else ""
+
+
+def _why_not_groups(workload: Conv2dWorkload, core: Core) -> str:
+    """Return why transforms do not pay for several groups; "" if they may."""
+    w = workload
+    if w.types.is_integer_dot:
+        return "only for one group of integers"
+    joined, channels = joined_groups(w, core.lanes(w.types.acc)), w.ci // w.groups
+    if w.groups % joined:
+        return f"{w.groups} groups of {w.co // w.groups} output channels fill no vectors"
+    if max(w.stride) > 1 and joined * channels < FEWEST_STRIDED_CHANNELS:
+        return f"strided groups of {channels} channels: products of each phase would be too short"
     return ""
 
 

@@ -96,7 +96,7 @@ def blocks_space(
             Axis("block", ("mr", "nr", "ks"), kernels),
             single("nc", chunks),
             single("oc_parts", parts),
-            single("unroll", lambda c: unrolls(w.ci // w.groups // c.ks)),
+            single("unroll", lambda c: unrolls(geometry(w, c).summed // c.ks)),
             single("prefetch", lambda _: (0, 1)),
         ),
     )
