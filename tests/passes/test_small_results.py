@@ -53,12 +53,23 @@ def second_product(b: relax.BlockBuilder, y: relax.Var) -> relax.Expr:
     return logarithm(b, b.emit(op.matmul(b.emit(op.nn.relu(y)), number(np.abs(WEIGHTS)))))
 
 
+def signs(b: relax.BlockBuilder, y: relax.Var) -> relax.Expr:
+    return b.emit(op.sign(y))
+
+
+def sums_of_signs(b: relax.BlockBuilder, y: relax.Var) -> relax.Expr:
+    rows = b.emit(op.reshape(signs(b, b.emit(op.add(y, number(0.5)))), (ROWS, WIDTH)))
+    return b.emit(op.matmul(rows, number(np.sign(WEIGHTS))))
+
+
 TELLING: dict[str, Behind] = {
     "norm": over_own_norm,
     "norm of heads": in_heads,
     "logarithm": logarithm,
     "power": reciprocal,
     "second product": second_product,
+    "sign": signs,
+    "sums of signs": sums_of_signs,
 }
 
 

@@ -233,7 +233,9 @@ def _by_itself(call: relax.Call, workload: Workload, strategy: Strategy) -> Choi
 
 
 def _of_small_results(choice: Choice) -> Choice:
-    return replace(choice, reason=f"{choice.reason}; small results count (a norm or a logarithm)")
+    return replace(
+        choice, reason=f"{choice.reason}; small results count (a norm, a logarithm or signs)"
+    )
 
 
 class _Graph:

@@ -5,12 +5,13 @@ their operands rounds to, in a row that is zero or quiet beside others as well. 
 the rounding of the whole as long as results are added up, but a logarithm and a quotient tell one
 small number from another: a key of a padded token, zero, divided by its norm (Swin V2), would
 become any vector of length one, and the logarithm of silence (a speech model's spectrum) that of
-noise. What such operators read is followed back to the layers that it comes from.
+noise. What such operators read is followed back to the layers that it comes from. Sums of signs are
+whole numbers, as binary networks compare them with thresholds: they stay what they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 from tvm import relax
@@ -32,16 +33,22 @@ _OF_FIRST = {"relax.divide", "relax.power", "relax.take"}
 # Sums with a constant have it where the other term is small.
 _SUMS = {"relax.add", "relax.subtract"}
 _LAYERS = {"relax.matmul", "relax.nn.conv1d", "relax.nn.conv2d"}
-_TELLING = {"relax.log", "relax.rsqrt", "relax.equal", "relax.not_equal"}
+_TELLING = {"relax.log", "relax.rsqrt", "relax.equal", "relax.not_equal", "relax.sign"}
+# Signs in other places.
+_MOVED = {"relax.nn.pad", "relax.reshape", "relax.permute_dims"}
 # Constants up to this one keep a quotient finite and are no more than small.
 _SMALL = 1e-9
 
 
 def layers_of_small_results(func: relax.Function) -> frozenset[relax.Var]:
-    """Return the results of products and convolutions that an operator tells apart when small."""
+    """Return the results of products and convolutions that an operator tells apart when small.
+
+    And those of signs, which are whole numbers.
+    """
     values = {binding.var: binding.value for binding in bindings(func)}
     found: set[relax.Var] = set()
     left = [var for value in values.values() for var in _told_apart(value)]
+    left += [var for var, value in values.items() if _is_of_signs(value, values)]
     while left:
         var = left.pop()
         if var in found or var not in values:
@@ -49,6 +56,16 @@ def layers_of_small_results(func: relax.Function) -> frozenset[relax.Var]:
         found.add(var)
         left += _small_operands(values[var])
     return frozenset(var for var in found if op_name(values[var]) in _LAYERS)
+
+
+def _is_of_signs(value: relax.Expr, values: Mapping[relax.Var, relax.Expr]) -> bool:
+    """Whether a layer sums up signs."""
+    if op_name(value) not in _LAYERS:
+        return False
+    data = values.get(value.args[0])
+    while data is not None and op_name(data) in _MOVED:
+        data = values.get(data.args[0])
+    return data is not None and op_name(data) == "relax.sign"
 
 
 def _told_apart(value: relax.Expr) -> Iterator[relax.Expr]:
