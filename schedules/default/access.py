@@ -19,12 +19,21 @@ _EXPENSIVE = frozenset(
         "acos atan asinh acosh atanh atan2"
     ).split()
 )
+_BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
+_OPERATIONS = (*_BINARY, tirx.Cast, tirx.Select, ir.Call)
 
 
 def is_expensive(node: Any) -> bool:
     """Tell whether `node` calls a transcendental function."""
     calls = collect(node, ir.Call)
     return any(isinstance(c.op, ir.Op) and c.op.name in _EXPENSIVE for c in calls)
+
+
+def operations(node: Any) -> int:
+    """Count the operations of values below `node`, without those of the indices they are read at."""
+    loads = collect(node, ir.TensorLoad)
+    of_indices = sum(len(collect(index, _OPERATIONS)) for x in loads for index in x.indices)
+    return len(collect(node, _OPERATIONS)) - of_indices
 
 
 def simplify(node: Any, analyzer: sym.Analyzer) -> Any:

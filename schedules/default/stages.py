@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 
-from tvm_blislike.schedules.default.access import is_expensive
+from tvm_blislike.schedules.default.access import is_expensive, operations
 from tvm_blislike.schedules.lowering.rewrite import collect, constant
 
 BlockRV = s_tir.schedule.SBlockRV
+
+# Operations for each result that are computed again rather than stored and loaded. A dequantization
+# (convert, add, multiply) in front of a resize by two comes to 45: its operand is a quarter of its
+# result, and converting is hidden behind the sixteen loads.
+MOST_COMPUTED_AGAIN = 64
 
 
 class Unscheduled(Exception):
@@ -110,18 +116,40 @@ def unread_blocks(sch: s_tir.Schedule, blocks: list[BlockRV]) -> set[str]:
 def inline_producers(sch: s_tir.Schedule, blocks: list[BlockRV]) -> None:
     """Inline injective producers, except costly ones that would be computed again and again."""
     for block in blocks:
-        if is_reduction(sch, block):
+        if is_reduction(sch, block) or _is_worth_storing(sch, block):
             continue
-        consumers = sch.get_consumers(block)
-        if not consumers:
-            continue
-        work = sum(iterations(sch, c) for c in consumers)
-        if is_expensive(sch.get(block).body) and work > iterations(sch, block):
+        if not sch.get_consumers(block):
             continue
         try:
             sch.compute_inline(block)
         except s_tir.ScheduleError:
             continue
+
+
+def _is_worth_storing(sch: s_tir.Schedule, block: BlockRV) -> bool:
+    """Whether results are dearer to compute for each of their readers than to keep.
+
+    A resize reads four points for each of its own, so that what it reads is computed sixteen
+    times where it doubles height and width, and two of them behind each other 256 times.
+    """
+    consumers = sch.get_consumers(block)
+    own, body = iterations(sch, block), sch.get(block).body
+    if is_expensive(body) and sum(iterations(sch, c) for c in consumers) > own:
+        return True
+    # Several readers at the point itself share what they compute.
+    times = max((_reads(sch, c, block) for c in consumers), default=0) / own
+    return (times - 1) * operations(body) > MOST_COMPUTED_AGAIN
+
+
+def _reads(sch: s_tir.Schedule, consumer: BlockRV, block: BlockRV) -> int:
+    """Return how many results of `block` are read by all points of a consumer."""
+    written = sch.get(block).writes[0].source
+    loads = [x for x in collect(sch.get(consumer).body, ir.TensorLoad) if x.source.same_as(written)]
+    different: list[ir.TensorLoad] = []
+    for load in loads:
+        if not any(tvm_ffi.structural_equal(load, other) for other in different):
+            different.append(load)
+    return len(different) * iterations(sch, consumer)
 
 
 def pair_stages(sch: s_tir.Schedule, unread: set[str]) -> list[Stage]:

@@ -214,3 +214,33 @@ def test_faulty_arithmetic_is_left_to_the_importer() -> None:
 def test_models_without_such_arithmetic_are_left_alone() -> None:
     model = made([node("Add", "x bias", "y")], {"bias": np.float32(1)})
     assert settled(model, {"x": IMAGE})[0] == {}
+
+
+def padded(zero: str, count: int = 1) -> onnx.ModelProto:
+    """Return a model that pads by a number in steps."""
+    constants = {
+        "steps": np.full(count, 7, "int8"),
+        "scale": np.float32(0.5),
+        "zero": np.int8(3),
+        "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]),
+    }
+    number = node("DequantizeLinear", f"steps scale {zero}", "number")
+    return made([number, node("Pad", "x pads number", "y")], constants)
+
+
+@pytest.mark.parametrize(("zero", "number"), [("", 3.5), ("zero", 2.0)])
+def test_the_number_of_a_padding_is_computed_from_its_steps(zero: str, number: float) -> None:
+    model = padded(zero)
+    result, _ = settled(model, {"x": IMAGE})
+    assert {name: value.item() for name, value in result.items()} == {"number": number}
+    image = RNG.standard_normal(IMAGE).astype("float32")
+    mine = tvm_blislike.compile(model, shapes={"x": IMAGE}, threads=1).run({"x": image})["y"]
+    widths = [(0, 0), (0, 0), (1, 1), (1, 1)]
+    np.testing.assert_array_equal(mine, np.pad(image, widths, constant_values=number))
+
+
+def test_weights_in_steps_stay_in_steps() -> None:
+    weights = np.ones((4, 3, 3, 3), "int8")
+    nodes = [node("DequantizeLinear", "w scale", "weights"), node("Conv", "x weights", "y")]
+    model = made(nodes, {"w": weights, "scale": np.float32(0.5)})
+    assert settled(model, {"x": IMAGE})[0] == {}

@@ -16,6 +16,7 @@ import numpy as np
 
 from tvm_blislike.onnx.graphs import branches, read_in
 from tvm_blislike.onnx.operator_sets import STANDARD
+from tvm_blislike.onnx.settings import dequantized_settings
 from tvm_blislike.onnx.shapes import constants_of, distinct, inferred, shapes_in, untyped
 
 if TYPE_CHECKING:
@@ -66,8 +67,10 @@ def settled(proto: onnx.ModelProto, shapes: Sizes) -> tuple[Values, onnx.GraphPr
     read = {name for node in proto.graph.node if _is_arithmetic(node) for name in node.input}
     known = _small({name: tensor for name, tensor in constants.items() if name in read})
     given = set(known)
+    steps = dequantized_settings(proto.graph, constants)
+    known |= steps
     if not any(_foldable(node, known) for node in proto.graph.node):
-        return {}, None
+        return steps, None
     count, types = -1, None
     sizes: Sizes = {}
     results = {name for node in proto.graph.node for name in distinct(node.output)}

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+import math
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tvm_blislike.onnx.graphs import all_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -34,7 +39,7 @@ _SETTINGS = {
         4: "score_threshold",
     },
     "OneHot": {1: "depth", 2: "values"},
-    "Pad": {1: "pads", 3: "axes"},
+    "Pad": {1: "pads", 2: "constant_value", 3: "axes"},
     "Range": {0: "start", 1: "limit", 2: "delta"},
     "Reshape": {1: "shape"},
     "Resize": {1: "roi", 2: "scales", 3: "sizes"},
@@ -51,6 +56,13 @@ _SETTINGS = {
 }
 
 
+def settings_of(node: onnx.NodeProto) -> dict[str, str]:
+    """Return the operands of a node that have to be constants: by tensor, what ONNX calls them."""
+    places = _SETTINGS.get(node.op_type, {})
+    given = {at: name for at, name in places.items() if at < len(node.input) and node.input[at]}
+    return {node.input[at]: name for at, name in given.items()}
+
+
 def setting_of_run_time(node: onnx.NodeProto, constants: Container[str]) -> str | None:
     """Return which setting of a node is no constant, in words; None where there is none.
 
@@ -61,8 +73,33 @@ def setting_of_run_time(node: onnx.NodeProto, constants: Container[str]) -> str 
     constants : container of str
         Names of the tensors whose values are known.
     """
-    for place, name in _SETTINGS.get(node.op_type, {}).items():
-        operand = node.input[place] if place < len(node.input) else ""
-        if operand and operand not in constants:
+    for operand, name in settings_of(node).items():
+        if operand not in constants:
             return f"its {name} {operand!r} is known at run time only"
     return None
+
+
+def dequantized_settings(
+    graph: onnx.GraphProto, constants: Mapping[str, onnx.TensorProto]
+) -> dict[str, np.ndarray]:
+    """Return what `DequantizeLinear` makes of constants that nodes read as settings.
+
+    Quantizers give steps to every constant of floats, the number of a `Pad` among them.
+    """
+    read = {name for node in all_nodes(graph) for name in settings_of(node)}
+    steps = [n for n in graph.node if n.op_type == "DequantizeLinear" and n.output[0] in read]
+    return {n.output[0]: _dequantized(n, constants) for n in steps if _is_number(n, constants)}
+
+
+def _is_number(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
+    """Whether it is a constant with one scale."""
+    known = all(name in constants for name in node.input if name)
+    return known and math.prod(constants[node.input[1]].dims) == 1
+
+
+def _dequantized(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> np.ndarray:
+    from onnx import numpy_helper
+
+    given = [numpy_helper.to_array(constants[name]) for name in node.input if name]
+    steps, scale, zero = (each.astype(np.float64) for each in (*given, np.zeros(1))[:3])
+    return ((steps - zero.reshape(())) * scale.reshape(())).astype(given[1].dtype)
