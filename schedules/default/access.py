@@ -30,7 +30,7 @@ def is_expensive(node: Any) -> bool:
 
 
 def operations(node: Any) -> int:
-    """Count the operations of values below `node`, without those of the indices they are read at."""
+    """Count the operations of values below `node`, without those of indices."""
     loads = collect(node, ir.TensorLoad)
     of_indices = sum(len(collect(index, _OPERATIONS)) for x in loads for index in x.indices)
     return len(collect(node, _OPERATIONS)) - of_indices

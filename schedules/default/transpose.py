@@ -42,7 +42,8 @@ def tile_size(reading: int, writing: int, lanes: int) -> int | None:
     """Return the side of the square tile for two loop lengths.
 
     The largest power of two up to the vector length and to `_LARGEST_TILE` that wastes the least
-    of the writing loop; None when either loop is too short for any, so LLVM's own vectorizer is better.
+    of the writing loop; None when either loop is too short for any, so LLVM's own vectorizer is
+    better.
     """
     sizes = []
     size = min(lanes, _LARGEST_TILE)

@@ -9,15 +9,17 @@ from default_graphs import (
     check,
     data,
     graph,
+    kernels,
     loops,
     run,
     scheduled,
     vector_lengths,
 )
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 from tvm.relax import op
 
 from tvm_blislike.model.marks import DEFAULT_RULE
+from tvm_blislike.schedules.lowering.rewrite import collect
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, 3])
@@ -55,14 +57,73 @@ def test_nearest_resize(layout):
     )
 
 
+def bilinear(x, times):
+    """Return the image with its last axis `times` as long, between pixels in proportion."""
+    width = x.shape[-1]
+    position = np.clip((np.arange(times * width) + 0.5) / times - 0.5, 0, width - 1)
+    low = np.floor(position).astype(int)
+    high, part = np.minimum(low + 1, width - 1), (position - low).astype("float32")
+    return x[..., low] * (1 - part) + x[..., high] * part
+
+
 def test_bilinear_resize():
     x = data(1, 3, 6, 8)
-    position = np.clip((np.arange(16) + 0.5) / 2 - 0.5, 0, 7)
-    low = np.floor(position).astype(int)
-    high, part = np.minimum(low + 1, 7), (position - low).astype("float32")
-    expected = x[..., low] * (1 - part) + x[..., high] * part
     size = relax.ShapeExpr([6, 16])
-    check(lambda a: op.image.resize2d(a, size, method="linear"), expected, x, atol=1e-5)
+    check(lambda a: op.image.resize2d(a, size, method="linear"), bilinear(x, 2), x, atol=1e-5)
+
+
+def stored_between(function, *arrays):
+    """Return how many tensors a function keeps from one of its loops to the next."""
+    (kernel,) = kernels(scheduled(graph(function, *(a.shape for a in arrays))))
+    return len(collect(kernel.body, s_tir.SBlock)[0].alloc_buffers)
+
+
+def test_what_a_resize_reads_four_times_is_computed_once():
+    """Sixteen times at each of its points otherwise, 256 times in front of another."""
+    x = data(1, 3, 6, 8)
+
+    def steps(a):
+        for _ in range(6):
+            a = op.nn.relu(op.add(a, relax.const(1.0)))
+        return a
+
+    def twice(a):
+        once = op.image.resize2d(steps(a), relax.ShapeExpr([6, 16]), method="linear")
+        return op.image.resize2d(steps(once), relax.ShapeExpr([6, 32]), method="linear")
+
+    def expected(a):
+        for _ in range(6):
+            a = np.maximum(a + 1, 0)
+        return a
+
+    wanted = bilinear(expected(bilinear(expected(x), 2)), 2)
+    check(twice, wanted, x, rtol=1e-5, atol=1e-5)
+    assert stored_between(twice, x) == 2
+
+
+@pytest.mark.parametrize("operator", [op.nn.relu, op.negative])
+def test_what_costs_less_than_a_store_is_computed_at_its_reader(operator):
+    x = data(1, 3, 6, 8)
+    size = relax.ShapeExpr([6, 16])
+    assert not stored_between(lambda a: op.image.resize2d(operator(a), size, method="linear"), x)
+
+
+def test_two_readers_at_the_same_point_share_what_they_read():
+    def both(a, b):
+        for _ in range(40):
+            a = op.add(op.multiply(a, b), b)
+        return op.subtract(op.nn.relu(a), op.negative(a))
+
+    assert not stored_between(both, data(4, 64), data(4, 64))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "float16", "float32"])
+@pytest.mark.parametrize("shape", [(3, 129, 70), (2, 64, 64), (1, 200, 33)])
+def test_transposed_squares_of_every_type(dtype, shape):
+    x = RNG.integers(-100, 100, shape).astype(dtype)
+    (kernel,) = check(lambda a: op.permute_dims(a, (0, 2, 1)), x.transpose(0, 2, 1), x)
+    assert kernel.attrs[DEFAULT_RULE] == "transpose"
+    assert max(len(x.indices) for x in collect(kernel.body, tirx.Shuffle)) <= 32
 
 
 @pytest.mark.parametrize("axes", [(0, 2, 3, 1), (0, 3, 1, 2), (3, 2, 1, 0), (1, 0, 2, 3)])
