@@ -253,6 +253,26 @@ def test_quantized_models_and_old_ones_are_refused(network_file: Path, data: Pat
     assert result.exit_code == 2 and "--per-tensor" in result.stderr
 
 
+def test_copies_of_a_bias_are_not_called_as_results(tmp_path: Path, data: Path) -> None:
+    """Three layers share a bias, of which the quantizer makes numbered copies: one for each."""
+    weights = RNG.standard_normal((3, 3, 3, 3)).astype("float32")
+    constants = [numpy_helper.from_array(weights * 2**i, f"w{i}") for i in range(3)]
+    constants.append(numpy_helper.from_array(np.ones(3, "float32"), "val_1"))
+    names = ["image", "val_10", "val_11", "y"]
+    nodes = [
+        onnx.helper.make_node("Conv", [names[i], f"w{i}", "val_1"], [names[i + 1]], pads=[1] * 4)
+        for i in range(3)
+    ]
+    image, result = float_input("image", [1, 3, 8, 8]), float_input("y", [1, 3, 8, 8])
+    path = tmp_path / "shared.onnx"
+    onnx.save(make_model(nodes, [image], [result], constants), path)
+    _, model = quantized(path, data)
+    expected = results(onnx.load(path), IMAGES[0])
+    np.testing.assert_allclose(
+        results(model, IMAGES[0]), expected, atol=0.05 * np.abs(expected).max()
+    )
+
+
 def test_bench_compares_steps_within_a_bound_of_their_own(network_file: Path, data: Path) -> None:
     quantized(network_file, data)
     floats, integers = network_file, network_file.with_name("out.onnx")

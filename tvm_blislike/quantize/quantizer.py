@@ -17,6 +17,7 @@ import onnx
 from tvm_blislike.errors import ModelError, UsageError, suggest
 from tvm_blislike.files import atomic_path
 from tvm_blislike.onnx.frontend import first_line
+from tvm_blislike.onnx.graphs import all_graphs, all_nodes
 from tvm_blislike.onnx.operator_sets import is_quantized, opset
 from tvm_blislike.quantize.accuracy import LayerError, layer_errors
 from tvm_blislike.quantize.data import Sample
@@ -175,6 +176,7 @@ def _prepared(model: onnx.ModelProto, folder: Path) -> Path:
         quant_pre_process(named, folder / "prepared.onnx", skip_symbolic_shape=True)
     result = onnx.load(folder / "prepared.onnx")
     _name_nodes(result)
+    _name_constants(result)
     onnx.save(result, folder / "prepared.onnx")
     return folder / "prepared.onnx"
 
@@ -183,6 +185,22 @@ def _name_nodes(model: onnx.ModelProto) -> None:
     """Name nodes without a name after what they compute: a layer is told by its name."""
     for node in model.graph.node:
         node.name = node.name or next(iter(node.output), node.op_type)
+
+
+def _name_constants(model: onnx.ModelProto) -> None:
+    """Name constants so that a number behind the name makes no other tensor's.
+
+    ONNX Runtime's quantizer numbers its copies of biases that several layers share, whatever names
+    there are: the second of `val_69` would be `val_692`, which exporters have given to some result.
+    """
+    fixed = {value.name for graph in all_graphs(model.graph) for value in graph.input}
+    fixed |= {value.name for graph in all_graphs(model.graph) for value in graph.output}
+    numbered = [t for t in model.graph.initializer if t.name[-1:].isdigit() and t.name not in fixed]
+    names = {tensor.name: f"{tensor.name}_constant" for tensor in numbered}
+    for tensor in numbered:
+        tensor.name = names[tensor.name]
+    for node in all_nodes(model.graph):
+        node.input[:] = [names.get(name, name) for name in node.input]
 
 
 def _kept(model: onnx.ModelProto, patterns: Iterable[str]) -> list[str]:
