@@ -16,6 +16,7 @@ from tvm_blislike.onnx.converted import check_operators
 from tvm_blislike.onnx.converters import CONVERTERS
 from tvm_blislike.onnx.four_bits import in_eight_bits
 from tvm_blislike.onnx.graph_inputs import resolve_inputs
+from tvm_blislike.onnx.node_order import in_order
 from tvm_blislike.onnx.operator_sets import check_versions, opset, without_functions
 from tvm_blislike.onnx.rewrites.rewriting import rewritten
 from tvm_blislike.onnx.schema_functions import without_schema_functions
@@ -129,7 +130,7 @@ def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.Mo
 
     if isinstance(model, onnx.ModelProto):
         _require_graph(model, "the model")
-        return model, model.graph.name or "model"
+        return in_order(model, owned=False), model.graph.name or "model"
     path = Path(model)
     if not path.is_file():
         raise ModelError(f"{path}: no such file")
@@ -138,7 +139,7 @@ def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.Mo
     except Exception as error:  # protobuf, onnx and the file system each raise their own kind
         raise ModelError(f"{path} is not a complete ONNX file: {first_line(error)}") from error
     _require_graph(proto, str(path))
-    return proto, path.name
+    return in_order(proto, owned=True), path.name
 
 
 def _require_graph(proto: onnx.ModelProto, name: str) -> None:
