@@ -14,7 +14,7 @@ from tvm_blislike.schedules.default.access import NestAccesses, simplify
 from tvm_blislike.schedules.default.nest import Nest, Stmts
 from tvm_blislike.schedules.lowering.rewrite import constant, substitute
 
-_SMALLEST_TILE = 4
+SMALLEST_TILE = 4
 # Rows that 32 registers hold. Squares of 64 bytes spill, take 1.0 to 1.25 times as long (Zen 4) and
 # LLVM 2.2 instead of 0.35 seconds each.
 _LARGEST_TILE = 32
@@ -47,7 +47,7 @@ def tile_size(reading: int, writing: int, lanes: int) -> int | None:
     """
     sizes = []
     size = min(lanes, _LARGEST_TILE)
-    while size >= _SMALLEST_TILE:
+    while size >= SMALLEST_TILE:
         if size <= min(reading, writing):
             sizes.append(size)
         size //= 2

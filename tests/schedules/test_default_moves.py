@@ -117,6 +117,28 @@ def test_two_readers_at_the_same_point_share_what_they_read():
     assert not stored_between(both, data(4, 64), data(4, 64))
 
 
+@pytest.mark.parametrize(
+    ("shape", "axes", "apart"),
+    [
+        ((1, 32, 20, 24), (0, 2, 3, 1), True),  # rows of pixels, which end inside of the padding
+        ((1, 20, 24, 32), (0, 3, 1, 2), False),  # pixels, whose channels are not padded
+        ((1, 3, 20, 24), (0, 2, 3, 1), False),  # too few channels for squares
+    ],
+)
+def test_a_transposition_that_padding_would_part_comes_first(shape, axes, apart):
+    x = data(*shape)
+    height, width = (axes.index(axis) for axis in ((2, 3) if axes[1] == 2 else (1, 2)))
+    widths = [(0, 0)] * 4
+    widths[height], widths[width] = (1, 2), (2, 1)
+
+    def function(a):
+        return op.nn.pad(op.permute_dims(a, axes), [n for pair in widths for n in pair])
+
+    (kernel,) = check(function, np.pad(x.transpose(axes), widths), x)
+    assert stored_between(function, x) == apart
+    assert not apart or "transpose" in kernel.attrs[DEFAULT_RULE]
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "float16", "float32"])
 @pytest.mark.parametrize("shape", [(3, 129, 70), (2, 64, 64), (1, 200, 33)])
 def test_transposed_squares_of_every_type(dtype, shape):
