@@ -164,12 +164,12 @@ def _is_parted(sch: s_tir.Schedule, block: BlockRV) -> bool:
 
 def _read_along(statement: s_tir.SBlock) -> int | None:
     """Return the axis of a transposed result that is the last one of what it is made of."""
-    axes = {v.var: int(v.dom.extent) for v in statement.iter_vars}
-    *outer, last = statement.body.indices
-    for load in collect(statement.body.value, ir.TensorLoad):
-        along = load.indices[-1]
-        at = next((i for i, axis in enumerate(outer) if axis.same_as(along)), None)
-        if at is not None and min(axes.get(along, 1), axes.get(last, 1)) >= SMALLEST_TILE:
+    lengths = {v.var: int(v.dom.extent) for v in statement.iter_vars}
+    axes = list(statement.body.indices)
+    loads = collect(statement.body.value, ir.TensorLoad)
+    for last in [list(load.indices)[-1] for load in loads if len(load.indices)]:
+        at = next((i for i, axis in enumerate(axes[:-1]) if axis.same_as(last)), None)
+        if at is not None and min(lengths.get(axes[i], 1) for i in (at, -1)) >= SMALLEST_TILE:
             return at
     return None
 

@@ -139,6 +139,15 @@ def test_a_transposition_that_padding_would_part_comes_first(shape, axes, apart)
     assert not apart or "transpose" in kernel.attrs[DEFAULT_RULE]
 
 
+def test_a_number_that_others_read():
+    x, factor = data(5, 8), np.array(3, "float32")
+
+    def function(a, b):
+        return op.nn.pad(op.multiply(a, op.negative(op.add(b, b))), [1, 0, 0, 2])
+
+    check(function, np.pad(-6 * x, [(1, 0), (0, 2)]), x, factor)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "float16", "float32"])
 @pytest.mark.parametrize("shape", [(3, 129, 70), (2, 64, 64), (1, 200, 33)])
 def test_transposed_squares_of_every_type(dtype, shape):
