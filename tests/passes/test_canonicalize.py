@@ -138,6 +138,25 @@ def test_batch_norm_of_anything_else_is_two_operators() -> None:
     assert_same_as_plain_tvm(mod)
 
 
+def test_batch_norm_whose_parameters_are_in_steps_is_two_operators() -> None:
+    """As quantizers write it: scale and shift in 8 bits, mean and variance in floats."""
+
+    def steps(builder: relax.BlockBuilder) -> relax.Expr:
+        integers = np.arange(CHANNELS, dtype="int8") - 2
+        scale, zero = relax.const(np.float32(0.25)), relax.const(np.int8(1))
+        return builder.emit(op.dequantize(relax.const(integers), scale, zero, axis=0))
+
+    def function(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        x, gamma, beta = b.emit(op.nn.relu(x)), steps(b), steps(b)
+        mean, variance = relax.const(random(CHANNELS)), relax.const(random(CHANNELS) ** 2 + 1)
+        result = op.nn.batch_norm(x, gamma, beta, mean, variance, axis=1, training=False)
+        return relax.TupleGetItem(b.emit(result), 0)
+
+    mod = graph(function, (1, CHANNELS, 3, 3))
+    assert operators(Canonicalize(NATIVE)(mod)) == {"nn.relu": 1, "multiply": 1, "add": 1}
+    assert_same_as_plain_tvm(mod)
+
+
 @pytest.mark.parametrize(
     ("exponent", "products"),
     [

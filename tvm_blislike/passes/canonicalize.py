@@ -30,6 +30,7 @@ from tvm_blislike.passes.local_response import POOLS, local_response
 from tvm_blislike.passes.normalizations import GROUP_NORM, VARIANCE, Normalizations
 from tvm_blislike.passes.padding import PAD, PADDED, Padding
 from tvm_blislike.passes.planar import CONVOLUTIONS, ToImages
+from tvm_blislike.passes.quantized.steps import dequantized_constant
 from tvm_blislike.passes.quantized.to_integers import QUANTIZING, ToIntegers, WhyFloats
 from tvm_blislike.passes.reciprocals import SMOOTH, reciprocals
 from tvm_blislike.passes.recurrent.to_kernels import Recurrent
@@ -135,10 +136,11 @@ class _Operators(Folding):
         return found
 
     def _normalized(self, call: relax.Call) -> relax.Expr | None:
-        data, *parameters = map(self.known, call.args)
-        if call.attrs.training or not all(is_constant(p) for p in parameters):
+        data = self.known(call.args[0])
+        parameters = [self._parameter(argument) for argument in call.args[1:]]
+        if call.attrs.training or any(each is None for each in parameters):
             return None
-        gamma, beta, mean, variance = (constant_array(p).astype(np.float64) for p in parameters)
+        gamma, beta, mean, variance = (each.astype(np.float64) for each in parameters)
         gamma = gamma if call.attrs.scale else np.ones_like(gamma)
         beta = beta if call.attrs.center else np.zeros_like(beta)
         scale = gamma / np.sqrt(variance + call.attrs.epsilon)
@@ -150,6 +152,16 @@ class _Operators(Folding):
         scale, shift = (constant(each, dtype_name(data)) for each in (scale, shift))
         scaled = self.builder_.emit(relax.op.multiply(data, scale))
         return relax.op.add(scaled, shift)
+
+    def _parameter(self, expr: relax.Expr) -> np.ndarray | None:
+        """Return what is known of a parameter, which quantizers give steps of 8 bits as well."""
+        known = self.known(expr)
+        if is_constant(known):
+            return constant_array(known)
+        call = self._value(known)
+        is_of_steps = op_name(call) == "relax.dequantize"
+        steps = dequantized_constant(call, self.known(call.args[0])) if is_of_steps else None
+        return None if steps is None else steps.values
 
     def _one_by_one(self, call: relax.Call) -> relax.Expr:
         """Return the maxima of two that the importer stacked up; any other call as it is."""
