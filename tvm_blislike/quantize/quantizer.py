@@ -193,12 +193,14 @@ def _name_constants(model: onnx.ModelProto) -> None:
     ONNX Runtime's quantizer numbers its copies of biases that several layers share, whatever names
     there are: the second of `val_69` would be `val_692`, which exporters have given to some result.
     """
-    fixed = {value.name for graph in all_graphs(model.graph) for value in graph.input}
-    fixed |= {value.name for graph in all_graphs(model.graph) for value in graph.output}
+    ends = [v for graph in all_graphs(model.graph) for v in (*graph.input, *graph.output)]
+    fixed = {value.name for value in ends}
+    made = {name for node in all_nodes(model.graph) for name in node.output}
     numbered = [t for t in model.graph.initializer if t.name[-1:].isdigit() and t.name not in fixed]
     names = {tensor.name: f"{tensor.name}_constant" for tensor in numbered}
+    names = {old: new for old, new in names.items() if new not in made}
     for tensor in numbered:
-        tensor.name = names[tensor.name]
+        tensor.name = names.get(tensor.name, tensor.name)
     for node in all_nodes(model.graph):
         node.input[:] = [names.get(name, name) for name in node.input]
 
