@@ -85,6 +85,7 @@ def measured(
     threads: int,
     inputs: Mapping[str, np.ndarray] | None = None,
     core: Core | None = None,
+    peers: Sequence[str] = PEERS,
 ) -> dict[str, dict[str, float]]:
     """Return milliseconds and error of each engine that takes the model; by default this core."""
     core = core or native_core()
@@ -93,7 +94,7 @@ def measured(
     entrants = {OURS: (OURS, job), FP32: (OURS, replace(job, path=str(floats)))}
     if core == native_core():
         # Peers find out by themselves what the machine has.
-        entrants |= {peer: (peer, job) for peer in PEERS}
+        entrants |= {peer: (peer, job) for peer in peers}
     return by_turns(entrants, simulated(integers, inputs))
 
 

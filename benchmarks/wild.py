@@ -150,25 +150,28 @@ def from_doubles(
 def in_a_process(
     case: Case, threads: int, compile_only: bool, engines: Sequence[str] = _ENGINES
 ) -> dict[str, Any]:
-    """Return what a process of its own finds out about a model, in so many seconds.
-
-    OpenVINO ends the process with some models: then those are compared without it.
-    """
+    """Return what a process of its own finds out about a model."""
     engines = _ENGINES[:2] if compile_only else engines
-    numbers = str(threads), str(int(compile_only)), ",".join(engines)
-    words = ["--case", case.name, case.source, str(case.path), *numbers]
+    numbers = str(threads), str(int(compile_only))
+    words = [__file__, "--case", case.name, case.source, str(case.path), *numbers]
+    return printed(words, engines)
+
+
+def printed(
+    words: Sequence[str], engines: Sequence[str], seconds: int = _SECONDS
+) -> dict[str, Any]:
+    """Return the JSON that a script prints last, or the "reason" why it does not within seconds.
+
+    OpenVINO ends the process with some models: then those are compared without it. The names of the
+    engines, OpenVINO's last, stand behind the words.
+    """
+    command = [sys.executable, *words, ",".join(engines)]
     try:
-        done = subprocess.run(
-            [sys.executable, __file__, *words],
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
-        return {"reason": f"not done after {_SECONDS} s"}
-    if done.returncode < 0 and engines == _ENGINES:
-        return in_a_process(case, threads, compile_only, _ENGINES[:2])
+        return {"reason": f"not done after {seconds} s"}
+    if done.returncode < 0 and engines[-1] == "openvino":
+        return printed(words, engines[:-1], seconds)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
         return {"reason": f"fault: {last}"}

@@ -19,18 +19,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Any
 
 import integer_models
 import numpy as np
 import onnx
-from wild import of_exports
+from wild import of_exports, printed
 
 from tvm_blislike.onnx.graph_inputs import resolve_inputs
 from tvm_blislike.onnx.inputs import random_inputs
@@ -99,26 +97,10 @@ def converted(kind: str, model: Path) -> Path:
     return path
 
 
-def run(kind: str, model: Path, threads: int, peers: tuple[str, ...]) -> dict[str, Any]:
+def run(kind: str, model: Path, threads: int, peers: Sequence[str]) -> dict[str, Any]:
     """Return what this process measures."""
-    integer_models.PEERS = peers
-    return integer_models.measured(converted(kind, model), model, threads, inputs_of(model))
-
-
-def in_a_process(
-    kind: str, model: Path, threads: int, peers: tuple[str, ...] = integer_models.PEERS
-) -> dict[str, Any] | str:
-    """Return what a process of its own measures, or why it does not."""
-    words = [sys.executable, __file__, "--run", kind, str(model), str(threads), ",".join(peers)]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return f"not done after {_SECONDS} s"
-    if done.returncode < 0 and len(peers) > 1:
-        return in_a_process(kind, model, threads, peers[:1])
-    if done.returncode:
-        return (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
-    return json.loads(done.stdout.splitlines()[-1])
+    path = converted(kind, model)
+    return integer_models.measured(path, model, threads, inputs_of(model), peers=peers)
 
 
 def nearness(found: Mapping[str, Mapping[str, float]]) -> float:
@@ -131,7 +113,7 @@ def main() -> None:
     """Go through the models; or, in a process of its own, measure one of them."""
     if sys.argv[1:2] == ["--run"]:
         kind, model, threads, peers = sys.argv[2:]
-        print(json.dumps(run(kind, Path(model), int(threads), tuple(peers.split(",")))))
+        print(json.dumps(run(kind, Path(model), int(threads), peers.split(","))))
         return
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kind", choices=_TYPES)
@@ -144,15 +126,16 @@ def main() -> None:
     for model in models:
         if not fnmatch(model.stem, options.model):
             continue
-        found = in_a_process(options.kind, model, options.threads)
-        if isinstance(found, str):
-            print(f"{model.stem:32s} {found[:160]}", flush=True)
+        words = [__file__, "--run", options.kind, str(model), str(options.threads)]
+        found = printed(words, integer_models.PEERS, _SECONDS)
+        if "reason" in found:
+            print(f"{model.stem:32s} {found['reason'][:160]}", flush=True)
             continue
         row = integer_models.line(model.stem[:32], options.threads, found)
         print(f"{row}  error / peer's {nearness(found):.2f}", flush=True)
         rows.append(integer_models.speeds(found))
-    for what, speeds in zip(("the best peer", "our own"), zip(*rows, strict=True), strict=False):
-        print(f"relative to {what}: {geometric_mean(speeds):.2f}x, lowest {min(speeds):.2f}x")
+    if rows:
+        integer_models.summary(options.threads, rows)
 
 
 if __name__ == "__main__":

@@ -138,8 +138,8 @@ def _is_worth_storing(sch: s_tir.Schedule, block: BlockRV) -> bool:
     if is_expensive(body) and sum(iterations(sch, c) for c in consumers) > own:
         return True
     # Several readers at the point itself share what they compute.
-    times = max((_reads(sch, c, block) for c in consumers), default=0) / own
-    return (times - 1) * operations(body) > MOST_COMPUTED_AGAIN
+    times = max(_different_loads(sch, c, block) * iterations(sch, c) for c in consumers) / own
+    return times > 1 and (times - 1) * operations(body) > MOST_COMPUTED_AGAIN
 
 
 def _is_parted(sch: s_tir.Schedule, block: BlockRV) -> bool:
@@ -152,12 +152,10 @@ def _is_parted(sch: s_tir.Schedule, block: BlockRV) -> bool:
     at = _read_along(statement)
     if at is None:
         return False
-    for reader in map(sch.get, sch.get_consumers(block)):
-        written = statement.writes[0].source
-        calls = [x for x in collect(reader.body, ir.Call) if is_if(x)]
+    for reader in sch.get_consumers(block):
+        calls = [x for x in collect(sch.get(reader).body, ir.Call) if is_if(x)]
         decided = [v for call in calls for v in collect(call.args[0], tirx.Var)]
-        loads = [x for x in collect(reader.body, ir.TensorLoad) if x.source.same_as(written)]
-        if any(uses_any(load.indices[at], decided) for load in loads):
+        if any(uses_any(load.indices[at], decided) for load in _loads(sch, reader, block)):
             return True
     return False
 
@@ -174,15 +172,19 @@ def _read_along(statement: s_tir.SBlock) -> int | None:
     return None
 
 
-def _reads(sch: s_tir.Schedule, consumer: BlockRV, block: BlockRV) -> int:
-    """Return how many results of `block` are read by all points of a consumer."""
+def _loads(sch: s_tir.Schedule, consumer: BlockRV, block: BlockRV) -> list[ir.TensorLoad]:
+    """Return where a consumer loads what `block` writes."""
     written = sch.get(block).writes[0].source
-    loads = [x for x in collect(sch.get(consumer).body, ir.TensorLoad) if x.source.same_as(written)]
+    return [x for x in collect(sch.get(consumer).body, ir.TensorLoad) if x.source.same_as(written)]
+
+
+def _different_loads(sch: s_tir.Schedule, consumer: BlockRV, block: BlockRV) -> int:
+    """Return how many results of `block` each point of a consumer reads."""
     different: list[ir.TensorLoad] = []
-    for load in loads:
+    for load in _loads(sch, consumer, block):
         if not any(tvm_ffi.structural_equal(load, other) for other in different):
             different.append(load)
-    return len(different) * iterations(sch, consumer)
+    return len(different)
 
 
 def pair_stages(sch: s_tir.Schedule, unread: set[str]) -> list[Stage]:
@@ -219,7 +221,7 @@ def _pointwise_consumer(sch: s_tir.Schedule, block: BlockRV, taken: list[str]) -
         points *= int(extent)
     if points != iterations(sch, consumer):
         return None
-    loads = [x for x in collect(statement.body, ir.TensorLoad) if x.source.same_as(target)]
+    loads = _loads(sch, consumer, block)
     used = [v for load in loads[:1] for i in load.indices for v in collect(i, tirx.Var)]
     needed = [v.var for v in statement.iter_vars if constant(v.dom.extent) != 1]
     same = all(any(v.same_as(u) for u in used) for v in needed)

@@ -216,10 +216,10 @@ def test_models_without_such_arithmetic_are_left_alone() -> None:
     assert settled(model, {"x": IMAGE})[0] == {}
 
 
-def padded(zero: str, count: int = 1) -> onnx.ModelProto:
+def padded(zero: str) -> onnx.ModelProto:
     """Return a model that pads by a number in steps."""
     constants = {
-        "steps": np.full(count, 7, "int8"),
+        "steps": np.full(1, 7, "int8"),
         "scale": np.float32(0.5),
         "zero": np.int8(3),
         "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]),

@@ -6,6 +6,7 @@ to fp16 that ONNX Runtime has puts the casts of a model's inputs behind all node
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
@@ -35,10 +36,7 @@ def in_order(proto: onnx.ModelProto, owned: bool) -> onnx.ModelProto:
     """
     if all(_is_ordered(graph) for graph in all_graphs(proto.graph)):
         return proto
-    result = proto
-    if not owned:
-        result = type(proto)()
-        result.CopyFrom(proto)
+    result = proto if owned else copy.deepcopy(proto)
     for graph in all_graphs(result.graph):
         if not _is_ordered(graph):
             replace_nodes(graph, [graph.node[place] for place in _order(graph.node)])

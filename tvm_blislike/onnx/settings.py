@@ -59,8 +59,7 @@ _SETTINGS = {
 def settings_of(node: onnx.NodeProto) -> dict[str, str]:
     """Return the operands of a node that have to be constants: by tensor, what ONNX calls them."""
     places = _SETTINGS.get(node.op_type, {})
-    given = {at: name for at, name in places.items() if at < len(node.input) and node.input[at]}
-    return {node.input[at]: name for at, name in given.items()}
+    return {node.input[at]: name for at, name in places.items() if any(node.input[at : at + 1])}
 
 
 def setting_of_run_time(node: onnx.NodeProto, constants: Container[str]) -> str | None:
