@@ -39,6 +39,10 @@ MOST_POINTS = {"float32": 8, "float16": 4, "int32": MOST_INTEGER_POINTS}
 MOST_KEPT_V = 16 << 20
 # Rows of tiles in a block.
 BLOCK_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 28)
+# Parts of a row of tiles, and those of rows as long as columns of volumes are: 16 frames of 56x56
+# pixels have 3136 tiles in a row, of which L2 holds 98 with 144 channels.
+_PARTS = (2, 3, 4, 6, 8)
+_MORE_PARTS = (12, 16, 24, 32, 48, 64, 96, 128)
 # Most that the busiest thread may compute of an equal part, in blocks made to be even.
 EVEN_BLOCKS = 1.1
 # One core of Golden Cove, ms, F(4, 3) against direct convolution: 3 to 64 channels of 112x112 0.33
@@ -257,9 +261,10 @@ def _blocks(tiles_h: int, tiles_w: int) -> Iterator[tuple[int, int]]:
     for rows in BLOCK_ROWS:
         if rows <= tiles_h:
             yield rows, tiles_w
-    for parts in (2, 3, 4, 6, 8):
-        if tiles_w >= 4 * parts:
-            yield 1, math.ceil(tiles_w / parts)
+    usual = [parts for parts in _PARTS if tiles_w >= 4 * parts]
+    more = [parts for parts in _MORE_PARTS if tiles_w >= 24 * parts]
+    for parts in (*usual, *more):
+        yield 1, math.ceil(tiles_w / parts)
 
 
 def _even_blocks(

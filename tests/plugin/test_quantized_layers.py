@@ -74,6 +74,7 @@ def test_convolutions(
         ((1, 5, 31), (8, 5, 5), {"pads": [2, 4], "dilations": [2]}),
         ((1, 12, 20), (12, 1, 3), {"group": 12, "pads": [1, 1]}),
         ((1, 8, 5, 6, 7), (16, 8, 3, 3, 3), {"pads": [1] * 6}),
+        ((2, 8, 5, 6, 7), (16, 8, 3, 1, 1), {"pads": [1, 0, 0] * 2, "strides": [2, 1, 1]}),
         ((2, 4, 6, 6, 6), (8, 2, 3, 1, 2), {"group": 2, "strides": [2, 1, 1]}),
         ((1, 8, 9, 9), (16, 1, 3, 3), {"group": 8, "pads": [1] * 4}),
         ((1, 16, 9, 9), (32, 4, 3, 3), {"group": 4, "pads": [1] * 4}),
@@ -95,6 +96,25 @@ def test_signals_volumes_and_groups(
     ours, theirs = computed(model, layers.x), runtime(model, layers.x)
     assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 2  # a step each of two layers
     assert (ours != theirs).mean() < 0.02
+
+
+@pytest.mark.parametrize(("dtype", "zero"), [("uint8", 77), ("int8", -20)])
+@pytest.mark.parametrize("size", [(30,), (5, 6, 7)])
+def test_pools_of_signals_and_volumes_stay_integers(
+    size: tuple[int, ...], dtype: str, zero: int
+) -> None:
+    rank = len(size)
+    layers = Layers(4, 2, 8, *size)
+    weights = layers.weights((16, 8, *[3] * rank), "int8", 0, 0)
+    value = layers.put("Conv", layers.steps("x", 0.02, 20), weights)
+    value = layers.steps(value, 0.05, zero, dtype)
+    window = {"kernel_shape": [3] * rank, "pads": [1] * 2 * rank, "strides": [2] * rank}
+    value = layers.steps(layers.put("MaxPool", value, **window), 0.05, zero, dtype)
+    model = layers.model(layers.quantized(value, 0.05, zero, dtype)[0])
+    pools = [types for name, *types in call_types(model) if "pool" in name]
+    assert pools
+    assert all(types in (["int8"], ["uint8"]) for types in pools)
+    assert_within_a_step(model, layers.x)
 
 
 @pytest.mark.parametrize("scale", [0.001, 1e3])

@@ -7,6 +7,7 @@ parts of an image about:
     pad              likewise
     resize2d         rows and columns
     interleave       phases of a transposed convolution: from channels to batch, rows and columns
+    fold             volumes as slices and as columns (`folds`)
     reshape          of the image to another height and width, or of a 1x1 image to a vector
     take             of channels, where that is a shuffle (`shuffles`)
 
@@ -24,6 +25,7 @@ from tvm import relax, te, tirx
 from tvm_blislike.model.layouts import NCHW, NHWC, Layout
 from tvm_blislike.model.marks import WORDS_OF_SIGNS
 from tvm_blislike.passes.binary.operators import CODES
+from tvm_blislike.passes.folds import fold_in
 from tvm_blislike.passes.lookups import is_lookup
 from tvm_blislike.passes.shuffles import shuffle_of
 from tvm_blislike.passes.slices import SLICE, kept_channels
@@ -247,9 +249,9 @@ def _layout_of(call: relax.Call) -> Layout | None:
     return None
 
 
-def _interleave(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr | None:
+def _transformed(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr | None:
     if _layout_of(call) != NCHW:
-        return None
+        return fold_in(call, source, layout)
     before, after = static_shape(call.args[0]), static_shape(call)
     block = layout.block or 1
     if after[1] % block:
@@ -319,7 +321,7 @@ def _reshape(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr
 _MOVES: dict[str, Callable[[relax.Call, relax.Expr, Layout], relax.Expr | None]] = {
     SLICE: _slice,
     "relax.nn.pad": _pad,
-    "relax.layout_transform": _interleave,
+    "relax.layout_transform": _transformed,
     "relax.reshape": _reshape,
     RESIZED: _resized,
 }

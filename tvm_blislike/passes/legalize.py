@@ -23,6 +23,7 @@ from tvm_blislike.passes.binary.operators import (
     lower_words,
 )
 from tvm_blislike.passes.concat import lower_concat
+from tvm_blislike.passes.folds import lower_fold
 from tvm_blislike.passes.image_operators import RESIZED, lower_interleave
 from tvm_blislike.passes.lookups import is_lookup, lower_lookup
 from tvm_blislike.passes.not_finite import NAMES, lower_not_finite
@@ -96,7 +97,7 @@ def legalize(core: Core, is_for_many: bool = False) -> tvm.transform.Pass:
     own = {
         **dict.fromkeys(NAMES, _or_itself(lower_not_finite)),
         "relax.concat": _or_itself(lower_concat),
-        "relax.layout_transform": _or_itself(lower_interleave),
+        "relax.layout_transform": _or_itself(lower_interleave, lower_fold),
         "relax.astype": _or_itself(_from_few_bits),
         "relax.take": partial(_take, core),
         **dict.fromkeys(CODES, lower_codes),
@@ -114,12 +115,12 @@ def legalize(core: Core, is_for_many: bool = False) -> tvm.transform.Pass:
     )
 
 
-def _or_itself(lower: Lower) -> Lower:
-    """Return the function that leaves a call to TVM where another one returns None."""
+def _or_itself(*lowerings: Lower) -> Lower:
+    """Return the function that leaves a call to TVM where all others return None."""
 
     def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        lowered = lower(builder, call)
-        return call if lowered is None else lowered
+        found = (lower(builder, call) for lower in lowerings)
+        return next((lowered for lowered in found if lowered is not None), call)
 
     return legalized
 

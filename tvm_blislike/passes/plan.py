@@ -29,6 +29,7 @@ from tvm_blislike.model.layouts import NCHW, NHWC, Layout
 from tvm_blislike.model.marks import STORED_ERRORS, WHOLE_WEIGHTS
 from tvm_blislike.model.workload import Workload
 from tvm_blislike.operators import described, operator_in, workload_of
+from tvm_blislike.passes.folds import is_fold
 from tvm_blislike.passes.image_operators import (
     POOLS,
     image_inputs,
@@ -330,6 +331,8 @@ class _Graph:
         name, images = op_name(call), static_shape(call)[0]
         if name == "relax.concat" and (layout == NHWC or images > 1):
             return 0.0 if var in self.joined else self._moving(call)
+        if is_fold(call):
+            return RESHAPE_SECONDS if layout == NHWC else self._moving(call)
         if layout != NCHW:
             return 0.0
         # Neighbours in a row of NCHW do not fill vectors when the window moves by two.

@@ -2,7 +2,8 @@
 
     signal  (n, c, w)        carried as (n, c, w, 1), or (n, c, 1, w) where rows must be long, or
                              (n, c, w / d, d) where it is dilated by d (`dilated_rows`)
-    volume  (n, c, d, h, w)  carried as (n * d, c, h, w)
+    volume  (n, c, d, h, w)  carried as (n * d, c, h, w), or (n, c, d, h * w) behind what moves
+                             along its depth alone (`folds`)
 
 A value stays in this form through elementwise operators; any other reader gets it back in its own.
 Signals lie along the height because direct convolution cuts images into slabs of rows. Depthwise
@@ -11,7 +12,10 @@ convolutions and those of few input channels work along a row.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import tvm
@@ -25,10 +29,12 @@ from tvm_blislike.microkernels import HALF_KERNELS, KERNELS
 from tvm_blislike.model.layouts import with_rank
 from tvm_blislike.operators.operator import types_of
 from tvm_blislike.passes.dilated_rows import DilatedRows, signal_of
+from tvm_blislike.passes.folds import columns_of, slices_of
 from tvm_blislike.passes.image_operators import BINARY, REDUCTIONS, UNARY
 from tvm_blislike.passes.lookups import is_lookup
+from tvm_blislike.passes.pools import POOLS, is_plain, moves_along, pool_along
 from tvm_blislike.passes.transposed import PhasedAxis, transposed_convolution
-from tvm_blislike.passes.volumes import Window, convolution, rearranged
+from tvm_blislike.passes.volumes import Triple, Window, convolution, rearranged
 from tvm_blislike.tvm_seams import (
     constant_array,
     dtype_name,
@@ -73,15 +79,23 @@ class Planar:
 
     @property
     def of_channels(self) -> tuple[int, ...] | None:
-        """Shape of a number for each channel; None of a volume, whose slices are a batch here."""
-        pixels = len(self.shape) - 2
-        return (*self.shape[:2], *(1 for _ in range(pixels))) if pixels < 3 else None
+        """Shape of a number for each channel; None of several volumes whose slices are a batch."""
+        images = static_shape(self.var)[0]
+        if self.shape[0] not in (1, images):
+            return None
+        return (*self.shape[:2], *(1 for _ in self.shape[2:]))
 
     @property
     def pixels(self) -> Pixels:
         """Height and width of the images."""
         height, width = static_shape(self.var)[2:]
         return height, width
+
+    @property
+    def is_of_columns(self) -> bool:
+        """Whether these are volumes whose depth is the height of an image."""
+        depth, *pixels = self.shape[2:]
+        return len(pixels) == 2 and self.pixels == (depth, math.prod(pixels))
 
 
 @mutator
@@ -111,7 +125,7 @@ class ToImages(PyExprMutator):
         super().__init__(mod)
         self.core, self.threads, self.seconds = core, threads, seconds
         self.planes: dict[relax.Var, Planar] = {}
-        self.order: dict[relax.Var, int] = {}
+        self.order: dict[Planar, int] = {}
         self.restored: dict[relax.Var, relax.Expr] = {}
         self.made: dict[tuple[relax.Var, Pixels], Planar] = {}
 
@@ -131,7 +145,7 @@ class ToImages(PyExprMutator):
             super().visit_var_binding_(binding)
             return
         self.planes[var] = planar
-        self.order[var] = len(self.order)
+        self.order[planar] = len(self.order)
         if not isinstance(var, relax.DataflowVar):
             value = self._restore(planar)
             self.set_var_remap(var, self.builder_.emit_output(value))
@@ -157,38 +171,76 @@ class ToImages(PyExprMutator):
             rest = [self.visit_expr(arg) for arg in call.args[1:]]
             result = relax.Call(call.op, [source.var, *rest], call.attrs)
             return Planar(self.builder_.emit(result), source.shape)
-        if name == "relax.strided_slice" and call.args[0] in self.planes:
-            return self._channels(call, self.planes[call.args[0]])
-        if name in REDUCTIONS and call.args[0] in self.planes:
-            return self._of_channels(call, self.planes[call.args[0]])
+        if name == "relax.concat":
+            return self._concatenated(call)
+        if name in self.OF_ONE and call.args[0] in self.planes:
+            return self.OF_ONE[name](self, call, self.planes[call.args[0]])
         return self._binary(call) if name in BINARY else None
 
     def _channels(self, call: relax.Call, source: Planar) -> Planar | None:
-        """Return some channels of signals or images."""
-        is_volume = len(source.shape) > 4
-        if is_volume or [int(axis) for axis in call.args[1].fields] != [1]:
+        """Return some channels."""
+        if [int(axis) for axis in call.args[1].fields] != [1]:
             return None
         sliced = relax.Call(call.op, [source.var, *call.args[1:]], call.attrs)
         return Planar(self.builder_.emit(sliced), static_shape(call))
 
     def _of_channels(self, call: relax.Call, source: Planar) -> Planar | None:
-        """Return a reduction of a whole signal or image to a number for each channel."""
+        """Return a reduction of a whole signal, image or volume to a number for each channel."""
         rank, attrs = len(source.shape), call.attrs
         axes = sorted(int(axis) % rank for axis in attrs.axis) if attrs.axis else []
-        if rank > 4 or axes != list(range(2, rank)) or not attrs.keepdims:
+        if axes != list(range(2, rank)) or not attrs.keepdims:
             return None
+        whole = self._columns(call.args[0]) if rank == 5 else source
         operator = getattr(relax.op, op_name(call).removeprefix("relax."))
-        result = self.builder_.emit(operator(source.var, axis=[2, 3], keepdims=True))
+        result = self.builder_.emit(operator(whole.var, axis=[2, 3], keepdims=True))
         return Planar(result, static_shape(call))
+
+    def _pool(self, call: relax.Call, source: Planar) -> Planar | None:
+        """Return a pool of a signal or a volume."""
+        if not is_plain(call):
+            return None
+        shape = static_shape(call)
+        if len(shape) == 3:
+            height, width = source.pixels
+            if 1 not in (height, width):
+                source = self._planar(call.args[0], (source.shape[2], 1))
+            axes = (0, None) if source.pixels[1] == 1 else (None, 0)
+            return Planar(self.builder_.emit(pool_along(call, source.var, axes)), shape)
+        if moves_along(call, 1) or moves_along(call, 2):
+            slices = self._slices(call.args[0])
+            pooled = self.builder_.emit(pool_along(call, slices.var, (1, 2)))
+            source = Planar(pooled, (*source.shape[:3], *shape[3:]))
+        if not moves_along(call, 0):
+            return source
+        columns = self._in_form(source, (source.shape[2], math.prod(source.shape[3:])))
+        return Planar(self.builder_.emit(pool_along(call, columns.var, (0, None))), shape)
+
+    # Operators of one value that is carried as images.
+    OF_ONE: ClassVar[dict[str, Callable[[ToImages, relax.Call, Planar], Planar | None]]] = {
+        "relax.strided_slice": _channels,
+        **dict.fromkeys(REDUCTIONS, _of_channels),
+        **dict.fromkeys(POOLS, _pool),
+    }
+
+    def _concatenated(self, call: relax.Call) -> Planar | None:
+        """Return the channels of several signals or volumes side by side."""
+        shape = static_shape(call)
+        parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
+        found = [self.planes[part] for part in parts if part in self.planes]
+        if not found or shape is None or len(shape) == 4 or int(call.attrs.axis or 0) != 1:
+            return None
+        pixels = self._last(found).pixels
+        joined = [self._planar(part, pixels).var for part in parts]
+        return Planar(self.builder_.emit(relax.op.concat(joined, 1)), shape)
 
     def _binary(self, call: relax.Call) -> Planar | None:
         shape = static_shape(call)
-        found = [arg for arg in call.args if arg in self.planes]
-        alike = [arg for arg in found if self.planes[arg].shape == shape]
+        found = [self.planes[arg] for arg in call.args if arg in self.planes]
+        alike = [planar for planar in found if planar.shape == shape]
         if not alike:
             return None
         # The layer that was computed last ends in this operator: what it adds takes its form.
-        like = self.planes[max(alike, key=self.order.__getitem__)]
+        like = self._last(alike)
         operands = [self._operand(arg, like) for arg in call.args]
         if any(operand is None for operand in operands):
             return None
@@ -221,19 +273,47 @@ class ToImages(PyExprMutator):
                 return known
             plain = known.var if known is not None else self.visit_expr(value)
             return Planar(self.builder_.emit(relax.op.reshape(plain, turned)), shape)
-        if known is not None or len(shape) == 4:
+        if len(shape) == 4:
             return known or Planar(self.visit_expr(value), shape)
+        if known is not None:
+            return self._in_form(known, pixels)
         n, c, d, h, w = shape
         plain = self.visit_expr(value)
+        if pixels == (d, h * w):
+            return Planar(self.builder_.emit(relax.op.reshape(plain, (n, c, *pixels))), shape)
         if c > 1 and d > 1:
             plain = self.builder_.emit(relax.op.permute_dims(plain, (0, 2, 1, 3, 4)))
         return Planar(self.builder_.emit(relax.op.reshape(plain, (n * d, c, h, w))), shape)
+
+    def _slices(self, value: relax.Expr) -> Planar:
+        """Return volumes as a batch of their slices."""
+        return self._planar(value, static_shape(value)[3:])
+
+    def _columns(self, value: relax.Expr) -> Planar:
+        """Return volumes as images of their columns."""
+        _, _, d, h, w = static_shape(value)
+        return self._planar(value, (d, h * w))
+
+    def _in_form(self, planar: Planar, pixels: Pixels) -> Planar:
+        """Return volumes that are carried already as images of these pixels."""
+        if planar.pixels == pixels:
+            return planar
+        depth, *slice_pixels = planar.shape[2:]
+        if pixels == tuple(slice_pixels):
+            fold = slices_of(planar.var, pixels[1])
+        else:
+            fold = columns_of(planar.var, depth)
+        return Planar(self.builder_.emit(fold), planar.shape)
+
+    def _last(self, planes: list[Planar]) -> Planar:
+        """Return the one that was computed last."""
+        return max(planes, key=self.order.__getitem__)
 
     def _restore(self, planar: Planar) -> relax.Expr:
         """Return the expression of a value in its own form."""
         if len(planar.shape) == 4:
             return planar.var
-        if len(planar.shape) == 3 or 1 in planar.shape[1:3]:
+        if len(planar.shape) == 3 or 1 in planar.shape[1:3] or planar.is_of_columns:
             return relax.op.reshape(planar.var, planar.shape)
         n, c, d, h, w = planar.shape
         volumes = self.builder_.emit(relax.op.reshape(planar.var, (n, d, c, h, w)))
@@ -254,13 +334,19 @@ class ToImages(PyExprMutator):
             found = self._in_rows(call)
             if found is not None:
                 return found
-        source = self._planar(call.args[0], (1, size[-1]) if along_row else (size[-1], 1))
+        if spatial < 3:
+            pixels = (1, size[-1]) if along_row else (size[-1], 1)
+            axes = (None, None, 0) if along_row else (None, 0, None)
+            axes = (None, 0, 1) if spatial == 2 else axes
+        elif not transposed and self._is_of_columns(call):
+            pixels, axes = (size[2], size[3] * size[4]), (None, 0, None)
+        else:
+            pixels, axes = size[3:], (0, 1, 2)
+        source = self._planar(call.args[0], pixels)
 
-        def three(values: object, fill: int) -> tuple[int, int, int]:
-            given = [int(value) for value in values]
-            if spatial == 1 and not along_row:
-                return fill, given[0], fill
-            return tuple([fill] * (3 - spatial) + given)
+        def three(values: Sequence[int], fill: int) -> Triple:
+            depth, height, width = (fill if at is None else int(values[at]) for at in axes)
+            return depth, height, width
 
         padding = list(attrs.padding)
         before, after = three(padding[:spatial], 0), three(padding[spatial:], 0)
@@ -281,6 +367,18 @@ class ToImages(PyExprMutator):
             self.builder_, source.var, size[0], weights, axes, groups, lanes
         )
         return Planar(result, shape)
+
+    def _is_of_columns(self, call: relax.Call) -> bool:
+        """Whether a convolution of volumes moves along their depth alone."""
+        attrs, kernel = call.attrs, static_shape(call.args[1])
+        strides, padding = ([int(v) for v in values] for values in (attrs.strides, attrs.padding))
+        if (*kernel[3:], *strides[1:]) != (1, 1, 1, 1) or any((*padding[1:3], *padding[4:])):
+            return False
+        if (kernel[2], strides[0], padding[0], padding[3]) != (1, 1, 0, 0):
+            return True
+        # A product of pixels: either form will do.
+        known = self.planes.get(call.args[0]) if isinstance(call.args[0], relax.Var) else None
+        return known is not None and known.is_of_columns
 
     def _in_rows(self, call: relax.Call) -> Planar | None:
         """Return a dilated convolution as one of an image; None where that is slower."""
@@ -331,6 +429,11 @@ def _constant_like(arg: relax.Expr, like: Planar) -> relax.Expr | None:
     if rank == 3:
         pixels = like.pixels if full.shape[2] > 1 else (1, 1)
         full = full.reshape(*full.shape[:2], *pixels)
+    elif rank == 5 and like.is_of_columns:
+        n, c, d, h, w = full.shape
+        if h * w > 1:
+            h, w = like.shape[3:]
+        full = np.broadcast_to(full, (n, c, d, h, w)).reshape(n, c, d, h * w)
     elif rank == 5:
         n, c, d, h, w = full.shape
         if (n, d) not in ((1, 1), (like.shape[0], like.shape[2])):

@@ -18,7 +18,7 @@ _OF_ONE = frozenset(
     f"relax.{name}"
     for name in (
         "reshape permute_dims squeeze expand_dims flatten strided_slice broadcast_to tile repeat "
-        "flip nn.max_pool2d"
+        "flip nn.max_pool1d nn.max_pool2d nn.max_pool3d"
     ).split()
 )
 
