@@ -33,10 +33,11 @@ def applies(workload: Workload, core: Core) -> str:
         return lacking
     if workload.types.is_integer_dot and workload.co != workload.ci:
         return "several results of a channel of bytes"
-    kernel = f"{workload.kh}x{workload.kw}"
-    if workload.kh * workload.kw > most_steps(workload.types):
+    taps = workload.kd * workload.kh * workload.kw
+    kernel = "x".join(map(str, (*([workload.kd] * (workload.kd > 1)), workload.kh, workload.kw)))
+    if taps > most_steps(workload.types):
         return f"kernel {kernel}: too long a sum in {workload.types.acc}"
-    too_large = workload.kh * workload.kw * FMA_BYTES > CODE_BYTES
+    too_large = taps * FMA_BYTES > CODE_BYTES
     return f"kernel {kernel} too large to unroll" if too_large else ""
 
 

@@ -65,7 +65,7 @@ def accumulators(workload: Conv2dWorkload, core: Core, ks: int = 1) -> int:
     registers = core.vector_registers
     if not core.isa.memory_operand:
         return _loaded_accumulators(workload, core)
-    filters = groups(workload.kh, ks) * workload.kw
+    filters = workload.kd * groups(workload.kh, ks) * workload.kw
     if ks > 1:
         return max(1, registers - filters - SPARE_BESIDE_MIXED)
     room = registers - filters - SPARE_REGISTERS
@@ -79,7 +79,7 @@ def _loaded_accumulators(workload: Conv2dWorkload, core: Core) -> int:
     apart for cores that issue in order, which takes two registers more. A filter that does not fit
     is loaded again and again: then the smallest tiles spill least.
     """
-    if workload.kh * workload.kw > LOADED_FILTER_REGISTERS:
+    if workload.kd * workload.kh * workload.kw > LOADED_FILTER_REGISTERS:
         return 8
     return 10 if core.in_order or max(workload.stride) > 1 else 12
 
@@ -89,9 +89,14 @@ def widest(core: Core) -> int:
     return core.vector_registers if core.isa.memory_operand else LOADED_COLUMNS
 
 
-def _sums(workload: Conv2dWorkload) -> int:
+def _channels(workload: Conv2dWorkload) -> int:
     """Input channels of a group: a depthwise sum each (`schedules.conv2d_grouped`)."""
     return workload.ci // workload.groups
+
+
+def _sums(workload: Conv2dWorkload) -> int:
+    """Return the sums that a result has, of channels or of slices of a kernel."""
+    return _channels(workload) * workload.kd
 
 
 def window_loads(workload: Conv2dWorkload, tile_h: int, tile_w: int) -> int:
@@ -114,7 +119,7 @@ def columns_mixed(workload: Conv2dWorkload, tile_h: int, tile_w: int, ks: int) -
 def loads_per_fma(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core) -> float:
     """Return vector loads over FMAs of one tile, the filter's share without a register included."""
     taps, outputs = workload.kh * workload.kw, tile_h * tile_w
-    missing = max(0, taps + outputs + SPARE_REGISTERS - core.vector_registers)
+    missing = max(0, workload.kd * taps + outputs + SPARE_REGISTERS - core.vector_registers)
     reloads = min(missing, taps) * outputs / FMAS_PER_RELOAD
     pixels = window_loads(workload, tile_h, tile_w) * _loads_per_pixel(
         workload, core.lanes(workload.types.acc)
@@ -124,7 +129,7 @@ def loads_per_fma(workload: Conv2dWorkload, tile_h: int, tile_w: int, core: Core
 
 def _loads_per_pixel(workload: Conv2dWorkload, lanes: int) -> int:
     """Load instructions for one pixel's vector: a multiplier of odd phase takes one per lane."""
-    if _sums(workload) > 1:
+    if _channels(workload) > 1:
         return 1
     times = workload.co // workload.ci
     return 1 if times % lanes == 0 or lanes % times == 0 else 2 * lanes
@@ -142,7 +147,7 @@ def estimate(
     workload: Conv2dWorkload, config: DepthwiseConfig, core: Core, threads: int
 ) -> Estimate:
     """Predict the time of one call, with its breakdown."""
-    vectors = workload.n * math.ceil(workload.co / config.nr)
+    vectors = workload.od * math.ceil(workload.co / config.nr)
     chunks = math.ceil(workload.oh / config.tile_h) if config.loop_order == "rows" else vectors
     share = math.ceil(chunks / threads) / chunks
     cycles = _tile_cycles(workload, config, core, vectors * share)
@@ -201,14 +206,15 @@ def _vector_cycles(
         return _grouped_cycles(workload, rows, columns, ks, core)
     taps = workload.kh * workload.kw * _sums(workload)
     permutations = 0.0
-    if _sums(workload) > 1:
+    if _channels(workload) > 1:
         # One for each pixel and channel of the group, on a port that FMAs use as well.
         pixels = window_loads(workload, rows, columns) / (rows * columns)
-        permutations = _sums(workload) * pixels
+        permutations = _channels(workload) * pixels
     products = float(sums * taps)
     if not workload.types.is_uniform:
         # A product and a sum each, and a pixel is widened where it is loaded, once for all sums.
-        products = 2 * products + window_loads(workload, rows, columns) / (rows * columns)
+        widened = workload.kd * window_loads(workload, rows, columns)
+        products = 2 * products + widened / (rows * columns)
     fma = (products + permutations) / (core.fma_per_cycle * FMA_EFFICIENCY)
     loads = taps * loads_per_fma(workload, rows, columns, core)
     loads /= core.loads_per_cycle * LOAD_EFFICIENCY
@@ -250,7 +256,7 @@ def _traffic(
     """Cycles that one core's caches need to move all of input and output, and where they lie."""
     w = workload
     image_in = w.types.a_bytes * w.n * w.ci * w.h * w.w
-    image_out = w.types.out_bytes * w.n * w.co * w.oh * w.ow
+    image_out = w.types.out_bytes * w.od * w.co * w.oh * w.ow
     channels = w.ci if config.loop_order == "rows" else min(config.nr, w.ci)
     row = w.types.a_bytes * w.w * channels
     reach = (config.tile_h - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1

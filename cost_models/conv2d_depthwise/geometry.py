@@ -1,6 +1,7 @@
 """A depthwise convolution's tiles: vectors, borders, copies of code.
 
-Groups of few channels (`conv2d_grouped`) have the same, with `ci_group` sums one after another.
+Groups of few channels (`conv2d_grouped`) have the same, with `ci_group` sums one after another, and
+volumes (`conv3d_depthwise`), with one for each slice of the kernel.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ class DepthwiseGeometry(ConvGeometry):
         return self.config.nr // self.co_group * self.ci_group
 
     @derived
+    def sums(self) -> int:
+        """Windows that a result is summed over: of input channels, or of slices of a volume."""
+        return self.ci_group * self.workload.kd
+
+    @derived
     def vectors(self) -> int:
         """Vectors of output channels, the last one perhaps cut."""
         return math.ceil(self.workload.co / self.config.nr)
@@ -44,7 +50,7 @@ class DepthwiseGeometry(ConvGeometry):
     @derived
     def packed_shape(self) -> tuple[int, ...]:
         """Shape of the packed weights."""
-        sums = (self.ci_group,) if self.ci_group > 1 else ()
+        sums = (self.sums,) if self.sums > 1 else ()
         lanes = self.config.nr * self.config.ks
         return (self.vectors, *sums, self.row_groups, self.workload.kw, lanes)
 
@@ -65,6 +71,14 @@ class DepthwiseGeometry(ConvGeometry):
         return [first, sum(end >= size for end in ends)]
 
     @derived
+    def depth_borders(self) -> tuple[int, int]:
+        """Return how many first and last output slices of a volume touch padding."""
+        w = self.workload
+        first = sum(w.image_met(image, 0) < 0 for image in range(w.od))
+        last = sum(w.image_met(image, w.kd - 1) >= w.n for image in range(w.od))
+        return first, last
+
+    @derived
     def shares_border(self) -> bool:
         """Whether rows of tiles at the upper and lower border share code, a row of the kernel's."""
         return self.config.ks == 1 and sum(self.borders(0)) > OWN_BORDERS
@@ -76,6 +90,7 @@ class DepthwiseGeometry(ConvGeometry):
         """
         w, c = self.workload, self.config
         count = 1 + (w.co % c.nr).bit_count()
+        count *= min(w.od, sum(self.depth_borders) + 1)
         cuts = (self.tiles_h, w.oh % c.tile_h), (self.tiles_w, w.ow % c.tile_w)
         for axis, (tiles, cut) in enumerate(cuts):
             first, last = self.borders(axis) if borders else (0, 0)
@@ -95,5 +110,5 @@ class DepthwiseGeometry(ConvGeometry):
     @derived
     def tile_bytes(self) -> int:
         """Approximate machine code of one tile."""
-        taps = self.row_groups * self.workload.kw * self.ci_group
+        taps = self.row_groups * self.workload.kw * self.sums
         return self.config.tile_h * self.config.tile_w * (taps * FMA_BYTES + OUTPUT_BYTES)

@@ -22,6 +22,11 @@ Of bytes an instruction adds four products to a sum (vpdpbusd): then ks = 4 rows
 a group, and the pixels of a column that it takes are mixed in registers, once for all outputs of a
 row that read the column.
 
+A kernel of several slices of a volume (`conv3d_depthwise`) is a sum of as many windows, one behind
+the other into the same tile; the images of a batch are then the slices, and the first and last of
+them have code of their own, as tiles at borders have. Rows are outside slices: so several slices
+of few rows are in the cache.
+
 Channels that do not fill a vector (NHWC) are swept in narrower vectors: 57 = 3 x 16 + 8 + 1.
 """
 
@@ -54,21 +59,22 @@ def pack_weights(
     Parameters
     ----------
     weights : numpy.ndarray
-        (co, ci / groups, kh, kw).
+        (co, ci / groups, kh, kw), of volumes (co, 1, kd, kh, kw).
 
     Returns
     -------
     numpy.ndarray
         `DepthwiseGeometry.packed_shape`: (vectors, groups of ks rows, kw, nr * ks), the rows of a
-        group side by side, or (vectors, ci / groups, kh, kw, nr) where groups have several input
-        channels.
+        group side by side, or (vectors, sums, ...) where groups have several input channels or
+        kernels several slices.
     """
     geo = DepthwiseGeometry(workload, config)
     channels = geo.vectors * config.nr - workload.co
     rows = geo.row_groups * config.ks - workload.kh
-    filled = np.pad(weights, ((0, channels), (0, 0), (0, rows), (0, 0)))
+    windows = weights.reshape(workload.co, geo.sums, workload.kh, workload.kw)
+    filled = np.pad(windows, ((0, channels), (0, 0), (0, rows), (0, 0)))
     by_group = filled.reshape(
-        geo.vectors, config.nr, geo.ci_group, geo.row_groups, config.ks, workload.kw
+        geo.vectors, config.nr, geo.sums, geo.row_groups, config.ks, workload.kw
     )
     packed = by_group.transpose(0, 2, 3, 5, 1, 4)
     return np.ascontiguousarray(packed).reshape(geo.packed_shape)
@@ -87,7 +93,8 @@ def pack_weights_te(
         inside = [o < workload.co] if workload.co % config.nr else []
         inside += [ry < workload.kh] if workload.kh % config.ks else []
         zero = tirx.const(0, workload.types.b)
-        value = weights[o, i, ry, rx]
+        at = (o, 0, i, ry, rx) if workload.kd > 1 else (o, i, ry, rx)
+        value = weights[at]
         return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
     return te.compute(geo.packed_shape, value, name="packed_weights")
@@ -117,7 +124,7 @@ def compute(
     rg = te.reduce_axis((0, geo.row_groups), "rg")
     rx = te.reduce_axis((0, workload.kw), "rx")
     steps = [te.reduce_axis((0, config.ks), "rs")] if config.ks > 1 else []
-    inner = [te.reduce_axis((0, geo.ci_group), "ii")] if geo.ci_group > 1 else []
+    inner = [te.reduce_axis((0, geo.sums), "ii")] if geo.sums > 1 else []
 
     def product(n: Any, ov: Any, yt: Any, xt: Any, ih: Any, iw: Any, lane: Any) -> Any:
         ry, place = _row_of_kernel(geo, rg, *steps), lane * config.ks + sum(steps)
@@ -133,7 +140,7 @@ def compute(
             scaled = tirx.if_then_else(inside, scaled, tirx.const(0, sums))
         return te.sum(scaled, [*inner, rg, rx, *steps])
 
-    shape = (workload.n, geo.vectors, geo.tiles_h, geo.tiles_w, th, tw, nr)
+    shape = (workload.od, geo.vectors, geo.tiles_h, geo.tiles_w, th, tw, nr)
     acc = te.compute(shape, product, name="acc", attrs=stage("acc"))
 
     def from_blocks(n: Any, ob: Any, y: Any, x: Any, lane: Any) -> Any:
@@ -143,7 +150,7 @@ def compute(
         return acc[n, o // nr, y // th, x // tw, y % th, x % tw, o % nr]
 
     return te.compute(
-        Layout(config.out_layout).shape(workload.n, workload.co, workload.oh, workload.ow),
+        Layout(config.out_layout).shape(workload.od, workload.co, workload.oh, workload.ow),
         from_blocks if Layout(config.out_layout).block else from_channels,
         name="unpack",
         attrs=stage("unpack"),
@@ -158,7 +165,10 @@ def _row_of_kernel(geo: DepthwiseGeometry, group: Any, step: Any = 0) -> Any:
 
 
 def _pixels(geo: DepthwiseGeometry, data: te.Tensor) -> Any:
-    """Return (n, vector, padded y, padded x, lane ...) -> (value, whether it is in the image)."""
+    """Return (n, vector, padded y, padded x, lane, term of a sum if there are several) -> value.
+
+    With the condition that it is in the image, None where it always is.
+    """
     w, layout = geo.workload, geo.config.data_layout
     top, left, conditional = *w.padding[:2], any(w.padding) and not geo.copies
     image = data
@@ -166,12 +176,16 @@ def _pixels(geo: DepthwiseGeometry, data: te.Tensor) -> Any:
         shape = Layout(layout).shape(w.n, w.ci, *geo.padded_size)
         image = padded(data, Layout(layout).height_axis, w.padding, shape)
 
-    def pixel(n: Any, ov: Any, y: Any, x: Any, *lane: Any) -> tuple[Any, Any]:
-        if not conditional:
-            return image[_channel_index(geo, n, ov, y, x, *lane)], None
-        y, x = y - top, x - left
-        inside = tirx.all(y >= 0, y < w.h, x >= 0, x < w.w)
-        return image[_channel_index(geo, n, ov, y, x, *lane)], inside
+    def pixel(n: Any, ov: Any, y: Any, x: Any, lane: Any, *term: Any) -> tuple[Any, Any]:
+        inside = []
+        if conditional:
+            y, x = y - top, x - left
+            inside = [y >= 0, y < w.h, x >= 0, x < w.w]
+        if w.kd > 1:
+            n, term = w.image_met(n, *term), ()
+            inside += [n >= 0, n < w.n] if any(w.depth_padding) else []
+        value = image[_channel_index(geo, n, ov, y, x, lane, *term)]
+        return value, tirx.all(*inside) if inside else None
 
     return pixel
 

@@ -56,7 +56,12 @@ def _tile_epilogue(sch: s_tir.Schedule, epilogue: Any, geo: DepthwiseGeometry) -
         ov, lane = sch.split(channel, [None, config.nr])
     yt, ih = sch.split(oh, [None, config.tile_h])
     xt, iw = sch.split(ow, [None, config.tile_w])
-    outer = [n, yt, ov] if config.loop_order == "rows" else [n, ov, yt]
+    by_rows = config.loop_order == "rows"
+    if workload.kd > 1:
+        # What slices share are rows.
+        outer = [yt, n, ov] if by_rows else [ov, yt, n]
+    else:
+        outer = [n, yt, ov] if by_rows else [n, ov, yt]
     sch.reorder(*outer, xt, ih, iw, lane)
     _mark_block(sch, ih, iw, lane, Vector(config.nr))
     for axis, (loop, name) in enumerate(((yt, "mh"), (xt, "mw"))):
@@ -66,6 +71,8 @@ def _tile_epilogue(sch: s_tir.Schedule, epilogue: Any, geo: DepthwiseGeometry) -
             border(*geo.borders(axis)).on(sch, loop)
         if out % tile:
             Edge({name: out % tile}).on(sch, loop)
+    if any(workload.depth_padding):
+        Border(*geo.depth_borders).on(sch, n)
     if workload.co % config.nr:
         Edge({"sweep": workload.co % config.nr}).on(sch, ov)
     return {"n": n, "ov": ov, "yt": yt, "xt": xt}
@@ -83,7 +90,7 @@ def _mark_block(sch: s_tir.Schedule, ih: Any, iw: Any, lane: Any, vector: Vector
 def _unroll_kernel(sch: s_tir.Schedule, acc: Any, geo: DepthwiseGeometry, core: Core) -> None:
     """Put the kernel outside the tile, to be unrolled in the order of the input pixels."""
     ks, workload = geo.config.ks, geo.workload
-    several, grouped = geo.ci_group > 1, ks > 1
+    several, grouped = geo.sums > 1, ks > 1
     ih, iw, lane, *loops = sch.get_loops(acc)[-5 - several - grouped :]
     steps = [loops.pop()] if grouped else []
     *inner, ry, rx = loops
@@ -91,7 +98,7 @@ def _unroll_kernel(sch: s_tir.Schedule, acc: Any, geo: DepthwiseGeometry, core: 
     sch.unannotate(acc, STAGE)
     init = sch.decompose_reduction(acc, [*inner, ry][0])
     for loop in inner:
-        # Its index selects lanes.
+        # Its index selects lanes, or slices that may be outside.
         sch.unroll(loop)
     vector = Vector(geo.config.nr)
     _mark_block(sch, *sch.get_loops(init)[-3:], vector)
@@ -110,11 +117,13 @@ def _dot(workload: Conv2dWorkload, core: Core) -> Dot:
 def _parallelize(
     sch: s_tir.Schedule, loops: dict[str, Any], geo: DepthwiseGeometry, threads: int
 ) -> None:
-    cut = geo.workload.co % geo.config.nr
+    workload = geo.workload
+    cut, in_depth = workload.co % geo.config.nr, workload.kd > 1
     if geo.config.loop_order == "channels":
-        sch.parallel(loops["ov"] if cut else sch.fuse(loops["n"], loops["ov"]))
+        sch.parallel(loops["ov"] if cut or in_depth else sch.fuse(loops["n"], loops["ov"]))
     else:
-        sch.parallel(loops["n" if geo.workload.n % threads == 0 else "yt"])
+        by_images = workload.n % threads == 0 and not in_depth
+        sch.parallel(loops["n" if by_images else "yt"])
 
 
 def _schedule_padding(sch: s_tir.Schedule, pad: Any, geo: DepthwiseGeometry, threads: int) -> None:

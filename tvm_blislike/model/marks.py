@@ -79,6 +79,8 @@ CODES_OF_SIGNS = "blislike.codes_"
 WORDS_OF_SIGNS = "blislike.words_of_signs"
 # The operator of Relax of recurrent layers: `operators.recurrent` to `passes.recurrent`.
 RECURRENT = "blislike.recurrent"
+# That of depthwise convolutions of volumes: `operators.volume_convolution` to `passes.legalize`.
+VOLUME_CONVOLUTION = "blislike.volume_convolution"
 # Steps of k of a block of weights of few bits: `onnx.few_bits` to `passes.few_bits`.
 FEW_BITS = "blislike.few_bits"
 # JSON of a record without its times: `tuning.database`, from one process to another.

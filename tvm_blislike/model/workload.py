@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tvm_blislike.hardware import dtype_bits
 from tvm_blislike.model.types import FLOAT32, Types
@@ -192,6 +192,25 @@ class Conv2dWorkload(Workload):
     groups: int = 1
     types: Types = FLOAT32
 
+    @property
+    def od(self) -> int:
+        """Output images: as many as input images, of a volume its output slices."""
+        return self.n
+
+    @property
+    def kd(self) -> int:
+        """Input images that an output image is summed over."""
+        return 1
+
+    @property
+    def depth_padding(self) -> tuple[int, int]:
+        """Images of zeros in front of those of a batch, and behind."""
+        return 0, 0
+
+    def image_met(self, image: Any, _tap: Any) -> Any:
+        """Return which input image an output image is summed over at a slice of the kernel."""
+        return image
+
     @functools.cached_property
     def oh(self) -> int:
         """Output height."""
@@ -205,12 +224,13 @@ class Conv2dWorkload(Workload):
     @property
     def macs(self) -> int:
         """Multiply-accumulate operations, those on padding included."""
-        return self.n * self.co * self.oh * self.ow * self.kh * self.kw * self.ci // self.groups
+        taps = self.kd * self.kh * self.kw
+        return self.od * self.co * self.oh * self.ow * taps * self.ci // self.groups
 
     @property
     def images(self) -> tuple[tuple[int, int, int, int], ...]:
         """Sizes (n, c, h, w) of the input and of the result."""
-        return (self.n, self.ci, self.h, self.w), (self.n, self.co, self.oh, self.ow)
+        return (self.n, self.ci, self.h, self.w), (self.od, self.co, self.oh, self.ow)
 
     @property
     def operands(self) -> dict[str, tuple[int, ...]]:
@@ -226,8 +246,8 @@ class Conv2dWorkload(Workload):
     @property
     def extents(self) -> dict[str, int]:
         """See `Workload.extents`."""
-        depth = self.ci // self.groups * self.kh * self.kw
-        pixels = self.n * self.oh * self.ow
+        depth = self.ci // self.groups * self.kd * self.kh * self.kw
+        pixels = self.od * self.oh * self.ow
         return {"pixels": pixels, "channels": self.co, "depth": depth, "row": self.ow}
 
     @property
@@ -251,6 +271,61 @@ class Conv2dWorkload(Workload):
         parts += [f"d{self.dilation[0]}"] if self.dilation != (1, 1) else []
         parts += [f"g{self.groups}"] if self.groups > 1 else []
         return " ".join(parts) + _type_of(self)
+
+
+@dataclass(frozen=True)
+class Conv3dWorkload(Conv2dWorkload):
+    """A depthwise convolution of one volume, whose slices are the images of a batch.
+
+    Parameters
+    ----------
+    depth_taps : int
+        Slices of the kernel.
+    depth_stride, depth_dilation : int
+        Steps along the depth, between outputs and between slices of the kernel.
+    depth_padding : tuple of int
+        Slices of zeros (in front, behind).
+    """
+
+    kind: ClassVar[str] = "conv3d"
+    depth_taps: int = 1
+    depth_stride: int = 1
+    depth_padding: tuple[int, int] = (0, 0)
+    depth_dilation: int = 1
+
+    @property
+    def od(self) -> int:
+        """Output slices."""
+        reach = self.depth_dilation * (self.depth_taps - 1) + 1
+        return (self.n + sum(self.depth_padding) - reach) // self.depth_stride + 1
+
+    @property
+    def kd(self) -> int:
+        """Slices of the kernel."""
+        return self.depth_taps
+
+    def image_met(self, image: Any, tap: Any) -> Any:
+        """See `Conv2dWorkload.image_met`; one of zeros may have a number that no slice has."""
+        return image * self.depth_stride + tap * self.depth_dilation - self.depth_padding[0]
+
+    @property
+    def operands(self) -> dict[str, tuple[int, ...]]:
+        """The slices NCHW and the weights OIDHW."""
+        weights = (self.co, self.ci // self.groups, self.kd, self.kh, self.kw)
+        return {"data": self.images[0], "weights": weights}
+
+    @property
+    def taps(self) -> dict[str, int]:
+        """Sizes of the window, and its step along a row."""
+        return {"kd": self.kd, **super().taps}
+
+    def __str__(self) -> str:
+        stride, padding = self.depth_stride, self.depth_padding
+        parts = [f"depth {self.kd}"]
+        parts += [f"s{stride}"] if stride > 1 else []
+        parts += [f"p{padding[0]},{padding[1]}"] if any(padding) else []
+        parts += [f"d{self.depth_dilation}"] if self.depth_dilation > 1 else []
+        return f"{super().__str__()} {' '.join(parts)}"
 
 
 def _type_of(workload: Workload) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tvm_blislike.operators.convolution import Convolution
 from tvm_blislike.operators.matrix_product import MatrixProduct
 from tvm_blislike.operators.operator import Graph, Operator, described
+from tvm_blislike.operators.volume_convolution import VolumeConvolution
 from tvm_blislike.tvm_seams import op_name
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def register_operator(operator: Operator) -> None:
 
 register_operator(Convolution())
 register_operator(MatrixProduct())
+register_operator(VolumeConvolution())
 
 
 def operator_of(workload: Workload) -> Operator:

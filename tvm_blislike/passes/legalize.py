@@ -15,7 +15,7 @@ from tvm import relax, s_tir, tirx, topi
 
 from tvm_blislike.hardware import Core, dtype_bits
 from tvm_blislike.model.layouts import NCHW
-from tvm_blislike.model.marks import WORDS_OF_SIGNS
+from tvm_blislike.model.marks import VOLUME_CONVOLUTION, WORDS_OF_SIGNS
 from tvm_blislike.passes.binary.operators import (
     CODES,
     lower_codes,
@@ -29,6 +29,7 @@ from tvm_blislike.passes.lookups import is_lookup, lower_lookup
 from tvm_blislike.passes.not_finite import NAMES, lower_not_finite
 from tvm_blislike.passes.resizes import lower_resize
 from tvm_blislike.passes.shuffles import shuffle_of, shuffled
+from tvm_blislike.passes.volumes import lower_volume
 from tvm_blislike.schedules.lowering.rewrite import collect
 from tvm_blislike.tvm_seams import (
     constant,
@@ -102,6 +103,7 @@ def legalize(core: Core, is_for_many: bool = False) -> tvm.transform.Pass:
         "relax.take": partial(_take, core),
         **dict.fromkeys(CODES, lower_codes),
         WORDS_OF_SIGNS: lower_words,
+        VOLUME_CONVOLUTION: lower_volume,
         **dict.fromkeys(("relax.matmul", "relax.nn.conv2d"), _or_itself(lower_product)),
     }
     if not is_for_many:

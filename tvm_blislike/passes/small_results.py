@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 from tvm import relax
 
+from tvm_blislike.model.marks import VOLUME_CONVOLUTION
 from tvm_blislike.tvm_seams import bindings, constant_array, is_constant, op_name
 
 # Those that have something small of something small, in each of their operands.
@@ -27,7 +28,7 @@ _KEEPING = {
         "layout_transform nn.pad nn.max_pool2d nn.avg_pool2d multiply maximum minimum where "
         "matmul nn.conv1d nn.conv2d"
     ).split()
-}
+} | {VOLUME_CONVOLUTION}
 # In the first of them.
 _OF_FIRST = {"relax.divide", "relax.power", "relax.take"}
 # Sums with a constant have it where the other term is small.

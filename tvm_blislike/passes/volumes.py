@@ -4,11 +4,12 @@ A volume (n, c, d, h, w) is carried as a batch of its slices, (n * d, c, h, w): 
 works on images works on it. A kernel deeper than one slice reads
 
     kd slices side by side as kd * ci channels of one image        (one group)
-    sum over the kd slices of one convolution of images each       (groups: channels cannot mix)
+    kd slices by one operator                                      (depthwise, one volume)
+    sum over the kd slices of one convolution of images each       (other groups, several volumes)
 
 The first form copies the input kd times, a pass at the speed of memory beside kh * kw * co
-multiplications per copied element, and sums in registers; the second copies as much, and passes
-over the result kd times as well, but its convolutions stay depthwise.
+multiplications per copied element, and sums in registers; the last one copies as much, and passes
+over the result kd times as well.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from tvm import relax
 
 from tvm_blislike.model.types import INTEGER_FACTORS
+from tvm_blislike.operators.volume_convolution import volume_convolution
 from tvm_blislike.tvm_seams import constant_array, dtype_name, is_constant, static_shape
 
 if TYPE_CHECKING:
@@ -75,6 +77,32 @@ def convolution(
     relax.Var
         (batch * od, co, oh, ow).
     """
+    kd, channels = static_shape(weights)[2], static_shape(data)[1]
+    padded = min(*window.before, *window.after) >= 0
+    if kd > 1 == batch and groups == channels > 1 and padded:
+        return builder.emit(_depthwise(data, weights, window))
+    return _of_images(builder, data, batch, weights, window, groups)
+
+
+def lower_volume(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Return a depthwise convolution that no implementation computes as ones of images."""
+    attrs, (data, weights) = call.attrs, call.args
+    strides, dilation, padding = (
+        tuple(int(value) for value in values)
+        for values in (attrs.strides, attrs.dilation, attrs.padding)
+    )
+    window = Window(strides, padding[:3], padding[3:], dilation)
+    return _of_images(builder, data, 1, weights, window, int(attrs.groups))
+
+
+def _of_images(
+    builder: relax.BlockBuilder,
+    data: relax.Expr,
+    batch: int,
+    weights: relax.Expr,
+    window: Window,
+    groups: int,
+) -> relax.Var:
     data, window = _cropped(builder, data, window)
     kd = static_shape(weights)[2]
     slices = _depth_slices(builder, data, batch, kd, window)
@@ -159,6 +187,16 @@ def _depth_slices(
     return found
 
 
+def _depthwise(data: relax.Expr, weights: relax.Expr, window: Window) -> relax.Call:
+    padding = (*window.before, *window.after)
+    dtype = _sum_dtype(data)
+    return volume_convolution(data, weights, window.stride, padding, window.dilation, dtype)
+
+
+def _sum_dtype(data: relax.Expr) -> str | None:
+    return "int32" if dtype_name(data) in INTEGER_FACTORS else None
+
+
 def _conv2d(data: relax.Expr, weights: relax.Expr, window: Window, groups: int) -> relax.Call:
     return relax.op.nn.conv2d(
         data,
@@ -167,7 +205,7 @@ def _conv2d(data: relax.Expr, weights: relax.Expr, window: Window, groups: int) 
         padding=(*window.before[1:], *window.after[1:]),
         dilation=window.dilation[1:],
         groups=groups,
-        out_dtype="int32" if dtype_name(data) in INTEGER_FACTORS else None,
+        out_dtype=_sum_dtype(data),
     )
 
 

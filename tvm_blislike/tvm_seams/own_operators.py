@@ -28,6 +28,8 @@ def declared(name: str, does: str, infer: Callable[[relax.Call], relax.TensorTyp
     return tvm.ir.Op.get(name)
 
 
-def called(operator: tvm.ir.Op, args: Sequence[relax.Expr]) -> relax.Call:
-    """Return a call of such an operator, not yet emitted."""
-    return relax.Call(operator, list(args))
+def called(
+    operator: tvm.ir.Op, args: Sequence[relax.Expr], attrs: tvm.ir.Attrs | None = None
+) -> relax.Call:
+    """Return a call of such an operator, not yet emitted; `attrs` may be those of another one."""
+    return relax.Call(operator, list(args), attrs)

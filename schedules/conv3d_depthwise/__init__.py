@@ -1,0 +1,1 @@
+"""The algorithm `conv3d_depthwise`: its TE definition and its schedule."""
