@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.registry import Implementation
-from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.model.types import FLOAT32, Types
+from tvm_blislike.model.workload import Conv2dWorkload, Conv3dWorkload
 
 NATIVE = native_core()
 # Cores whose kernels this machine runs.
@@ -66,6 +67,34 @@ def convolutions(
         groups=groups_drawn,
     )
     assume(workload.oh > 0 and workload.ow > 0 and workload.macs <= most_macs)
+    return workload
+
+
+@st.composite
+def volumes(draw: st.DrawFn, types: Types = FLOAT32) -> Conv3dWorkload:
+    """Draw a depthwise convolution of one volume with at least one output."""
+    channels = draw(st.sampled_from([1, 2, 7, 16, 24, 32, 37, 57]))
+    times = draw(st.sampled_from([1, 1, 2])) if types == FLOAT32 else 1
+    size, kernel, step = st.integers(1, 12), st.integers(1, 4), st.integers(1, 2)
+    workload = Conv3dWorkload(
+        n=draw(st.integers(1, 6)),
+        ci=max(2, channels),
+        h=draw(size),
+        w=draw(size),
+        co=max(2, channels) * times,
+        kh=draw(kernel),
+        kw=draw(kernel),
+        stride=(draw(step), draw(step)),
+        padding=draw(st.tuples(*[st.integers(0, 2)] * 4)),
+        dilation=(draw(step), draw(step)),
+        groups=max(2, channels),
+        types=types,
+        depth_taps=draw(st.integers(2, 4)),
+        depth_stride=draw(st.integers(1, 3)),
+        depth_padding=draw(st.tuples(*[st.integers(0, 3)] * 2)),
+        depth_dilation=draw(step),
+    )
+    assume(min(workload.od, workload.oh, workload.ow) > 0)
     return workload
 
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from tvm_blislike.cost_models.conv2d_depthwise.candidates import configs
 from tvm_blislike.cost_models.conv2d_depthwise.space import space
+from tvm_blislike.cost_models.conv3d_depthwise import candidates
 from tvm_blislike.cost_models.conv3d_depthwise.config import VolumeConfig
 from tvm_blislike.schedules.conv2d_depthwise import definition as conv2d_depthwise
 
@@ -26,6 +26,7 @@ IMPLEMENTATION = replace(
     name="conv3d_depthwise",
     kind="conv3d",
     config_type=VolumeConfig,
-    configs=partial(configs, config_type=VolumeConfig),
+    applies=candidates.applies,
+    configs=candidates.configs,
     every=partial(space, config_type=VolumeConfig),
 )

@@ -16,9 +16,16 @@ from tvm.relax import op
 
 from tvm_blislike.hardware import native_core
 from tvm_blislike.model.layouts import NCHW, NHWC, Layout
+from tvm_blislike.model.marks import VOLUME_CONVOLUTION
+from tvm_blislike.model.types import FLOAT32
+from tvm_blislike.model.workload import Conv3dWorkload
+from tvm_blislike.operators import workload_of
+from tvm_blislike.operators.volume_convolution import volume_convolution
 from tvm_blislike.passes.canonicalize import Canonicalize
 from tvm_blislike.passes.folds import columns_of, fold_in, is_fold, lower_fold, slices_of
-from tvm_blislike.tvm_seams import static_shape
+from tvm_blislike.passes.volumes import lower_volume
+from tvm_blislike.tuning import operands
+from tvm_blislike.tvm_seams import op_name, static_shape
 
 NATIVE = native_core()
 Sizes = tuple[int, ...]
@@ -209,3 +216,49 @@ def test_other_transforms_are_no_folds() -> None:
     (call,) = calls(graph(function, (6, 16, 5, 7)), "layout_transform")
     assert not is_fold(call)
     assert fold_in(call, call.args[0], NHWC) is None
+
+
+@pytest.mark.parametrize("channels", [16, 21])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_depthwise_volumes(channels: int, batch: int, threads: int) -> None:
+    def function(builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        y = convolved(builder, x, channels, (1, 1, 1))
+        z = convolved(builder, y, channels, (3, 3, 3), groups=channels)
+        z = builder.emit(op.add(z, relax.const(random(1, channels, 1, 1, 1))))
+        z = builder.emit(op.add(builder.emit(op.nn.relu(z)), y))
+        z = convolved(builder, z, channels, (3, 3, 3), (2, 2, 1), groups=channels)
+        return convolved(builder, z, 8, (1, 1, 1))
+
+    mod = graph(function, (batch, channels, 5, 6, 7))
+    names = [op_name(call) for call in calls(Canonicalize(NATIVE)(mod))]
+    # Slices of several volumes are no neighbours.
+    assert names.count(VOLUME_CONVOLUTION) == (2 if batch == 1 else 0)
+    assert_same_as_plain_tvm(mod, threads)
+
+
+def test_depthwise_volumes_of_negative_padding() -> None:
+    def function(builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        weights = relax.const(random(16, 1, 3, 3, 3))
+        return op.nn.conv3d(x, weights, padding=[1, -1, 0, 1, 0, -1], groups=16)
+
+    assert_same_as_plain_tvm(graph(function, (1, 16, 5, 8, 9)))
+
+
+def test_depthwise_volumes_without_an_implementation() -> None:
+    """They are sums of convolutions of images again."""
+    layer = Conv3dWorkload(
+        5, 6, 7, 8, 6, 3, 2, (2, 1), (1, 0, 1, 1), (1, 2), 6, FLOAT32, 3, 2, (1, 2), 1
+    )
+    data, weights = operand_values = operands.operands(layer)
+
+    def function(_builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        padding = [1, 1, 0, 2, 1, 1]
+        return volume_convolution(x, relax.const(weights), (2, 2, 1), padding, (1, 1, 2))
+
+    mod = graph(function, data.shape)
+    (call,) = calls(mod)
+    assert workload_of(call) == layer
+    lowered = relax.transform.LegalizeOps({VOLUME_CONVOLUTION: lower_volume})(mod)
+    (found,) = execute(tvm.compile(lowered, tvm.target.Target("llvm")), [data])
+    np.testing.assert_allclose(found, operands.result(layer, *operand_values), atol=1e-5)

@@ -31,6 +31,14 @@ CASES = {
     "many channels": "Conv2dWorkload(1, 160, 10, 7, 29, 3, 3, padding=(1, 1, 1, 1))",
     "depthwise": "Conv2dWorkload(1, 32, 13, 17, 32, 3, 3, padding=(1, 1, 1, 1), groups=32)",
     "depthwise 24": "Conv2dWorkload(1, 24, 15, 14, 24, 5, 5, (2, 2), (2, 1, 2, 2), groups=24)",
+    "volume": (
+        "Conv3dWorkload(4, 32, 9, 10, 32, 3, 3, padding=(1, 1, 1, 1), groups=32, depth_taps=3,"
+        " depth_padding=(1, 1))"
+    ),
+    "volume 24": (
+        "Conv3dWorkload(5, 24, 9, 10, 24, 3, 3, (2, 2), (1, 0, 0, 1), groups=24, depth_taps=2,"
+        " depth_stride=2, depth_padding=(0, 1))"
+    ),
     "winograd 3x3": "Conv2dWorkload(2, 16, 12, 25, 48, 3, 3, padding=(1, 0, 2, 1))",
     "winograd 5x5": "Conv2dWorkload(1, 32, 9, 25, 32, 5, 5)",
     "winograd 1x7": "Conv2dWorkload(1, 16, 7, 17, 32, 1, 7, padding=(0, 3, 0, 3))",
@@ -102,13 +110,13 @@ def _run(workload_text: str, only: str) -> None:
     from tvm_blislike.cost_models.data_types import quantized_types
     from tvm_blislike.hardware import Core, native_core
     from tvm_blislike.model.types import MASKED, WORDS
-    from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload
+    from tvm_blislike.model.workload import Conv2dWorkload, Conv3dWorkload, GemmWorkload
     from tvm_blislike.runtime.runnable import why_not_runnable
     from tvm_blislike.schedules import implementations
 
     core = native_core()
     words = Core.named("x86-64-v3")
-    names = {"Conv2dWorkload": Conv2dWorkload, "GemmWorkload": GemmWorkload}
+    names = {each.__name__: each for each in (Conv2dWorkload, Conv3dWorkload, GemmWorkload)}
     types = {"BYTES": quantized_types(core), "WORDS": WORDS, "MASKED": MASKED}
     workload = eval(workload_text, {**names, **types})
     if workload.types in (WORDS, MASKED):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from conv_workloads import NATIVE, RUNNABLE, convolutions
+from conv_workloads import NATIVE, RUNNABLE, convolutions, volumes
 from effort import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ from tvm_blislike.hardware import Core
 from tvm_blislike.model.agreement import max_rel_error
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.space import Space
-from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
+from tvm_blislike.model.workload import Conv2dWorkload, Conv3dWorkload, GemmWorkload, Workload
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.schedules import get_implementation
@@ -56,6 +56,7 @@ WORKLOADS = {
     ),
     "conv2d_depthwise": convolutions(channels=st.just(1), groups=[1, 16, 24, 32, 57]),
     "conv2d_grouped": convolutions(channels=st.sampled_from([4, 8]), groups=[4, 8]),
+    "conv3d_depthwise": volumes(),
 }
 
 
@@ -102,6 +103,7 @@ ROOMY = {
     "conv2d_winograd_1d": Conv2dWorkload(1, 16, 24, 24, 64, 3, 3, padding=(1, 1, 1, 1)),
     "conv2d_depthwise": Conv2dWorkload(1, 32, 9, 9, 32, 3, 3, groups=32),
     "conv2d_grouped": Conv2dWorkload(1, 64, 9, 9, 64, 3, 3, groups=8),
+    "conv3d_depthwise": Conv3dWorkload(4, 32, 9, 9, 32, 3, 3, groups=32, depth_taps=3),
 }
 
 

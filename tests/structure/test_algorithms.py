@@ -15,6 +15,7 @@ BUILT_ON = {
     "conv2d_grouped": "conv2d_depthwise",
     "conv2d_strassen": "gemm_strassen",
     "conv2d_winograd_1d": "conv2d_winograd",
+    "conv3d_depthwise": "conv2d_depthwise",
     "gemm_strassen": "gemm",
 }
 

@@ -137,9 +137,7 @@ def _result(call: relax.Call) -> relax.TensorType:
     return relax.TensorType([sizes[0], co, *sizes[1:]], dtype)
 
 
-_OPERATOR = declared(
-    VOLUME_CONVOLUTION, "Depthwise convolution of slices of a volume.", _result
-)
+_OPERATOR = declared(VOLUME_CONVOLUTION, "Depthwise convolution of slices of a volume.", _result)
 
 
 def _ints(values: Sequence[int]) -> tuple[int, ...]:
