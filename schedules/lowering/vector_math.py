@@ -18,9 +18,9 @@ from functools import partial
 from typing import Any
 
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import ir, s_tir, tirx
 
-from tvm_blislike.schedules.lowering.rewrite import collect, is_if, remade
+from tvm_blislike.schedules.lowering.rewrite import collect, is_if, remade, uses_any
 from tvm_blislike.schedules.lowering.vector_functions import (
     Expr,
     by_constant,
@@ -81,7 +81,32 @@ def vectorize_math(node: Any, divides: bool = True) -> Any:
         node = tvm_ffi.structural_map(node, [(tirx.Div, _divide_by_constant)])
     # Before its operands: a division must still see the power below it.
     callbacks = [(ir.Call, _replaced), (tirx.Div, _divide_by_power)]
-    return tvm_ffi.structural_map(node, callbacks, order="pre")
+    node = tvm_ffi.structural_map(node, callbacks, order="pre")
+    return tvm_ffi.structural_map(node, [(tirx.For, _left_to_llvm)])
+
+
+def _left_to_llvm(loop: tirx.For) -> tirx.For:
+    """Return a loop over lanes as a plain one where they share a call with names in it.
+
+    TVM's vectorizer looks at such a call twice where it is a factor, takes its names for new ones,
+    and fails. Values in place of the names would not do: TVM takes the roundings out of a
+    polynomial, x + c - c.
+    """
+    lets = collect(loop.body, tirx.Let) if loop.kind == tirx.ForKind.VECTORIZED else []
+    if not lets:
+        return loop
+    bound = [(let.var, let.value) for let in lets]
+    for realize in collect(loop.body, s_tir.SBlockRealize):
+        axes = [axis.var for axis in realize.block.iter_vars]
+        bound += zip(axes, realize.iter_values, strict=True)
+    varying, more = {loop.loop_var}, {loop.loop_var}
+    while more:
+        more = {var for var, value in bound if uses_any(value, varying)} - varying
+        varying |= more
+    shared = (call for call in collect(loop.body, ir.Call) if not uses_any(call, varying))
+    if any(collect(call, tirx.Let) for call in shared):
+        return remade(loop, kind=tirx.ForKind.SERIAL)
+    return loop
 
 
 def _divide_by_constant(quotient: tirx.Div) -> Expr:

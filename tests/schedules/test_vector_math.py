@@ -273,3 +273,31 @@ def test_names_of_scalars_are_left_alone():
     x = tirx.Var("x", "float32")
     statement = tirx.Evaluate(tirx.Let(x, tirx.const(2.0, "float32") + x, x))
     assert opaque_names(statement).same_as(statement)
+
+
+@pytest.mark.parametrize("function", ["nearbyint", "sqrt"])
+@pytest.mark.parametrize("beside_lanes", [True, False])
+def test_calls_that_all_lanes_share(function, beside_lanes):
+    """A factor that is such a call of a quotient by a constant compiles."""
+    x = te.placeholder((64,), "float32", name="x")
+    y = te.placeholder((64, LANES), "float32", name="y")
+    call = getattr(te, function)
+
+    def value(i, j):
+        shared = call((x[i] + 1.0) / 3.3) * 2.5
+        return y[i, j] * shared if beside_lanes else shared
+
+    func = te.create_prim_func([x, y, te.compute((64, LANES), value, name="z")])
+    sch = tvm.s_tir.Schedule(func)
+    sch.vectorize(sch.get_loops(sch.get_sblock("z"))[-1])
+    rng = np.random.default_rng(5)
+    x, y = (rng.uniform(0, 9, shape).astype("float32") for shape in ((64,), (64, LANES)))
+    of_x = (np.rint if function == "nearbyint" else np.sqrt)((x + 1) / np.float32(3.3))[:, None]
+    # With blocks, as the default rule has them, and without, as algorithms do.
+    for body in (sch.mod["main"], *lower_blocks(sch.mod).functions.values()):
+        rewritten = tvm.IRModule({"main": vectorize_math(body, divides=False)})
+        out = tvm.runtime.tensor(np.zeros_like(y))
+        library = tvm.compile(rewritten, "llvm")
+        library["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(y), out)
+        expected = (y if beside_lanes else 1) * of_x * 2.5 + 0 * y
+        np.testing.assert_allclose(out.numpy(), expected, rtol=1e-6)
