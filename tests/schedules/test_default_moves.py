@@ -108,6 +108,18 @@ def test_what_costs_less_than_a_store_is_computed_at_its_reader(operator):
     assert not stored_between(lambda a: op.image.resize2d(operator(a), size, method="linear"), x)
 
 
+@pytest.mark.parametrize(("pixels", "stored"), [(400, 1), (3, 0)])
+def test_numbers_of_groups_are_stored_for_each_channel_of_many_pixels(pixels, stored):
+    x, groups = data(pixels, 16), data(8)
+
+    def scaled(a, of_groups):
+        rows = op.broadcast_to(op.reshape(of_groups, (8, 1)), (8, 2))
+        return op.multiply(a, op.reshape(rows, (16,)))
+
+    check(scaled, x * groups.repeat(2), x, groups)
+    assert stored_between(scaled, x, groups) == stored
+
+
 def test_two_readers_at_the_same_point_share_what_they_read():
     def both(a, b):
         for _ in range(40):
