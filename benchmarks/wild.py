@@ -7,7 +7,8 @@
     python benchmarks/wild.py --compile-only         no measuring
 
 `wild_packages.py` lists packages with the releases of which models are taken, `wild_exports.py`
-architectures that torch writes, which needs torch, torchvision, timm, transformers and onnxscript.
+architectures that torch writes, which needs torch, torchvision, timm, transformers and onnxscript,
+`wild_volumes.py` those of volumes, which needs pytorchvideo and monai.
 Both are kept in `build/wild/`. Every model runs in a process of its own, which has so long to
 compile; what ONNX Runtime does not run does not count. The table has the seconds to compile, with
 as many cores as threads, and run once, the largest difference from ONNX Runtime relative to the

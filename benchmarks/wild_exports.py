@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import wild_sound
+import wild_volumes
 
 _SEED = 3
 _OPSET = {"script": 17, "dynamo": 18}
@@ -237,6 +238,7 @@ EXPORTS: dict[str, Callable[[], Made]] = {
     "lstm": _recurrent("LSTM"),
     "bilstm": _recurrent("LSTM", bidirectional=True),
     "gru": _recurrent("GRU"),
+    **wild_volumes.EXPORTS,
 }
 
 
