@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from tvm_blislike.model.config import Config
 from tvm_blislike.model.marks import CHOICE
 from tvm_blislike.model.registry import Implementation
 from tvm_blislike.model.types import Types
-from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
+from tvm_blislike.model.workload import Conv2dWorkload, Conv3dWorkload, GemmWorkload, Workload
 from tvm_blislike.passes.plan import note_of
 from tvm_blislike.schedules.common import stages
 
@@ -60,7 +60,8 @@ def random_kernel(
 
 def random_workload(implementation: Implementation, rng: random.Random) -> Workload | None:
     """Return a workload of an implementation's kind, or None: not every draw makes one."""
-    return _gemm(rng) if implementation.kind == "gemm" else _convolution(rng)
+    draw = {"gemm": _gemm, "conv3d": _volume}.get(implementation.kind, _convolution)
+    return draw(rng)
 
 
 def conv_kernel(
@@ -172,6 +173,23 @@ def _convolution(rng: random.Random) -> Conv2dWorkload | None:
     )
     whole = workload.oh > 0 and workload.ow > 0 and workload.macs <= _MOST_MACS
     return workload if whole else None
+
+
+def _volume(rng: random.Random) -> Conv3dWorkload | None:
+    """Return a depthwise convolution of a volume; None where it has no output."""
+    image = _convolution(rng)
+    if image is None or image.groups == 1:
+        return None
+    of_image = {field.name: getattr(image, field.name) for field in fields(image)}
+    channels = {"ci": image.groups, "co": image.groups}
+    workload = Conv3dWorkload(
+        **{**of_image, **channels, "n": rng.randint(1, 5)},
+        depth_taps=rng.randint(2, 3),
+        depth_stride=rng.randint(1, 2),
+        depth_padding=rng.choice([(0, 0), (1, 1), (0, 2)]),
+        depth_dilation=rng.randint(1, 2),
+    )
+    return workload if workload.od > 0 else None
 
 
 def _label(workload: Workload, config: Config, steps: Sequence[str]) -> str:

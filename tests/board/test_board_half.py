@@ -26,7 +26,14 @@ from tvm_blislike.schedules import get_implementation
 
 CORE = Core.named("cortex-a76")
 OLDER, X86 = Core.named("cortex-a72"), Core.named("haswell")
-HALF = ["gemm", "conv2d_direct", "conv2d_depthwise", "conv2d_grouped", "conv2d_winograd"]
+HALF = [
+    "gemm",
+    "conv2d_direct",
+    "conv2d_depthwise",
+    "conv2d_grouped",
+    "conv2d_winograd",
+    "conv3d_depthwise",
+]
 # Up to 340 products of values around one, added in fp16: each addition rounds by up to 2 ** -10
 # where the sum is 2 to 4 (or less), half of them upwards.
 TOLERANCE = 1.5e-2
@@ -77,6 +84,7 @@ def test_a_model_agrees_with_fp32(board: Board, tmp_path: Path) -> None:
     assert {layer.implementation for layer in layers} == {*HALF} - {
         "conv2d_grouped",
         "conv2d_winograd",
+        "conv3d_depthwise",
     }
     called = [layer.microkernel for layer in layers if layer.microkernel]
     assert called and all(name.startswith("neon_f16_") for name in called)

@@ -64,7 +64,7 @@ def operand_shape(step: str, workload: Conv2dWorkload) -> tuple[int, int, int, i
     w = workload
     if step == "bias":
         return (1, w.co, 1, 1)
-    return (w.n, w.co, 1, 1) if step == "scale" else (w.n, w.co, w.oh, w.ow)
+    return (w.od, w.co, 1, 1) if step == "scale" else w.result_shape
 
 
 # Shape of one more operand, and what it and the result become.
@@ -83,7 +83,7 @@ def primfunc(
         Layout(config.data_layout).shape(w.n, w.ci, w.h, w.w), w.types.a, name="data"
     )
     implementation = get_implementation(config.implementation)
-    weights = np.zeros((w.co, w.ci // w.groups, w.kh, w.kw), w.types.b)
+    weights = np.zeros(w.operands["weights"], w.types.b)
     packed = implementation.pack(w, config, weights)
     packed = te.placeholder(packed.shape, str(packed.dtype), name="packed")
     value = implementation.compute(w, config, data, packed)
@@ -144,10 +144,10 @@ def build(
 def arrays(workload: Conv2dWorkload, steps: Sequence[str] = ()) -> list[np.ndarray]:
     """Random NCHW data, OIHW weights and one operand for each step that has one."""
     w, rng = workload, np.random.default_rng(5)
-    depth = w.ci // w.groups * w.kh * w.kw
+    depth = w.extents["depth"]
     shapes = [operand_shape(step, w) for step in steps if step in OPERANDS]
     data = rng.standard_normal((w.n, w.ci, w.h, w.w), dtype=np.float32)
-    weights = rng.standard_normal((w.co, w.ci // w.groups, w.kh, w.kw), dtype=np.float32)
+    weights = rng.standard_normal(w.operands["weights"], dtype=np.float32)
     values = [
         data,
         weights / np.float32(math.sqrt(depth)),
@@ -162,7 +162,7 @@ def expected(
     """Return the result by the reference, NCHW in float32."""
     w = workload
     data, weights, *operands = (value.astype(np.float32) for value in values)
-    out = reference.conv2d(data, weights, None, w.stride, w.padding, w.dilation, w.groups)
+    out = _convolved(w, data, weights)
     for step in steps:
         if step in ACTIVATIONS:
             out = ACTIVATIONS[step][1](out)
@@ -170,6 +170,21 @@ def expected(
             operand = operands.pop(0)
             out = out * operand if step == "scale" else out + operand
     return out
+
+
+def _convolved(workload: Conv2dWorkload, data: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the convolution, of volumes as a sum over the slices of the kernel."""
+    w = workload
+    whole = (None, w.stride, w.padding, w.dilation, w.groups)
+    if w.kd == 1:
+        return reference.conv2d(data, weights.reshape(w.co, -1, w.kh, w.kw), *whole)
+    total = np.zeros(w.result_shape, np.float32)
+    for image, tap in np.ndindex(w.od, w.kd):
+        met = w.image_met(image, tap)
+        if 0 <= met < w.n:
+            part = reference.conv2d(data[met : met + 1], weights[:, :, tap], *whole)
+            total[image : image + 1] += part
+    return total
 
 
 def placed(
@@ -182,7 +197,7 @@ def placed(
     w = workload
     data, weights, *operands = values
     implementation = get_implementation(config.implementation)
-    out = np.full(Layout(config.out_layout).shape(w.n, w.co, w.oh, w.ow), np.nan, w.types.out)
+    out = np.full(Layout(config.out_layout).shape(*w.result_shape), np.nan, w.types.out)
     return [
         in_layout(data, config.data_layout),
         implementation.pack(w, config, weights),

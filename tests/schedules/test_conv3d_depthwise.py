@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
+from conv_checks import EPILOGUES
+from conv_harness import error
 from conv_workloads import NATIVE, RUNNABLE, volumes
 from effort import examples
 from hypothesis import assume, given
@@ -93,6 +95,12 @@ def test_the_reference_is_a_sum_over_slices(workload: Conv3dWorkload) -> None:
         )
         total += operator_of(layer).reference(layer, seen, weights[:, :, tap])
     np.testing.assert_allclose(operator_of(w).reference(w, *operand_values), total, atol=1e-9)
+
+
+@pytest.mark.parametrize("steps", EPILOGUES, ids="-".join)
+def test_epilogues(steps: list[str]) -> None:
+    config = IMPLEMENTATION.configs(LAYER, NATIVE, 2)[0]
+    assert error(LAYER, config, NATIVE, threads=2, steps=steps) <= 1e-5
 
 
 @pytest.mark.parametrize("order", ["channels", "rows"])
