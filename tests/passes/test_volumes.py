@@ -165,6 +165,31 @@ def test_joined_signals_with_one_of_another_origin() -> None:
     assert_same_as_plain_tvm(graph(function, (2, 16, 40), (2, 8, 40)))
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(
+    ("sizes", "around"),
+    [
+        ((5, 6, 7), (1, 2, 0, 0, 0, 0)),
+        ((5, 6, 7), (0, 0, 1, 0, 2, 3)),
+        ((5, 6, 7), (1, 0, 0, 2, 1, 1)),
+        ((9,), (2, 3)),
+    ],
+)
+@pytest.mark.parametrize("mode", ["constant", "reflect"])
+def test_padding_with_a_number(sizes: Sizes, around: Sizes, batch: int, mode: str) -> None:
+    rank = len(sizes)
+
+    def function(builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        y = convolved(builder, x, 16, (1, 3, 3)[-rank:])
+        y = builder.emit(op.nn.pad(y, (0, 0, 0, 0, *around), mode, 0.75))
+        return convolved(builder, y, 8, (3, 1, 1)[:rank])
+
+    mod = graph(function, (batch, 16, *sizes))
+    turned = operators(Canonicalize(NATIVE)(mod))["permute_dims"]
+    assert mode != "constant" or turned <= 1  # the input alone
+    assert_same_as_plain_tvm(mod)
+
+
 def test_parts_joined_along_another_axis_have_their_own_form() -> None:
     def function(builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
         y = in_space(builder, x, 16)

@@ -32,6 +32,7 @@ from tvm_blislike.passes.dilated_rows import DilatedRows, signal_of
 from tvm_blislike.passes.folds import columns_of, slices_of
 from tvm_blislike.passes.image_operators import BINARY, REDUCTIONS, UNARY
 from tvm_blislike.passes.lookups import is_lookup
+from tvm_blislike.passes.padding import PAD
 from tvm_blislike.passes.pools import POOLS, is_plain, moves_along, pool_along
 from tvm_blislike.passes.transposed import PhasedAxis, transposed_convolution
 from tvm_blislike.passes.volumes import Triple, Window, convolution, rearranged
@@ -201,11 +202,9 @@ class ToImages(PyExprMutator):
             return None
         shape = static_shape(call)
         if len(shape) == 3:
-            height, width = source.pixels
-            if 1 not in (height, width):
-                source = self._planar(call.args[0], (source.shape[2], 1))
-            axes = (0, None) if source.pixels[1] == 1 else (None, 0)
-            return Planar(self.builder_.emit(pool_along(call, source.var, axes)), shape)
+            line = self._line(call.args[0], source)
+            axes = (0, None) if line.pixels[1] == 1 else (None, 0)
+            return Planar(self.builder_.emit(pool_along(call, line.var, axes)), shape)
         if moves_along(call, 1) or moves_along(call, 2):
             slices = self._slices(call.args[0])
             pooled = self.builder_.emit(pool_along(call, slices.var, (1, 2)))
@@ -215,11 +214,40 @@ class ToImages(PyExprMutator):
         columns = self._in_form(source, (source.shape[2], math.prod(source.shape[3:])))
         return Planar(self.builder_.emit(pool_along(call, columns.var, (0, None))), shape)
 
+    def _padded(self, call: relax.Call, source: Planar) -> Planar | None:
+        """Return a signal or volume with more around it, as bytes have whose zero is a step."""
+        shape, rank = source.shape, len(source.shape)
+        width = [int(each) for each in call.attrs.pad_width]
+        if rank == 4 or any(width[:4]) or str(call.attrs.pad_mode) != "constant":
+            return None
+        pairs = [(width[axis], width[axis + 1]) for axis in range(4, 2 * rank, 2)]
+
+        def padded(planar: Planar, *around: tuple[int, int]) -> relax.Var:
+            widths = [0, 0, 0, 0, *around[0], *around[1]]
+            attrs = call.attrs
+            pad = op.nn.pad(planar.var, widths, str(attrs.pad_mode), float(attrs.pad_value))
+            return self.builder_.emit(pad)
+
+        if rank == 3:
+            line = self._line(call.args[0], source)
+            around = (pairs[0], (0, 0)) if line.pixels[1] == 1 else ((0, 0), pairs[0])
+            return Planar(padded(line, *around), static_shape(call))
+        depth, *pixels = pairs
+        if any(depth):
+            columns = self._in_form(source, (shape[2], math.prod(shape[3:])))
+            deeper = (*shape[:2], shape[2] + sum(depth), *shape[3:])
+            source = Planar(padded(columns, depth, (0, 0)), deeper)
+        if any(map(any, pixels)):
+            slices = self._in_form(source, source.shape[3:])
+            source = Planar(padded(slices, *pixels), static_shape(call))
+        return source
+
     # Operators of one value that is carried as images.
     OF_ONE: ClassVar[dict[str, Callable[[ToImages, relax.Call, Planar], Planar | None]]] = {
         "relax.strided_slice": _channels,
         **dict.fromkeys(REDUCTIONS, _of_channels),
         **dict.fromkeys(POOLS, _pool),
+        PAD: _padded,
     }
 
     def _concatenated(self, call: relax.Call) -> Planar | None:
@@ -284,6 +312,10 @@ class ToImages(PyExprMutator):
         if c > 1 and d > 1:
             plain = self.builder_.emit(relax.op.permute_dims(plain, (0, 2, 1, 3, 4)))
         return Planar(self.builder_.emit(relax.op.reshape(plain, (n * d, c, h, w))), shape)
+
+    def _line(self, value: relax.Expr, source: Planar) -> Planar:
+        """Return a signal as a row or a column of an image, in whichever form it is carried."""
+        return source if 1 in source.pixels else self._planar(value, (source.shape[2], 1))
 
     def _slices(self, value: relax.Expr) -> Planar:
         """Return volumes as a batch of their slices."""
