@@ -22,7 +22,7 @@ import tvm_blislike
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.marks import SCHEDULED, root_annotations
-from tvm_blislike.model.workload import Conv2dWorkload, GemmWorkload, Workload
+from tvm_blislike.model.workload import Conv2dWorkload, Conv3dWorkload, GemmWorkload, Workload
 from tvm_blislike.onnx import frontend
 from tvm_blislike.passes.plain_products import product_of
 from tvm_blislike.passes.schedule import apply_template
@@ -46,6 +46,9 @@ WORKLOADS = (
     Conv2dWorkload(1, 32, 9, 11, 32, 3, 3, padding=(1, 1, 1, 1), groups=16),
     Conv2dWorkload(1, 32, 14, 14, 32, 3, 3, padding=(1, 1, 1, 1)),
     Conv2dWorkload(1, 64, 9, 9, 64, 1, 1),
+    Conv3dWorkload(
+        4, 24, 9, 11, 24, 3, 3, padding=(1, 1, 1, 1), groups=24, depth_taps=3, depth_padding=(1, 1)
+    ),
 )
 TRIALS = {"max_trials_global": 4, "num_trials_per_iter": 4, "cost_model": "random"}
 # The default replays hundreds of traces for each generation of a search.
