@@ -38,9 +38,8 @@ class VolumeConvolution(Operator):
 
     def of_call(self, call: relax.Call) -> Conv3dWorkload:
         """See `Operator.of_call`."""
-        attrs = call.attrs
+        attrs, (strides, dilation, padding) = call.attrs, steps_of(call)
         co, _, kd, kh, kw = static_shape(call.args[1])
-        strides, dilation, padding = map(_ints, (attrs.strides, attrs.dilation, attrs.padding))
         return Conv3dWorkload(
             *Layout(attrs.data_layout).sizes(static_shape(call.args[0])),
             co=co,
@@ -123,22 +122,24 @@ def volume_convolution(
     return called(_OPERATOR, [data, weights], like.attrs)
 
 
+def steps_of(call: relax.Call) -> tuple[tuple[int, ...], ...]:
+    """Return strides, dilation and padding of a call, as `volume_convolution` has them."""
+    attrs = call.attrs
+    given = attrs.strides, attrs.dilation, attrs.padding
+    return tuple(tuple(int(value) for value in values) for values in given)
+
+
 def _result(call: relax.Call) -> relax.TensorType:
-    attrs, (d, _, h, w) = call.attrs, static_shape(call.args[0])
-    co, _, *kernel = static_shape(call.args[1])
-    strides, dilation, padding = map(_ints, (attrs.strides, attrs.dilation, attrs.padding))
+    strides, dilation, padding = steps_of(call)
+    (d, _, h, w), (co, _, *kernel) = map(static_shape, call.args)
     sizes = [
         (size + padding[axis] + padding[axis + 3] - dilation[axis] * (taps - 1) - 1)
         // strides[axis]
         + 1
         for axis, (size, taps) in enumerate(zip((d, h, w), kernel, strict=True))
     ]
-    dtype = str(attrs.out_dtype or "") or dtype_name(call.args[0])
+    dtype = str(call.attrs.out_dtype or "") or dtype_name(call.args[0])
     return relax.TensorType([sizes[0], co, *sizes[1:]], dtype)
 
 
 _OPERATOR = declared(VOLUME_CONVOLUTION, "Depthwise convolution of slices of a volume.", _result)
-
-
-def _ints(values: Sequence[int]) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)

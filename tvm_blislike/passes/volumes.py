@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from tvm import relax
 
 from tvm_blislike.model.types import INTEGER_FACTORS
-from tvm_blislike.operators.volume_convolution import volume_convolution
+from tvm_blislike.operators.volume_convolution import steps_of, volume_convolution
 from tvm_blislike.tvm_seams import constant_array, dtype_name, is_constant, static_shape
 
 if TYPE_CHECKING:
@@ -86,13 +86,9 @@ def convolution(
 
 def lower_volume(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return a depthwise convolution that no implementation computes as ones of images."""
-    attrs, (data, weights) = call.attrs, call.args
-    strides, dilation, padding = (
-        tuple(int(value) for value in values)
-        for values in (attrs.strides, attrs.dilation, attrs.padding)
-    )
+    (data, weights), (strides, dilation, padding) = call.args, steps_of(call)
     window = Window(strides, padding[:3], padding[3:], dilation)
-    return _of_images(builder, data, 1, weights, window, int(attrs.groups))
+    return _of_images(builder, data, 1, weights, window, int(call.attrs.groups))
 
 
 def _of_images(
