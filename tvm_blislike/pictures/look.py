@@ -18,13 +18,13 @@ from tvm_blislike.schedules import all_implementations
 # Colours that most colour-blind people tell apart (Okabe and Ito), lighter on dark paper.
 _ON_LIGHT = (
     *("#0072b2", "#d55e00", "#009e73", "#b8860b", "#a64d79", "#3f7f93", "#7a4a2b", "#4f5bd5"),
-    *("#6b7a00", "#555555"),
+    *("#6b7a00", "#b5303f", "#8247b5", "#2c7a1f", "#555555"),
 )
 _ON_DARK = (
     *("#56b4e9", "#ff8c42", "#2fc79a", "#f0c541", "#e292bd", "#8fd0e0", "#c49a7a", "#a3aaf7"),
-    *("#bccb45", "#c0c0c0"),
+    *("#bccb45", "#ff8a94", "#c79bff", "#8fdc7f", "#c0c0c0"),
 )
-_MARKERS = "osD^vPX>h<"
+_MARKERS = "osD^vPX>h*p8<"
 # An algorithm or engine looks the same on every page.
 _ENGINES = ("blislike", "onnxruntime", "openvino", "ncnn", "tvm", "untuned")
 _SETTINGS = {
