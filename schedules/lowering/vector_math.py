@@ -78,7 +78,15 @@ def vectorize_math(node: Any, divides: bool = True) -> Any:
     node = tvm_ffi.structural_map(node, [(ir.Call, _widened)])
     node = apart(node, _split_store)
     if not divides:
-        node = tvm_ffi.structural_map(node, [(tirx.Div, _divide_by_constant)])
+        # TVM's simplifier refuses a name in a condition that is used behind it as well.
+        named = {
+            q for c in collect(node, ir.Call) if is_if(c) for q in collect(c.args[0], tirx.Div)
+        }
+
+        def product(quotient: tirx.Div) -> Expr:
+            return quotient if quotient in named else _divide_by_constant(quotient)
+
+        node = tvm_ffi.structural_map(node, [(tirx.Div, product)])
     # Before its operands: a division must still see the power below it.
     callbacks = [(ir.Call, _replaced), (tirx.Div, _divide_by_power)]
     node = tvm_ffi.structural_map(node, callbacks, order="pre")
@@ -92,10 +100,18 @@ def _left_to_llvm(loop: tirx.For) -> tirx.For:
     and fails. Values in place of the names would not do: TVM takes the roundings out of a
     polynomial, x + c - c.
     """
-    lets = collect(loop.body, tirx.Let) if loop.kind == tirx.ForKind.VECTORIZED else []
-    if not lets:
+    if loop.kind != tirx.ForKind.VECTORIZED or not collect(loop.body, tirx.Let):
         return loop
-    bound = [(let.var, let.value) for let in lets]
+    varying = _varying(loop)
+    shared = (call for call in collect(loop.body, ir.Call) if not uses_any(call, varying))
+    if any(collect(call, tirx.Let) for call in shared):
+        return remade(loop, kind=tirx.ForKind.SERIAL)
+    return loop
+
+
+def _varying(loop: tirx.For) -> set[tirx.Var]:
+    """Return the variables whose values differ between the lanes of a loop."""
+    bound = [(let.var, let.value) for let in collect(loop.body, tirx.Let)]
     for realize in collect(loop.body, s_tir.SBlockRealize):
         axes = [axis.var for axis in realize.block.iter_vars]
         bound += zip(axes, realize.iter_values, strict=True)
@@ -103,10 +119,7 @@ def _left_to_llvm(loop: tirx.For) -> tirx.For:
     while more:
         more = {var for var, value in bound if uses_any(value, varying)} - varying
         varying |= more
-    shared = (call for call in collect(loop.body, ir.Call) if not uses_any(call, varying))
-    if any(collect(call, tirx.Let) for call in shared):
-        return remade(loop, kind=tirx.ForKind.SERIAL)
-    return loop
+    return varying
 
 
 def _divide_by_constant(quotient: tirx.Div) -> Expr:
@@ -179,12 +192,29 @@ def _apart_in_vectors(loop: tirx.For, split: Split) -> tirx.Stmt:
     lane = loop.loop_var - loop.min
 
     def parted(store: tirx.BufferStore) -> tirx.Stmt:
-        return split(store, loop.extent, lane, buffers)
+        branches = _branches(store, loop)
+        if branches is None:
+            return split(store, loop.extent, lane, buffers)
+        parts = [parted(branch) for branch in branches]
+        if not any(isinstance(part, tirx.SeqStmt | tirx.IfThenElse) for part in parts):
+            return store
+        return tirx.IfThenElse(store.value.args[0], *parts)
 
     body = tvm_ffi.structural_map(loop.body, [(tirx.BufferStore, parted)])
     if not buffers:
         return loop
     return tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), remade(loop, body=body)])
+
+
+def _branches(store: tirx.BufferStore, loop: tirx.For) -> list[tirx.BufferStore] | None:
+    """Return the stores of either value where a condition that all lanes share chooses one.
+
+    What a condition guards is computed behind it: statements of its own are, too.
+    """
+    value = store.value
+    if not is_if(value) or uses_any(value.args[0], _varying(loop)):
+        return None
+    return [tirx.BufferStore(store.buffer, each, store.indices) for each in value.args[1:]]
 
 
 def _apart_alone(store: tirx.BufferStore, split: Split) -> tirx.Stmt:

@@ -11,12 +11,22 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from laid_out import BLOCKED, laid_out, layouts, moves
-from relax_graphs import assert_same_as_plain_tvm, calls, conv, graph, operators, random, run
+from relax_graphs import (
+    assert_same_as_plain_tvm,
+    calls,
+    conv,
+    execute,
+    graph,
+    operators,
+    random,
+    run,
+)
 from tvm import relax
 from tvm.relax import op
 
 from tvm_blislike.hardware import native_core
 from tvm_blislike.passes.canonicalize import Canonicalize
+from tvm_blislike.tvm_seams import static_shape
 
 EPSILON = 1e-5
 
@@ -133,6 +143,62 @@ def test_any_groups_are_near_float64(data: st.DataObject) -> None:
     least = np.sqrt(x.astype("float64").reshape(shape[0], groups, -1).var(2) + EPSILON).min()
     close = np.spacing(np.abs(x).max()) * 8 / least + 1e-5
     np.testing.assert_allclose(run(mod, x), normalized(x, groups), atol=close)
+
+
+def quantized(b: relax.BlockBuilder, x: relax.Expr, scale: float, zero: int) -> relax.Var:
+    """Go through steps of 8 bits, as a quantizer puts them around every operator."""
+    steps = relax.const(np.float32(scale)), relax.const(np.uint8(zero))
+    x = b.emit(op.quantize(x, *steps, axis=1, out_dtype="uint8"))
+    return b.emit(op.dequantize(x, *steps, axis=1, out_dtype="float32"))
+
+
+def of_steps(b: relax.BlockBuilder, values: np.ndarray) -> relax.Var:
+    """Return a parameter as a quantizer stores it."""
+    scale = np.float32(np.abs(values).max() / 127)
+    steps = relax.const(np.rint(values / scale).astype("int8"))
+    zero = relax.const(np.int8(0))
+    found = b.emit(op.dequantize(steps, relax.const(scale), zero, axis=0, out_dtype="float32"))
+    return b.emit(op.reshape(found, (-1, 1)))
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("shape", [(1, 16, 9, 8), (2, 16, 3, 4, 5)])
+def test_groups_between_quantizations(groups: int, shape: tuple[int, ...]) -> None:
+    gamma, beta = random(groups), random(groups)
+
+    def norm(b: relax.BlockBuilder, x: relax.Var) -> relax.Var:
+        x = quantized(b, x, 0.04, 128)
+        rows = quantized(b, b.emit(op.reshape(x, (shape[0], groups, -1))), 0.04, 128)
+        y = channels_norm(b, rows, [2])
+        y = b.emit(op.multiply(y, of_steps(b, gamma)))
+        y = quantized(b, b.emit(op.add(y, of_steps(b, beta))), 0.05, 120)
+        return quantized(b, b.emit(op.reshape(y, shape)), 0.05, 120)
+
+    mod = graph(norm, shape)
+    assert operators(Canonicalize(native_core())(mod))["divide"] <= 2  # by the steps of 8 bits
+    assert_near_steps(mod, random(*shape), 0.05)
+
+
+def assert_near_steps(mod: tvm.IRModule, x: np.ndarray, step: float) -> None:
+    """Compare with TVM's own operators: a number between two steps may go to either."""
+    (expected,) = execute(tvm.compile(mod, tvm.target.Target("llvm")), [x])
+    difference = np.abs(run(mod, x) - expected)
+    assert difference.max() <= 1.01 * step and (difference > step / 2).mean() < 0.01
+
+
+def test_quantizations_by_several_scales_stay_in_rows() -> None:
+    scales = relax.const(np.float32([0.03, 0.04, 0.05, 0.06]))
+
+    def norm(b: relax.BlockBuilder, x: relax.Var) -> relax.Var:
+        zeros = relax.const(np.zeros(4, "uint8"))
+        rows = b.emit(op.quantize(b.emit(op.reshape(x, (1, 4, -1))), scales, zeros, axis=1))
+        rows = b.emit(op.dequantize(rows, scales, zeros, axis=1))
+        return b.emit(op.reshape(channels_norm(b, rows, [2]), (1, 16, 9, 8)))
+
+    mod = graph(norm, (1, 16, 9, 8))
+    (spread,) = calls(Canonicalize(native_core())(mod), "variance")
+    assert static_shape(spread) == (1, 4, 1)
+    assert_near_steps(mod, random(1, 16, 9, 8), 0.05)
 
 
 def test_other_quotients_stay() -> None:

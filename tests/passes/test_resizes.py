@@ -60,8 +60,42 @@ def test_tables_give_the_numbers_of_tvm(data: st.DataObject) -> None:
     assert_same_as_plain_tvm(mod, threads=draw(st.integers(1, 2)))
 
 
+@pytest.mark.parametrize("method", ["linear", "nearest_neighbor", "cubic"])
+def test_a_region_alone(method: str) -> None:
+    attrs = {"method": method, "rounding_method": "floor", "extrapolation_value": 2.0}
+    mode, roi = "tf_crop_and_resize", (-0.1, 0.1, 0.9, 1.2)
+    mod = resized((2, 3, 6, 7), (8, 9), roi=roi, coordinate_transformation_mode=mode, **attrs)
+    assert_same_as_plain_tvm(mod)
+
+
 def test_larger_images_have_two_functions() -> None:
     assert legal(resized((1, 3, 20, 20), (40, 40))) == ["resize_along_rows", "resize_between_rows"]
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC", BLOCKED])
+@pytest.mark.parametrize("size", [(9, 7), (5, 20), (2, 7), (5, 3), (5, 7)])
+@pytest.mark.parametrize("mode", MODES)
+def test_one_axis_alone_in_any_layout(layout: str, size: tuple[int, int], mode: str) -> None:
+    channels = 32 if layout == BLOCKED else 24
+
+    def function(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        y = conv(b, x, channels) if layout != "NCHW" else x
+        attrs = {"method": "linear", "coordinate_transformation_mode": mode}
+        y = b.emit(op.image.resize2d(y, size, **attrs))
+        return conv(b, y, 16, 1) if layout != "NCHW" else y
+
+    mod = graph(function, (2, 16, 5, 7))
+    (call,) = calls(laid_out(mod), "image.resize2d")
+    assert str(call.attrs.layout) == layout
+    assert_same_as_plain_tvm(mod)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_one_axis_alone_has_one_function(layout: str) -> None:
+    shape = (1, 20, 20, 4)
+    rows, columns = ((20, 8), (40, 4)) if layout == "NCHW" else ((20, 40), (40, 20))
+    assert legal(resized(shape, rows, layout=layout)) == ["resize_along_rows"]
+    assert legal(resized(shape, columns, layout=layout)) == ["resize_between_rows"]
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,42 @@ def test_padding_with_a_number(sizes: Sizes, around: Sizes, batch: int, mode: st
     assert_same_as_plain_tvm(mod)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("size", [(10, 12, 14), (5, 12, 14), (9, 6, 7), (3, 4, 7), (5, 6, 7)])
+@pytest.mark.parametrize("method", ["linear", "nearest_neighbor"])
+def test_resized(size: Sizes, batch: int, method: str) -> None:
+    for mode in ("half_pixel", "align_corners", "asymmetric"):
+
+        def function(builder: relax.BlockBuilder, x: relax.Var, mode: str = mode) -> relax.Expr:
+            y, other = in_space(builder, x, 16), convolved(builder, x, 8, (1, 1, 1))
+            attrs = {"method": method, "coordinate_transformation_mode": mode}
+            y = builder.emit(op.image.resize3d(y, size, rounding_method="floor", **attrs))
+            y = in_time(builder, builder.emit(op.nn.relu(y)), 8)
+            return op.add(y, other) if size == (5, 6, 7) else y
+
+        mod = graph(function, (batch, 16, 5, 6, 7))
+        found = operators(Canonicalize(NATIVE)(mod))
+        assert found["image.resize3d"] == 0 and found["permute_dims"] <= 2
+        assert_same_as_plain_tvm(mod)
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"method": "cubic"},
+        {"coordinate_transformation_mode": "tf_crop_and_resize", "roi": (0.1,) * 3 + (0.9,) * 3},
+    ],
+)
+def test_resized_by_all_axes_at_once(attrs: dict[str, object]) -> None:
+    def function(builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        y = in_space(builder, x, 8)
+        return in_time(builder, builder.emit(op.image.resize3d(y, (7, 8, 9), **attrs)), 8)
+
+    mod = graph(function, (1, 16, 5, 6, 7))
+    assert operators(Canonicalize(NATIVE)(mod))["image.resize3d"] == 1
+    assert_same_as_plain_tvm(mod)
+
+
 def test_parts_joined_along_another_axis_have_their_own_form() -> None:
     def function(builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
         y = in_space(builder, x, 16)

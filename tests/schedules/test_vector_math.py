@@ -301,3 +301,27 @@ def test_calls_that_all_lanes_share(function, beside_lanes):
         library["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(y), out)
         expected = (y if beside_lanes else 1) * of_x * 2.5 + 0 * y
         np.testing.assert_allclose(out.numpy(), expected, rtol=1e-6)
+
+
+def test_roundings_of_roundings_behind_a_condition():
+    """Padded copies of a quantized image: names inside calls of calls compile, and stay guarded."""
+    x = te.placeholder((9, LANES), "float32", name="x")
+
+    def value(i, j):
+        rounded = te.nearbyint(te.nearbyint((x[i - 1, j] + 1.0) / 3.3) * 1.7)
+        other = te.if_then_else(i == 9, 5.0, te.nearbyint(x[i - 1, j] / 2.7))
+        return te.if_then_else(te.all(i >= 1, i < 5), rounded, te.if_then_else(i < 1, 7.0, other))
+
+    func = te.create_prim_func([x, te.compute((10, LANES), value, name="y")])
+    sch = tvm.s_tir.Schedule(func)
+    sch.vectorize(sch.get_loops(sch.get_sblock("y"))[-1])
+    given = np.random.default_rng(5).uniform(0, 90, (9, LANES)).astype("float32")
+    expected = np.full((10, LANES), 7, "float32")
+    expected[1:5] = np.rint(np.rint((given[:4] + 1) / np.float32(3.3)) * np.float32(1.7))
+    expected[5:9] = np.rint(given[4:8] / np.float32(2.7))
+    expected[9] = 5
+    for body in (sch.mod["main"], *lower_blocks(sch.mod).functions.values()):
+        rewritten = tvm.IRModule({"main": vectorize_math(body, divides=False)})
+        out = tvm.runtime.tensor(np.zeros_like(expected))
+        tvm.compile(rewritten, "llvm")["main"](tvm.runtime.tensor(given), out)
+        np.testing.assert_array_equal(out.numpy(), expected)

@@ -227,6 +227,8 @@ STEPS: tuple[Step[Canonicalize], ...] = (
         lambda _given: tvm.transform.Sequential([local_response, TIDY]),
         (POOLS, {"relax.divide"}, {"relax.power"}),
     ),
+    # Normalizations of channels or groups become operators that images have in any layout.
+    Step(lambda _given: _rewriting(Normalizations, TIDY), ({GROUP_NORM, VARIANCE},)),
     # A model's own products of 16-bit integers become ones of 32; layers of signs ones of words of
     # bits, quantized models ones of integers.
     Step(lambda _given: WidenWords(), ({"int16"},)),
@@ -234,11 +236,8 @@ STEPS: tuple[Step[Canonicalize], ...] = (
     Step(lambda given: ToIntegers(given.core, given.why_floats), (QUANTIZING | {"int32"},)),
     # Sums in another data type than their operands' get operands in that type.
     Step(lambda given: ConvertOperands(given.core), ({SEVERAL_TYPES},)),
-    # Normalizations of channels or groups and PReLUs become operators that images have in any
-    # layout.
-    Step(lambda _given: _rewriting(Normalizations, TIDY), ({GROUP_NORM, VARIANCE},)),
+    # PReLUs and shuffles of channels, too, and parts of them.
     Step(lambda _given: _rewriting(Slopes), ({PRELU},)),
-    # Shuffles of channels, too, and parts of them.
     Step(
         lambda given: _rewriting(Shuffles, TIDY, is_for_many=given.is_for_many),
         (SHUFFLING, {"relax.reshape"}),

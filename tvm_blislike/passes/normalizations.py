@@ -14,6 +14,9 @@ for Computing the Sample Variance", 1983, equation 2.1):
 Only vectors of a number for each channel are regrouped, whose elements lie alike in every layout.
 Numbers are divided by a deviation once for a channel: products by its reciprocal differ from
 quotients by the last bit.
+
+In a quantized model steps of 8 bits lie before, between and behind all of these: one scale for all
+elements means the same in rows.
 """
 
 from __future__ import annotations
@@ -27,6 +30,12 @@ from tvm import relax
 from tvm.relax import op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_blislike.passes.quantized.steps import (
+    DEQUANTIZE,
+    QUANTIZE,
+    dequantized_constant,
+    parameters,
+)
 from tvm_blislike.tvm_seams import (
     bindings,
     constant,
@@ -45,6 +54,22 @@ _Values = dict[relax.Var, relax.Expr]
 
 
 @dataclass(frozen=True)
+class _Affine:
+    """A product with, or a sum of, one number for all or for each group.
+
+    Parameters
+    ----------
+    name : str
+        Of the operator.
+    numbers : ndarray
+        Of one element, or of one for each group or channel.
+    """
+
+    name: str
+    numbers: np.ndarray
+
+
+@dataclass(frozen=True)
 class _Normalized:
     """Elements of a tensor by mean and deviation of their channel or group.
 
@@ -56,14 +81,17 @@ class _Normalized:
         Divides c; c itself for channels.
     epsilon : float
         Added to variances.
-    affine : tuple of (str, ndarray)
-        Operators behind it by one number for all or for each group, in order.
+    before : tuple of relax.Call
+        Quantizations of the data by one scale, in order.
+    behind : tuple of _Affine or relax.Call
+        What becomes of the result, in order.
     """
 
     data: relax.Expr
     groups: int
     epsilon: float
-    affine: tuple[tuple[str, np.ndarray], ...] = ()
+    before: tuple[relax.Call, ...] = ()
+    behind: tuple[_Affine | relax.Call, ...] = ()
 
 
 @mutator
@@ -89,6 +117,8 @@ class Normalizations(PyExprMutator):
 
     def _emitted(self, found: _Normalized) -> relax.Expr:
         emit, data = self.builder_.emit, self.visit_expr(found.data)
+        for step in found.before:
+            data = emit(_of(step, data))
         shape = static_shape(found.data)
         axes = list(range(2, len(shape)))
         mean, variance = (emit(of(data, axes, keepdims=True)) for of in (op.mean, op.variance))
@@ -100,11 +130,12 @@ class Normalizations(PyExprMutator):
         if is_of_groups:
             mean, factor = (self._of_channels(each, shape) for each in (mean, factor))
         result: relax.Expr = op.multiply(emit(op.subtract(data, mean)), factor)
-        for name, numbers in found.affine:
-            if np.all(numbers == _NEUTRAL[name]):
-                continue
-            each = _per_channel(numbers, shape)
-            result = _AFFINE[name](emit(result), constant(each, dtype_name(found.data)))
+        for step in found.behind:
+            if isinstance(step, relax.Call):
+                result = _of(step, emit(result))
+            elif not np.all(step.numbers == _NEUTRAL[step.name]):
+                each = constant(_per_channel(step.numbers, shape), dtype_name(found.data))
+                result = _AFFINE[step.name](emit(result), each)
         return result
 
     def _of_groups(
@@ -149,33 +180,71 @@ def _of_operator(call: relax.Call, _values: _Values) -> _Normalized | None:
     axes = sorted(int(axis) % len(shape) for axis in attrs.axes)
     if int(attrs.channel_axis) % len(shape) != 1 or axes != list(range(2, len(shape))):
         return None
-    parameters = [("relax.multiply", gamma)] if attrs.scale else []
-    parameters += [("relax.add", beta)] if attrs.center else []
-    if not all(is_constant(numbers) for _, numbers in parameters):
+    given = [("relax.multiply", gamma)] if attrs.scale else []
+    given += [("relax.add", beta)] if attrs.center else []
+    if not all(is_constant(numbers) for _, numbers in given):
         return None
-    affine = tuple((name, constant_array(numbers)) for name, numbers in parameters)
-    return _Normalized(data, int(attrs.num_groups), float(attrs.epsilon), affine)
+    behind = tuple(_Affine(name, constant_array(numbers)) for name, numbers in given)
+    return _Normalized(data, int(attrs.num_groups), float(attrs.epsilon), behind=behind)
 
 
 def _of_rows(call: relax.Call, values: _Values) -> _Normalized | None:
     """Groups as channels of one axis: reshaped, normalized, scaled and shifted, reshaped back."""
-    affine: list[tuple[str, np.ndarray]] = []
+    behind: list[_Affine | relax.Call] = []
     inside = values.get(call.args[0])
-    while op_name(inside) in _AFFINE and is_constant(inside.args[1]):
-        affine.insert(0, (op_name(inside), constant_array(inside.args[1])))
+    while (step := _step(inside, values)) is not None:
+        behind.insert(0, step)
         inside = values.get(inside.args[0])
     rows = _of_channels(inside, values) if op_name(inside) == "relax.divide" else None
-    before = None if rows is None else values.get(rows.data)
-    if op_name(before) != "relax.reshape":
+    if rows is None:
         return None
-    data, shape = before.args[0], static_shape(rows.data)
-    if static_shape(data) != static_shape(call) or len(shape) != 3:
+    before: list[relax.Call] = []
+    inside = values.get(rows.data)
+    while _is_of_one_scale(inside):
+        before.insert(0, inside)
+        inside = values.get(inside.args[0])
+    shape = static_shape(rows.data)
+    if op_name(inside) != "relax.reshape" or len(shape) != 3:
         return None
-    usable = all(numbers.size in (1, shape[1]) for _, numbers in affine)
+    data = inside.args[0]
+    if static_shape(data) != static_shape(call):
+        return None
+    affine = [step for step in behind if isinstance(step, _Affine)]
+    usable = all(step.numbers.size in (1, shape[1]) for step in affine)
     batch, channels, *_ = static_shape(data)
     if not usable or batch != shape[0] or channels % shape[1]:
         return None
-    return _Normalized(data, shape[1], rows.epsilon, tuple(affine))
+    return _Normalized(data, shape[1], rows.epsilon, tuple(before), tuple(behind))
+
+
+def _step(call: relax.Expr | None, values: _Values) -> _Affine | relax.Call | None:
+    """Return what a call does to each element of rows by numbers that are known."""
+    if _is_of_one_scale(call):
+        return call
+    numbers = _numbers(call.args[1], values) if op_name(call) in _AFFINE else None
+    return None if numbers is None else _Affine(op_name(call), numbers)
+
+
+def _numbers(value: relax.Expr, values: _Values) -> np.ndarray | None:
+    """Return a constant, which quantizers write as steps of several bits, in any shape."""
+    if is_constant(value):
+        return constant_array(value)
+    call = values.get(value)
+    if op_name(call) == "relax.reshape":
+        return _numbers(call.args[0], values)
+    steps = dequantized_constant(call, call.args[0]) if op_name(call) == DEQUANTIZE else None
+    return None if steps is None else steps.values
+
+
+def _is_of_one_scale(call: relax.Expr | None) -> bool:
+    """Whether a call quantizes or dequantizes by one known scale for all elements."""
+    known = parameters(call) if op_name(call) in (QUANTIZE, DEQUANTIZE) else None
+    return known is not None and all(numbers.size == 1 for numbers in known)
+
+
+def _of(step: relax.Call, data: relax.Expr) -> relax.Call:
+    """Return what a quantization does with other data."""
+    return relax.Call(step.op, [data, *step.args[1:]], step.attrs)
 
 
 def _of_channels(call: relax.Call, values: _Values) -> _Normalized | None:

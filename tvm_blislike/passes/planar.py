@@ -34,6 +34,7 @@ from tvm_blislike.passes.image_operators import BINARY, REDUCTIONS, UNARY
 from tvm_blislike.passes.lookups import is_lookup
 from tvm_blislike.passes.padding import PAD
 from tvm_blislike.passes.pools import POOLS, is_plain, moves_along, pool_along
+from tvm_blislike.passes.resizes import RESIZED_VOLUME, is_by_axes, resize_image
 from tvm_blislike.passes.transposed import PhasedAxis, transposed_convolution
 from tvm_blislike.passes.volumes import Triple, Window, convolution, rearranged
 from tvm_blislike.tvm_seams import (
@@ -242,12 +243,31 @@ class ToImages(PyExprMutator):
             source = Planar(padded(slices, *pixels), static_shape(call))
         return source
 
+    def _resized(self, call: relax.Call, source: Planar) -> Planar | None:
+        """Return resized volumes."""
+        shape = static_shape(call)
+        if not is_by_axes(call) or shape is None:
+            return None
+        _, _, depth, *pixels = shape
+        if source.shape[3:] != (*pixels,):
+            slices = self._slices(call.args[0])
+            resized = self.builder_.emit(resize_image(call, slices.var, (*pixels,)))
+            source = Planar(resized, (*source.shape[:3], *pixels))
+        if source.shape[2] == depth:
+            return source
+        columns = self._in_form(source, (source.shape[2], math.prod(pixels)))
+        resized = resize_image(call, columns.var, (depth, math.prod(pixels)))
+        deeper = Planar(self.builder_.emit(resized), shape)
+        # Most that reads it moves along its slices.
+        return self._in_form(deeper, (*pixels,))
+
     # Operators of one value that is carried as images.
     OF_ONE: ClassVar[dict[str, Callable[[ToImages, relax.Call, Planar], Planar | None]]] = {
         "relax.strided_slice": _channels,
         **dict.fromkeys(REDUCTIONS, _of_channels),
         **dict.fromkeys(POOLS, _pool),
         PAD: _padded,
+        RESIZED_VOLUME: _resized,
     }
 
     def _concatenated(self, call: relax.Call) -> Planar | None:

@@ -1,21 +1,32 @@
-"""Linear interpolation of images in NCHW: along the rows first, by tables of pixels and shares.
+"""Linear interpolation by tables of pixels and shares, of images and of volumes.
 
-TVM's function finds four pixels and the share of each for every element by itself, none of them in
-vectors. The rows of a smaller image have few elements to be found like that; of these, rows of the
-result are sums of two. The tables are constants, in the arithmetic of TVM's function.
+TVM's function finds four pixels and the share of each for every element by itself, in NCHW none of
+them in vectors. The rows of a smaller image have few elements to be found like that; of these, rows
+of the result are sums of two. An image that grows in one direction alone needs two pixels in any
+layout. The tables are constants, in the arithmetic of TVM's function.
+
+Volumes are interpolated in their slices, then in their columns: the order of TVM's function.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
 
-from tvm_blislike.model.layouts import NCHW
+from tvm_blislike.model.layouts import NCHW, Layout
 from tvm_blislike.tvm_seams import constant, dtype_name, static_shape
-from tvm_blislike.tvm_seams.attributes import NEVER_FUSED
+from tvm_blislike.tvm_seams.attributes import FUSES_LIKE_A_MOVE, NEVER_FUSED
 
+# How a function is fused with its neighbours.
+_Fused = Mapping[str, Any]
+
+RESIZED_VOLUME = "relax.image.resize3d"
+# In these an axis that keeps its size keeps its elements.
 _MODES = ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
 
 
@@ -51,44 +62,84 @@ class _Axis:
 
 
 def lower_resize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
-    """Return two functions that interpolate fp32, along rows and between them.
+    """Return functions that interpolate fp32, along rows and between them.
 
-    None for other methods, layouts and types, and where there are as many rows as elements of the
-    result ask for.
+    None for other methods and types; for images that grow in both directions also in other layouts
+    than NCHW, and where there are as many rows as elements of the result ask for.
     """
     attrs, data = call.attrs, call.args[0]
-    before, after = static_shape(data), static_shape(call)
     mode, types = str(attrs.coordinate_transformation_mode), {dtype_name(data), dtype_name(call)}
-    if before is None or after is None or attrs.method != "linear" or mode not in _MODES:
+    shapes = static_shape(data), static_shape(call)
+    if None in shapes or attrs.method != "linear" or mode not in _MODES or types != {"float32"}:
         return None
-    if attrs.layout != NCHW or types != {"float32"} or before[2] >= 2 * after[2]:
+    layout = Layout(attrs.layout)
+    (_, _, height, width), (_, _, new_height, new_width) = map(layout.sizes, shapes)
+    is_wider, is_higher = width != new_width, height != new_height
+    both = is_wider and is_higher
+    if both and (layout != NCHW or height >= 2 * new_height):
         return None
-    (_, _, height, width), (_, _, new_height, new_width) = before, after
-    along = builder.emit(
-        builder.call_te(
-            _along_rows,
-            data,
-            *_Axis.of(mode, width, new_width).constants(),
-            primfunc_name_hint="resize_along_rows",
-            primfunc_attrs=dict(NEVER_FUSED),
-        )
+
+    def along(axis: int, data: relax.Expr, table: _Axis, name: str, fused: _Fused) -> relax.Expr:
+        hints = {"primfunc_name_hint": name, "primfunc_attrs": dict(fused)}
+        return builder.call_te(partial(_along, axis), data, *table.constants(), **hints)
+
+    if is_wider:
+        axis, table = layout.height_axis + 1, _Axis.of(mode, width, new_width)
+        # What follows would find each pixel of a row anew for each row of the result.
+        fused = NEVER_FUSED if both else FUSES_LIKE_A_MOVE
+        data = along(axis, data, table, "resize_along_rows", fused)
+    if is_higher:
+        data = builder.emit(data) if both else data
+        table = _Axis.of(mode, height, new_height)
+        data = along(layout.height_axis, data, table, "resize_between_rows", FUSES_LIKE_A_MOVE)
+    return data
+
+
+def is_by_axes(call: relax.Call) -> bool:
+    """Whether a resized volume is that of its slices, resized along the depth."""
+    attrs = call.attrs
+    return (
+        str(attrs.layout) == "NCDHW"
+        and attrs.method in ("linear", "nearest_neighbor")
+        and attrs.coordinate_transformation_mode in _MODES
     )
-    rows = _Axis.of(mode, height, new_height).constants()
-    return builder.call_te(_between_rows, along, *rows, primfunc_name_hint="resize_between_rows")
 
 
-def _along_rows(x: te.Tensor, first: te.Tensor, second: te.Tensor, share: te.Tensor) -> te.Tensor:
-    return te.compute(
-        (*x.shape[:3], first.shape[0]),
-        lambda n, c, h, w: _between(x[n, c, h, first[w]], x[n, c, h, second[w]], share[w]),
+def resize_image(call: relax.Call, image: relax.Expr, pixels: tuple[int, int]) -> relax.Call:
+    """Return an image in NCHW that is resized as a call resizes another, not yet emitted.
+
+    Parameters
+    ----------
+    call : relax.Call
+        `resize3d`.
+    image : relax.Expr
+        (n, c, h, w).
+    pixels : tuple of int
+        Its new height and width.
+    """
+    attrs = call.attrs
+    return relax.op.image.resize2d(
+        image,
+        pixels,
+        method=attrs.method,
+        coordinate_transformation_mode=attrs.coordinate_transformation_mode,
+        rounding_method=attrs.rounding_method,
+        out_dtype=attrs.out_dtype,
     )
 
 
-def _between_rows(x: te.Tensor, first: te.Tensor, second: te.Tensor, share: te.Tensor) -> te.Tensor:
-    return te.compute(
-        (*x.shape[:2], first.shape[0], x.shape[3]),
-        lambda n, c, h, w: _between(x[n, c, first[h], w], x[n, c, second[h], w], share[h]),
-    )
+def _along(
+    axis: int, x: te.Tensor, first: te.Tensor, second: te.Tensor, share: te.Tensor
+) -> te.Tensor:
+    """Interpolate along one axis."""
+    shape = [*x.shape[:axis], first.shape[0], *x.shape[axis + 1 :]]
+
+    def element(*at: tirx.Var) -> tirx.Expr:
+        before, (place, *behind) = at[:axis], at[axis:]
+        one, other = (x[(*before, table[place], *behind)] for table in (first, second))
+        return _between(one, other, share[place])
+
+    return te.compute(shape, element)
 
 
 def _between(one: tirx.Expr, other: tirx.Expr, share: tirx.Expr) -> tirx.Expr:

@@ -12,6 +12,8 @@ from tvm import ir, tirx
 FUSES_WHAT_FOLLOWS: Mapping[str, Any] = {"op_pattern": 4}
 # Fused into a kernel that reads its result, never into that of a layer which makes its operand.
 BEGINS_A_KERNEL: Mapping[str, Any] = {"op_pattern": 1}
+# Fused like a transposition: each element is made of any elements of the operands.
+FUSES_LIKE_A_MOVE: Mapping[str, Any] = {"op_pattern": 2}
 # Never fused with anything.
 NEVER_FUSED: Mapping[str, Any] = {"op_pattern": 8}
 # No two parameters lie in the same memory: LLVM may then reorder loads and stores.

@@ -15,6 +15,8 @@ from tvm import relax
 from tvm_blislike.passes.quantized.real import EIGHT_BITS, Known, Real
 from tvm_blislike.tvm_seams import constant_array, dtype_name, is_constant, static_shape
 
+QUANTIZE, DEQUANTIZE = "relax.quantize", "relax.dequantize"
+
 _HALF = 128
 
 
@@ -170,7 +172,7 @@ def _integers(call: relax.Call) -> str:
 
 
 def _is_dequantize(call: relax.Call) -> bool:
-    return call.op.name == "relax.dequantize"
+    return call.op.name == DEQUANTIZE
 
 
 def _usable(scale: np.ndarray) -> bool:

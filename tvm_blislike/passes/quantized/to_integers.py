@@ -28,7 +28,14 @@ from tvm_blislike.passes.quantized import arithmetic, emission, layers, moves, p
 from tvm_blislike.passes.quantized.curves import Curves
 from tvm_blislike.passes.quantized.products import Widened
 from tvm_blislike.passes.quantized.real import Known, Real
-from tvm_blislike.passes.quantized.steps import Steps, Stored, dequantized_constant, steps_of
+from tvm_blislike.passes.quantized.steps import (
+    DEQUANTIZE,
+    QUANTIZE,
+    Steps,
+    Stored,
+    dequantized_constant,
+    steps_of,
+)
 from tvm_blislike.tvm_seams import (
     constant,
     constant_array,
@@ -40,7 +47,7 @@ from tvm_blislike.tvm_seams import (
     use_counts,
 )
 
-QUANTIZING = {"relax.quantize", "relax.dequantize"}
+QUANTIZING = {QUANTIZE, DEQUANTIZE}
 WhyFloats = Callable[[Workload, Types], str]
 _Found = Real | Known | Stored | Widened
 
@@ -134,9 +141,9 @@ class _ToIntegers(PyExprMutator):
         name = op_name(call)
         if _is_of(call, "int32"):
             return self._wide(call)
-        if name == "relax.dequantize":
+        if name == DEQUANTIZE:
             return self._dequantized(var, call)
-        if name == "relax.quantize":
+        if name == QUANTIZE:
             return self._quantized(call)
         if moves.is_move(call):
             return self._moved(var, call)
