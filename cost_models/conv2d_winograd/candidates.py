@@ -37,6 +37,9 @@ PHASED_TILE_SIZES = (2, 3, 4)
 MOST_POINTS = {"float32": 8, "float16": 4, "int32": MOST_INTEGER_POINTS}
 # "channels" order: V of the whole batch is reread for each chunk, from L3 at most.
 MOST_KEPT_V = 16 << 20
+# V and P of a block that pass by L2, and chunks of output channels, for each of which V does.
+MOST_PASSING = 32 << 20
+MOST_PASSES = 2
 # Rows of tiles in a block.
 BLOCK_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 28)
 # Parts of a row of tiles, and those of rows as long as columns of volumes are: 16 frames of 56x56
@@ -109,7 +112,7 @@ def sizes(r: int, dtype: str, among: Iterable[int] = TILE_SIZES) -> tuple[int, .
 
 
 def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[WinogradConfig]:
-    """Yield the configurations worth estimating: blocks and chunks whose V and P fit into L2."""
+    """Yield the configurations worth estimating: V and P of a block fit into L2 or pass by once."""
     w, beyond = workload, bytes_beyond_l2(core, threads)
     taps = taps_of_phases(w)
     among = TILE_SIZES if w.stride == (1, 1) else PHASED_TILE_SIZES
@@ -122,9 +125,18 @@ def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[Wino
             room = planned_bytes(geo, core, threads)
             if geo.v_bytes + geo.p_bytes <= max(room, beyond):
                 yield from parted(config, geo, threads)
+            elif _passes_by(geo, room):
+                yield config
             keeps_v = geo.blocks * geo.v_bytes <= MOST_KEPT_V
             if keeps_v and geo.p_bytes <= room / 2 and geo.chunks > 1:
                 yield config.with_fields(loop_order=CHANNELS)
+
+
+def _passes_by(geo: WinogradGeometry, room: float) -> bool:
+    """Whether V and P of a block may pass by L2: seldom, while V of a point stays there."""
+    passing = geo.v_bytes + geo.p_bytes
+    of_point = geo.v_bytes / geo.multiplications
+    return geo.chunks <= MOST_PASSES and passing <= MOST_PASSING and of_point <= room
 
 
 def parted(config: _Own, geo: WinogradGeometry, threads: int) -> Iterator[_Own]:
@@ -160,11 +172,17 @@ def derivation(
     geo = WinogradGeometry(workload, config)
     room = planned_bytes(geo, core, threads)
     taken = geo.v_bytes + geo.p_bytes
-    beyond = "" if taken <= room else ": more, as the level beyond is near"
+    beyond = "" if taken <= room else _why_beyond(geo, core, threads)
     return (
         f"block of {config.mc} tiles: V and P take {taken:,} of {room:,.0f} "
         f"bytes that L2 has beside two panels of U and a way for C{beyond}",
     )
+
+
+def _why_beyond(geo: WinogradGeometry, core: Core, threads: int) -> str:
+    if geo.v_bytes + geo.p_bytes <= bytes_beyond_l2(core, threads):
+        return ": more, as the level beyond is near"
+    return ": more, which pass by once, so that weights do so less often"
 
 
 def kernels(workload: Conv2dWorkload, core: Core) -> Iterator[Microkernel]:

@@ -63,6 +63,13 @@ def loses_little(workload: Conv2dWorkload, config: Config, core: Core, threads: 
     return lost <= 0.0301 * (sum(cycles.values()) - cycles.pop("fork"))
 
 
+def passes_by(geo: WinogradGeometry, core: Core, threads: int) -> bool:
+    """Whether a block may go beyond L2: V of a point stays there, and V and P pass seldom."""
+    stays = geo.v_bytes / geo.multiplications <= room(core, threads)
+    few = geo.chunks <= candidates.MOST_PASSES and geo.config.oc_parts == 1
+    return stays and few and geo.v_bytes + geo.p_bytes <= candidates.MOST_PASSING
+
+
 def check(workload: Conv2dWorkload, config: Config, core: Core, threads: int) -> None:
     """Raise AssertionError when a configuration or its estimate cannot be right."""
     geo = WinogradGeometry(workload, config)
@@ -78,7 +85,9 @@ def check(workload: Conv2dWorkload, config: Config, core: Core, threads: int) ->
     assert config.loop_order in (TILES, CHANNELS)
     if config.loop_order == TILES:
         fits = geo.v_bytes + geo.p_bytes <= room(core, threads)
-        assert fits or loses_little(workload, config, core, threads)
+        assert (
+            fits or loses_little(workload, config, core, threads) or passes_by(geo, core, threads)
+        )
     else:
         assert geo.p_bytes <= room(core, threads)
         assert geo.v_bytes * geo.blocks <= candidates.MOST_KEPT_V
