@@ -112,7 +112,7 @@ def sizes(r: int, dtype: str, among: Iterable[int] = TILE_SIZES) -> tuple[int, .
 
 
 def configs(workload: Conv2dWorkload, core: Core, threads: int) -> Iterator[WinogradConfig]:
-    """Yield the configurations worth estimating: V and P of a block fit into L2 or pass by once."""
+    """Yield the configurations worth estimating: V and P of a block fit into L2 or pass by it."""
     w, beyond = workload, bytes_beyond_l2(core, threads)
     taps = taps_of_phases(w)
     among = TILE_SIZES if w.stride == (1, 1) else PHASED_TILE_SIZES
@@ -182,7 +182,7 @@ def derivation(
 def _why_beyond(geo: WinogradGeometry, core: Core, threads: int) -> str:
     if geo.v_bytes + geo.p_bytes <= bytes_beyond_l2(core, threads):
         return ": more, as the level beyond is near"
-    return ": more, which pass by once, so that weights do so less often"
+    return ": more, which pass by, so that weights do so less often"
 
 
 def kernels(workload: Conv2dWorkload, core: Core) -> Iterator[Microkernel]:

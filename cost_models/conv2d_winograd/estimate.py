@@ -218,7 +218,7 @@ def _passing_cycles(core: Core, geo: WinogradGeometry, share: float, threads: in
     tiles whose V and P are 29 MB, 199 in ones of 16 tiles, 326 in what fits into L2 (Zen 4).
     """
     level = level_holding(core, geo.v_bytes + geo.p_bytes, threads)
-    shown = 1 - HIDDEN * (1 - late_share(core, geo.config.mr))
+    shown = _shown(core, geo)
     v, p, chunks = geo.v_bytes, geo.p_bytes, geo.chunks
     blocks = max(1.0, geo.blocks * share)
     # The memory that the first block writes has not been used since a layer before this one.
@@ -226,6 +226,11 @@ def _passing_cycles(core: Core, geo: WinogradGeometry, share: float, threads: in
     read = blocks * chunks * shown * (v + p)
     fresh = FRESH_PASSES * (v + p) / _bytes_per_cycle(core, 0, threads)
     return fresh + (written + read) / _bytes_per_cycle(core, level, threads)
+
+
+def _shown(core: Core, geo: WinogradGeometry) -> float:
+    """Share of the way of V and P from beyond L2 that products do not hide."""
+    return 1 - HIDDEN * (1 - late_share(core, geo.config.mr))
 
 
 def bytes_beyond_l2(core: Core, threads: int) -> float:
@@ -324,7 +329,7 @@ def _kept_cycles(
         return foreign
     written = FRESH_PASSES * kept * geo.transform_share(threads)
     written /= _bytes_per_cycle(core, 0, threads)
-    shown = 1 - HIDDEN * (1 - late_share(core, geo.config.mr))
+    shown = _shown(core, geo)
     again = shown * read / _bytes_per_cycle(core, level, threads)
     return missing * (written + again) + foreign
 

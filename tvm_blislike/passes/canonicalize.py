@@ -30,7 +30,7 @@ from tvm_blislike.passes.local_response import POOLS, local_response
 from tvm_blislike.passes.normalizations import GROUP_NORM, VARIANCE, Normalizations
 from tvm_blislike.passes.padding import PAD, PADDED, Padding
 from tvm_blislike.passes.planar import CONVOLUTIONS, ToImages
-from tvm_blislike.passes.quantized.steps import dequantized_constant
+from tvm_blislike.passes.quantized.steps import DEQUANTIZE, dequantized_constant
 from tvm_blislike.passes.quantized.to_integers import QUANTIZING, ToIntegers, WhyFloats
 from tvm_blislike.passes.reciprocals import SMOOTH, reciprocals
 from tvm_blislike.passes.recurrent.to_kernels import Recurrent
@@ -159,7 +159,7 @@ class _Operators(Folding):
         if is_constant(known):
             return constant_array(known)
         call = self._value(known)
-        is_of_steps = op_name(call) == "relax.dequantize"
+        is_of_steps = op_name(call) == DEQUANTIZE
         steps = dequantized_constant(call, self.known(call.args[0])) if is_of_steps else None
         return None if steps is None else steps.values
 

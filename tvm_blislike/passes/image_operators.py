@@ -27,6 +27,7 @@ from tvm_blislike.model.marks import WORDS_OF_SIGNS
 from tvm_blislike.passes.binary.operators import CODES
 from tvm_blislike.passes.folds import fold_in
 from tvm_blislike.passes.lookups import is_lookup
+from tvm_blislike.passes.resizes import resize_image
 from tvm_blislike.passes.shuffles import shuffle_of
 from tvm_blislike.passes.slices import SLICE, kept_channels
 from tvm_blislike.tvm_seams import constant_array, is_constant, op_name, static_shape
@@ -273,20 +274,8 @@ def _slice(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr |
 
 
 def _resized(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr:
-    attrs = call.attrs
-    return relax.op.image.resize2d(
-        source,
-        call.args[1],
-        roi=[float(each) for each in attrs.roi],
-        layout=layout,
-        method=attrs.method,
-        coordinate_transformation_mode=attrs.coordinate_transformation_mode,
-        rounding_method=attrs.rounding_method,
-        cubic_alpha=attrs.cubic_alpha,
-        cubic_exclude=attrs.cubic_exclude,
-        extrapolation_value=attrs.extrapolation_value,
-        out_dtype=attrs.out_dtype,
-    )
+    roi = [float(each) for each in call.attrs.roi]
+    return resize_image(call, source, call.args[1], layout=layout, roi=roi)
 
 
 def _pad(call: relax.Call, source: relax.Expr, layout: Layout) -> relax.Expr | None:

@@ -190,21 +190,15 @@ def _of_operator(call: relax.Call, _values: _Values) -> _Normalized | None:
 
 def _of_rows(call: relax.Call, values: _Values) -> _Normalized | None:
     """Groups as channels of one axis: reshaped, normalized, scaled and shifted, reshaped back."""
-    behind: list[_Affine | relax.Call] = []
-    inside = values.get(call.args[0])
-    while (step := _step(inside, values)) is not None:
-        behind.insert(0, step)
-        inside = values.get(inside.args[0])
+    behind, inside = _steps(call.args[0], values)
     rows = _of_channels(inside, values) if op_name(inside) == "relax.divide" else None
     if rows is None:
         return None
-    before: list[relax.Call] = []
-    inside = values.get(rows.data)
-    while _is_of_one_scale(inside):
-        before.insert(0, inside)
-        inside = values.get(inside.args[0])
+    before, inside = _steps(rows.data, values)
     shape = static_shape(rows.data)
     if op_name(inside) != "relax.reshape" or len(shape) != 3:
+        return None
+    if not all(isinstance(step, relax.Call) for step in before):
         return None
     data = inside.args[0]
     if static_shape(data) != static_shape(call):
@@ -215,6 +209,18 @@ def _of_rows(call: relax.Call, values: _Values) -> _Normalized | None:
     if not usable or batch != shape[0] or channels % shape[1]:
         return None
     return _Normalized(data, shape[1], rows.epsilon, tuple(before), tuple(behind))
+
+
+def _steps(
+    value: relax.Expr, values: _Values
+) -> tuple[list[_Affine | relax.Call], relax.Expr | None]:
+    """Return what makes a value of each element of rows, in order, and what makes those rows."""
+    steps: list[_Affine | relax.Call] = []
+    inside = values.get(value)
+    while (step := _step(inside, values)) is not None:
+        steps.insert(0, step)
+        inside = values.get(inside.args[0])
+    return steps, inside
 
 
 def _step(call: relax.Expr | None, values: _Values) -> _Affine | relax.Call | None:

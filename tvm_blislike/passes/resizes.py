@@ -2,7 +2,7 @@
 
 TVM's function finds four pixels and the share of each for every element by itself, in NCHW none of
 them in vectors. The rows of a smaller image have few elements to be found like that; of these, rows
-of the result are sums of two. An image that grows in one direction alone needs two pixels in any
+of the result are sums of two. An image that changes one size alone needs two pixels in any
 layout. The tables are constants, in the arithmetic of TVM's function.
 
 Volumes are interpolated in their slices, then in their columns: the order of TVM's function.
@@ -64,7 +64,7 @@ class _Axis:
 def lower_resize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
     """Return functions that interpolate fp32, along rows and between them.
 
-    None for other methods and types; for images that grow in both directions also in other layouts
+    None for other methods and types; for images whose both sizes change also in other layouts
     than NCHW, and where there are as many rows as elements of the result ask for.
     """
     attrs, data = call.attrs, call.args[0]
@@ -74,8 +74,8 @@ def lower_resize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | 
         return None
     layout = Layout(attrs.layout)
     (_, _, height, width), (_, _, new_height, new_width) = map(layout.sizes, shapes)
-    is_wider, is_higher = width != new_width, height != new_height
-    both = is_wider and is_higher
+    width_changes, height_changes = width != new_width, height != new_height
+    both = width_changes and height_changes
     if both and (layout != NCHW or height >= 2 * new_height):
         return None
 
@@ -83,12 +83,12 @@ def lower_resize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | 
         hints = {"primfunc_name_hint": name, "primfunc_attrs": dict(fused)}
         return builder.call_te(partial(_along, axis), data, *table.constants(), **hints)
 
-    if is_wider:
+    if width_changes:
         axis, table = layout.height_axis + 1, _Axis.of(mode, width, new_width)
         # What follows would find each pixel of a row anew for each row of the result.
         fused = NEVER_FUSED if both else FUSES_LIKE_A_MOVE
         data = along(axis, data, table, "resize_along_rows", fused)
-    if is_higher:
+    if height_changes:
         data = builder.emit(data) if both else data
         table = _Axis.of(mode, height, new_height)
         data = along(layout.height_axis, data, table, "resize_between_rows", FUSES_LIKE_A_MOVE)
@@ -105,17 +105,21 @@ def is_by_axes(call: relax.Call) -> bool:
     )
 
 
-def resize_image(call: relax.Call, image: relax.Expr, pixels: tuple[int, int]) -> relax.Call:
-    """Return an image in NCHW that is resized as a call resizes another, not yet emitted.
+def resize_image(
+    call: relax.Call, image: relax.Expr, pixels: relax.Expr | tuple[int, int], **others: Any
+) -> relax.Call:
+    """Return an image that is resized as a call resizes another, not yet emitted.
 
     Parameters
     ----------
     call : relax.Call
-        `resize3d`.
+        `resize2d` or `resize3d`.
     image : relax.Expr
-        (n, c, h, w).
-    pixels : tuple of int
+        (n, c, h, w), or in the layout that is among the others.
+    pixels : relax.Expr or tuple of int
         Its new height and width.
+    **others
+        Attributes in another form than the call's: layout and region.
     """
     attrs = call.attrs
     return relax.op.image.resize2d(
@@ -124,7 +128,11 @@ def resize_image(call: relax.Call, image: relax.Expr, pixels: tuple[int, int]) -
         method=attrs.method,
         coordinate_transformation_mode=attrs.coordinate_transformation_mode,
         rounding_method=attrs.rounding_method,
+        cubic_alpha=attrs.cubic_alpha,
+        cubic_exclude=attrs.cubic_exclude,
+        extrapolation_value=attrs.extrapolation_value,
         out_dtype=attrs.out_dtype,
+        **others,
     )
 
 

@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.relax import op
 
 from tvm_blislike.passes.quantized.real import Known, Real
-from tvm_blislike.passes.quantized.steps import Steps, Stored, steps_of
+from tvm_blislike.passes.quantized.steps import QUANTIZE, Steps, Stored, steps_of
 from tvm_blislike.tvm_seams import bindings, dtype_name, op_name, static_shape, use_counts
 
 _OF_ONE = frozenset(
@@ -84,7 +84,7 @@ def wanted(func: relax.Function, memory: str) -> dict[relax.Var, Steps]:
     uses, values = use_counts(func), {b.var: b.value for b in bindings(func)}
     found: dict[relax.Var, Steps] = {}
     for var, value in reversed(values.items()):
-        if op_name(value) == "relax.quantize":
+        if op_name(value) == QUANTIZE:
             steps, read = steps_of(value, memory), [value.args[0]]
         elif var in found:
             steps, read = found[var], sources(value)
