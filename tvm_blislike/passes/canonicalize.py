@@ -29,6 +29,7 @@ from tvm_blislike.passes.imported import operator_of
 from tvm_blislike.passes.local_response import POOLS, local_response
 from tvm_blislike.passes.normalizations import GROUP_NORM, VARIANCE, Normalizations
 from tvm_blislike.passes.padding import PAD, PADDED, Padding
+from tvm_blislike.passes.permutations import PERMUTE, permutations
 from tvm_blislike.passes.planar import CONVOLUTIONS, ToImages
 from tvm_blislike.passes.quantized.steps import DEQUANTIZE, dequantized_constant
 from tvm_blislike.passes.quantized.to_integers import QUANTIZING, ToIntegers, WhyFloats
@@ -37,7 +38,7 @@ from tvm_blislike.passes.recurrent.to_kernels import Recurrent
 from tvm_blislike.passes.rows import as_rows
 from tvm_blislike.passes.shuffles import SHUFFLING, Shuffles
 from tvm_blislike.passes.slopes import PRELU, Slopes
-from tvm_blislike.passes.steps import SEVERAL_TYPES, Step, run_steps
+from tvm_blislike.passes.steps import REPEATED, SEVERAL_TYPES, Step, run_steps
 from tvm_blislike.passes.unit_axes import UnitAxes
 from tvm_blislike.passes.whole_groups import WholeGroups
 from tvm_blislike.tvm_seams import (
@@ -220,6 +221,8 @@ STEPS: tuple[Step[Canonicalize], ...] = (
     # arrives as calls of the PrimFuncs `topi.maximum` and `topi.minimum`, opaque to layouts: they
     # become operators. Batch normalization becomes a scale and a shift.
     Step(lambda _given: _rewriting(_Operators, TIDY)),
+    # Permutations of axes meet those that undo them.
+    Step(lambda _given: permutations, ({PERMUTE},)),
     # Recurrent layers become products and calls of kernels with a loop over time.
     Step(lambda given: Recurrent(given.core, given.threads), ({RECURRENT},)),
     # Normalization across channels becomes one kernel.
@@ -236,6 +239,12 @@ STEPS: tuple[Step[Canonicalize], ...] = (
     Step(lambda given: ToIntegers(given.core, given.why_floats), (QUANTIZING | {"int32"},)),
     # Sums in another data type than their operands' get operands in that type.
     Step(lambda given: ConvertOperands(given.core), ({SEVERAL_TYPES},)),
+    # What is written several times is computed once: Keras has an activation anew for each reader.
+    # TVM finds it by hashes over all weights, 0.5 s for a VGG-16.
+    Step(
+        lambda _given: tvm.transform.Sequential([relax.transform.EliminateCommonSubexpr(), TIDY]),
+        ({REPEATED},),
+    ),
     # PReLUs and shuffles of channels, too, and parts of them.
     Step(lambda _given: _rewriting(Slopes), ({PRELU},)),
     Step(
@@ -283,7 +292,7 @@ STEPS: tuple[Step[Canonicalize], ...] = (
     # Divisions by constants become products where no last bit counts.
     Step(lambda _given: reciprocals, ({"relax.divide"}, SMOOTH)),
     # Reshapes behind permutations that move nothing skip these.
-    Step(lambda _given: _rewriting(UnitAxes, TIDY), ({"relax.permute_dims"}, {"relax.reshape"})),
+    Step(lambda _given: _rewriting(UnitAxes, TIDY), ({PERMUTE}, {"relax.reshape"})),
     # Rows of several matrices become those of one.
     Step(lambda _given: as_rows, ({"relax.matmul", "relax.reshape"},)),
 )

@@ -6,6 +6,7 @@ for a model of convolutions.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -17,6 +18,8 @@ from tvm_blislike.tvm_seams import functions, op_name
 
 # Occurs where not all tensors are of one data type.
 SEVERAL_TYPES = "several data types"
+# Occurs where two calls of an operator read the same variables, whatever constants they have.
+REPEATED = "calls alike"
 _Given = TypeVar("_Given")
 _Run = Callable[[tvm.IRModule], tvm.IRModule]
 
@@ -55,21 +58,27 @@ def run_steps(mod: tvm.IRModule, steps: Sequence[Step[_Given]], given: _Given) -
 def occurring(mod: tvm.IRModule) -> frozenset[str]:
     """Return what occurs in a module, for `Step.about`.
 
-    Names of the operators that its Relax functions call, data types of the tensors in them, and
-    keys of the attributes of its other functions.
+    Names of the operators that its Relax functions call, data types of the tensors in them, keys
+    of the attributes of its other functions, and the marks above.
     """
     names: set[str] = set()
     dtypes: set[str] = set()
+    calls: Counter[tuple[str | relax.Var, ...]] = Counter()
 
     def visit(expr: relax.Expr) -> None:
         names.add(op_name(expr))
         dtypes.update(_data_types(getattr(expr, "ty", None)))
+        if isinstance(expr, relax.Call):
+            read = (arg for arg in expr.args if isinstance(arg, relax.Var))
+            calls[(op_name(expr), *read)] += 1
 
     for _, func in functions(mod):
         relax.analysis.post_order_visit(func, visit)
     others = [f for _, f in mod.functions_items() if not isinstance(f, relax.Function)]
     marks = {str(key) for func in others if func.attrs for key in func.attrs.keys()}
-    return frozenset(names | dtypes | marks | ({SEVERAL_TYPES} if len(dtypes) > 1 else set()))
+    marks |= {SEVERAL_TYPES} if len(dtypes) > 1 else set()
+    marks |= {REPEATED} if any(count > 1 for count in calls.values()) else set()
+    return frozenset(names | dtypes | marks)
 
 
 def _data_types(type_: tvm.ir.Type | None) -> list[str]:
