@@ -1,4 +1,7 @@
-"""Every public ONNX case either agrees or is refused as `refusals.toml` says, and why."""
+"""Every public ONNX case either agrees or is refused as `refusals.toml` says, and why.
+
+Of operators written as functions every second one, with more effort all.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 import pytest
+from effort import every_second
 
 from conformance import plain_tvm
 from conformance.cases import Case, collect
@@ -18,6 +22,9 @@ from tvm_blislike.hardware import native_core
 
 CASES = collect()
 TABLE = Table()
+# The function bodies of operators, which are cases themselves, take the longest.
+_BODIES = [name for name in CASES if "_expanded" in name]
+TRIED = [name for name in CASES if name not in set(_BODIES) - set(every_second(_BODIES, 0))]
 WIDENED = [name for name, case in CASES.items() if TABLE.is_wider_needed(case, native_core())]
 
 
@@ -29,7 +36,7 @@ def runner() -> Iterator[Runner]:
     runner.close()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", TRIED)
 def test_case(name: str, runner: Runner) -> None:
     case, refusals = CASES[name], TABLE.refusals(CASES[name])
     assert len(refusals) < 2, "two entries of the table"
