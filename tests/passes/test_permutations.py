@@ -126,6 +126,45 @@ def test_volumes_and_signals() -> None:
         assert_same_as_plain_tvm(mod)
 
 
+def temporal(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+    """Signals (n, w, c) as images of one row between convolutions, as Keras has them."""
+    weights = [relax.const(random(8, ci, 1, 3)) for ci in (5, 8)]
+    made, last = x, None
+    for dilation, kernel in enumerate(weights, 1):
+        around = b.emit(op.nn.pad(made, [0, 0, 2 * dilation, 0, 0, 0]))
+        row = b.emit(op.permute_dims(b.emit(op.expand_dims(around, 1)), FIRST))
+        made = b.emit(op.nn.conv2d(row, kernel, dilation=(1, dilation)))
+        made = b.emit(op.squeeze(b.emit(op.permute_dims(made, LAST)), [-3]))
+        made = b.emit(op.nn.relu(b.emit(op.add(made, number(8)))))
+        made = made if last is None else b.emit(op.add(made, last))
+        last = made
+    return b.emit(op.mean(made, [1]))
+
+
+def test_signals_in_rows() -> None:
+    mod = graph(temporal, (2, 17, 5))
+    kinds = operators(permutations(mod))
+    # Of what the model takes, and of what it returns.
+    assert (kinds["permute_dims"], kinds["expand_dims"], kinds["squeeze"]) == (1, 1, 0)
+    assert kinds["reshape"] == 1
+    assert_same_as_plain_tvm(mod)
+
+
+def test_what_reads_a_row_as_it_is() -> None:
+    def function(b: relax.BlockBuilder, x: relax.Var) -> tuple[relax.Expr, ...]:
+        row = b.emit(op.permute_dims(x, LAST))
+        signal = b.emit(op.exp(b.emit(op.squeeze(row, [1]))))
+        mean = b.emit(op.mean(signal, -1, keepdims=True))
+        few = b.emit(op.subtract(b.emit(op.subtract(signal, mean)), number(2, 1, 1)))
+        back = b.emit(op.permute_dims(b.emit(op.expand_dims(few, 1)), FIRST))
+        product = b.emit(op.matmul(signal, number(6, 3)))
+        return back, product, b.emit(op.permute_dims(signal, (2, 0, 1))), few
+
+    mod = graph(function, (2, 6, 1, 7))
+    assert_same_as_plain_tvm(mod)
+    assert operators(permutations(mod))["permute_dims"] == 3  # those of the last three
+
+
 def test_three_make_one() -> None:
     def function(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
         made = b.emit(op.nn.relu(b.emit(op.permute_dims(x, LAST))))
@@ -189,7 +228,7 @@ def chains(draw: st.DrawFn) -> tvm.IRModule:
     rank = draw(st.integers(2, 5))
     shape = tuple(draw(st.lists(st.integers(1, 5), min_size=rank, max_size=rank)))
     axes = tuple(draw(st.permutations(range(rank))))
-    steps = draw(st.lists(st.integers(0, 6), max_size=5))
+    steps = draw(st.lists(st.integers(0, 7), max_size=5))
     places = draw(st.lists(st.integers(0, rank - 1), min_size=5, max_size=5))
     read = draw(st.integers(0, 5))
 
@@ -206,6 +245,10 @@ def chains(draw: st.DrawFn) -> tvm.IRModule:
         if step == 4:
             widths = [int(i in (2 * axis, 2 * axis + 1)) for i in range(2 * rank)]
             return op.nn.pad(x, widths)
+        if step == 7 and sizes[axis] == 1 and rank > 1:
+            less = b.emit(op.nn.relu(b.emit(op.squeeze(x, [axis]))))
+            more = b.emit(op.add(less, number(*static_shape(less)[-1:])))
+            return op.expand_dims(more, axis)
         if step == 5:
             return op.strided_slice(x, [axis], [0], [max(1, sizes[axis] - 1)])
         return op.concat([x, b.emit(op.exp(op.negative(b.emit(op.abs(x)))))], axis)

@@ -7,7 +7,8 @@ of them, where no kernel takes them in. A value is carried as it was before the 
     y = permute_dims(x, axes)   carried as x
 
 through elementwise operators, reductions, joins, slices and zeros around it, as far as one of its
-readers undoes the permutation or has pixels reduced. Any other reader gets it permuted.
+readers undoes the permutation or has pixels reduced. Any other reader gets it permuted. Signals
+come as images of one row, without which they are read by what lies between: it is carried as well.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from tvm_blislike.tvm_seams import (
 )
 
 PERMUTE = "relax.permute_dims"
-_CONCAT = "relax.concat"
+_CONCAT, _SQUEEZE, _EXPAND = "relax.concat", "relax.squeeze", "relax.expand_dims"
 # A reader of so many times fewer elements than the result has them permuted for it.
 _FEWER = 8
 
@@ -57,11 +58,22 @@ class Permuted:
     var : relax.Expr
         What is permuted.
     axes : tuple of int
-        As of `permute_dims`: the place in `var` of each axis of the value.
+        As of `permute_dims`: the place in `var` of each axis of the value. Axes of one element may
+        be left out.
     """
 
     var: relax.Expr
     axes: Axes
+
+    @property
+    def is_itself(self) -> bool:
+        """Whether the value is `var`."""
+        return self.axes == tuple(range(_rank(self.var)))
+
+    @property
+    def order(self) -> Axes:
+        """The permutation without the axes that are left out."""
+        return _renumbered(self.axes)
 
 
 @tvm.transform.module_pass(opt_level=0, name="blislike.Permutations")
@@ -93,7 +105,19 @@ def _undone(func: relax.Function) -> _Wanted:
                 found = (found if call.attrs.keepdims else set()) | _of_pixels(call)
             for source in _sources(call):
                 wanted[source] |= {axes for axes in found if len(axes) == _rank(source)}
+        elif op_name(call) in (_SQUEEZE, _EXPAND) and _axis(call) is not None:
+            for axes in wanted.get(binding.var, ()):
+                wanted[call.args[0]] |= _in_front(call, axes)
     return wanted
+
+
+def _in_front(call: relax.Call, axes: Axes) -> set[Axes]:
+    """Return what permutes the operand where `axes` permute one with an axis less, or more."""
+    at, order = _axis(call), _inverse(axes)
+    if op_name(call) == _EXPAND:
+        return {_inverse(_renumbered((*order[:at], *order[at + 1 :])))}
+    opened = ([place + (place >= new) for place in order] for new in range(_rank(call.args[0])))
+    return {_inverse((*places[:at], new, *places[at:])) for new, places in enumerate(opened)}
 
 
 def _is_undone(binding: relax.VarBinding, wanted: _Wanted) -> bool:
@@ -147,8 +171,8 @@ class _Permutations(PyExprMutator):
         if found is None:
             super().visit_var_binding_(binding)
         elif not isinstance(var, relax.DataflowVar):
-            self.set_var_remap(var, self.builder_.emit_output(_restored(found)))
-        elif _is_identity(found.axes):
+            self.set_var_remap(var, self.builder_.emit_output(self._restored(found, var)))
+        elif found.is_itself:
             self.set_var_remap(var, found.var)
         else:
             self.carried[var] = found
@@ -158,31 +182,55 @@ class _Permutations(PyExprMutator):
         if var not in self.carried:
             return super().visit_dataflow_var_(var)
         if var not in self.restored:
-            self.restored[var] = self.builder_.emit(_restored(self.carried[var]))
+            self.restored[var] = self.builder_.emit(self._restored(self.carried[var], var))
         return self.restored[var]
+
+    def _restored(self, found: Permuted, var: relax.Var) -> relax.Expr:
+        """Return a value as the model has it."""
+        rest = [axis for axis in range(_rank(found.var)) if axis not in found.axes]
+        axes, value = (*rest, *found.axes), found.var
+        if found.order != tuple(range(len(found.axes))):
+            value = self.builder_.emit(op.permute_dims(value, axes))
+        return value if not rest else op.reshape(value, static_shape(var))
 
     def _found(self, call: relax.Call, var: relax.Var) -> Permuted | None:
         if static_shape(call) is None:
             return None
         if op_name(call) == PERMUTE:
             return self._permuted(call, var)
+        if op_name(call) in (_SQUEEZE, _EXPAND):
+            found = self._of_one_element(call)
+            return found if found and self._is_wanted(found, var) else None
         sources = _sources(call) if op_name(call) in _FOLLOWING else []
-        orders = {self.carried[source].axes for source in sources if source in self.carried}
-        if len(orders) != 1:
+        known = [self.carried[source] for source in sources if source in self.carried]
+        if len({(each.axes, _rank(each.var)) for each in known}) != 1:
             return None
-        (axes,) = orders
-        is_wanted = _inverse(axes) in self.wanted.get(var, ())
-        if not (is_wanted or op_name(call) in REDUCTIONS):
+        like = known[0]
+        if not (self._is_wanted(like, var) or op_name(call) in REDUCTIONS):
             return None
         if op_name(call) not in _MOVED:
-            return self._elementwise(call, axes)
+            return self._elementwise(call, like)
         if not all(source in self.carried for source in sources):
             return None
         carried = [self.carried[source].var for source in sources]
         if op_name(call) in (QUANTIZE, DEQUANTIZE):
             carried += map(self.visit_expr, call.args[1:])
-        moved = _MOVED[op_name(call)](call, carried, axes)
+        moved = _MOVED[op_name(call)](call, carried, like.axes)
         return Permuted(self.builder_.emit(moved.var), moved.axes)
+
+    def _is_wanted(self, value: Permuted, var: relax.Var) -> bool:
+        return _inverse(value.order) in self.wanted.get(var, ())
+
+    def _of_one_element(self, call: relax.Call) -> Permuted | None:
+        """Return what has an axis of one element less, or more, in the same memory."""
+        source, at = self.carried.get(call.args[0]), _axis(call)
+        if source is None or at is None:
+            return None
+        axes = list(source.axes)
+        if op_name(call) == _SQUEEZE:
+            return Permuted(source.var, (*axes[:at], *axes[at + 1 :]))
+        free = [axis for axis in range(_rank(source.var)) if axis not in axes]
+        return Permuted(source.var, (*axes[:at], free[0], *axes[at:])) if free else None
 
     def _permuted(self, call: relax.Call, var: relax.Var) -> Permuted | None:
         """Return a permutation of what may be permuted itself, None where nothing is undone."""
@@ -193,26 +241,31 @@ class _Permutations(PyExprMutator):
         is_undone = _inverse(axes) in self.wanted.get(var, ())
         return Permuted(self.visit_expr(source), axes) if is_undone else None
 
-    def _elementwise(self, call: relax.Call, axes: Axes) -> Permuted | None:
-        operands = [self._operand(arg, call, axes) for arg in call.args]
+    def _elementwise(self, call: relax.Call, like: Permuted) -> Permuted | None:
+        operands = [self._operand(arg, call, like) for arg in call.args]
         if any(operand is None for operand in operands):
             return None
-        return Permuted(self.builder_.emit(relax.Call(call.op, operands, call.attrs)), axes)
+        made = self.builder_.emit(relax.Call(call.op, operands, call.attrs))
+        return Permuted(made, like.axes)
 
-    def _operand(self, arg: relax.Expr, call: relax.Call, axes: Axes) -> relax.Expr | None:
+    def _operand(self, arg: relax.Expr, call: relax.Call, like: Permuted) -> relax.Expr | None:
         """Return an operand in the order of others, None where it had to be permuted for it."""
         shape = static_shape(arg)
-        if arg in self.carried and self.carried[arg].axes == axes:
+        if arg in self.carried and self.carried[arg].axes == like.axes:
             return self.carried[arg].var
-        if shape is None or (math.prod(shape) == 1 and len(shape) <= 1):
+        if shape is None or shape in ((), (1,)):
             return self.visit_expr(arg)
+        added = [axis for axis in range(_rank(like.var)) if axis not in like.axes]
         if is_constant(arg):
-            array = with_rank(constant_array(arg), len(axes)).transpose(_inverse(axes))
-            return constant(np.ascontiguousarray(array), dtype_name(arg))
+            array = with_rank(constant_array(arg), len(like.axes)).transpose(_inverse(like.order))
+            array = np.expand_dims(np.ascontiguousarray(array), tuple(added))
+            return constant(array, dtype_name(arg))
         is_small = math.prod(shape) * _FEWER <= math.prod(static_shape(call))
-        if len(shape) != len(axes) or not is_small:
+        if len(shape) != len(like.axes) or not is_small:
             return None
-        return self.builder_.emit(op.permute_dims(self.visit_expr(arg), _inverse(axes)))
+        permuted = op.permute_dims(self.visit_expr(arg), _inverse(like.order))
+        moved = self.builder_.emit(permuted)
+        return self.builder_.emit(op.expand_dims(moved, added)) if added else moved
 
 
 def _quantized(call: relax.Call, sources: list[relax.Expr], axes: Axes) -> Permuted:
@@ -224,9 +277,8 @@ def _quantized(call: relax.Call, sources: list[relax.Expr], axes: Axes) -> Permu
 def _reduced(call: relax.Call, sources: list[relax.Expr], axes: Axes) -> Permuted:
     gone = [axes[axis] for axis in _reduced_axes(call)]
     operator = getattr(op, op_name(call).removeprefix("relax."))
-    is_kept = bool(call.attrs.keepdims)
-    kept = axes if is_kept else _renumbered([axis for axis in axes if axis not in gone])
-    return Permuted(operator(sources[0], axis=sorted(gone), keepdims=is_kept), kept)
+    kept = axes if call.attrs.keepdims else tuple(axis for axis in axes if axis not in gone)
+    return Permuted(operator(sources[0], axis=sorted(gone), keepdims=True), kept)
 
 
 def _joined(call: relax.Call, sources: list[relax.Expr], axes: Axes) -> Permuted:
@@ -235,10 +287,11 @@ def _joined(call: relax.Call, sources: list[relax.Expr], axes: Axes) -> Permuted
 
 def _padded(call: relax.Call, sources: list[relax.Expr], axes: Axes) -> Permuted:
     width = [int(each) for each in call.attrs.pad_width]
-    pairs = list(zip(width[::2], width[1::2], strict=True))
-    ordered = [each for axis in _inverse(axes) for each in pairs[axis]]
+    placed = [0, 0] * _rank(sources[0])
+    for place, pair in zip(axes, zip(width[::2], width[1::2], strict=True), strict=True):
+        placed[2 * place : 2 * place + 2] = pair
     mode, value = str(call.attrs.pad_mode), float(call.attrs.pad_value)
-    return Permuted(op.nn.pad(sources[0], ordered, mode, value), axes)
+    return Permuted(op.nn.pad(sources[0], placed, mode, value), axes)
 
 
 def _sliced(call: relax.Call, sources: list[relax.Expr], axes: Axes) -> Permuted:
@@ -257,11 +310,6 @@ _MOVED: dict[str, Callable[[relax.Call, list[relax.Expr], Axes], Permuted]] = {
     SLICE: _sliced,
 }
 _FOLLOWING = frozenset({*UNARY, *BINARY, *_MOVED})
-
-
-def _restored(value: Permuted) -> relax.Expr:
-    """Return a value as the model has it."""
-    return value.var if _is_identity(value.axes) else op.permute_dims(value.var, value.axes)
 
 
 def _axes(call: relax.Call) -> Axes:
@@ -289,5 +337,9 @@ def _renumbered(axes: Sequence[int]) -> Axes:
     return tuple(sorted(axes).index(axis) for axis in axes)
 
 
-def _is_identity(axes: Axes) -> bool:
-    return axes == tuple(range(len(axes)))
+def _axis(call: relax.Call) -> int | None:
+    """Return the one axis of the operand, or of the result, that a call takes away or adds."""
+    axes = call.attrs.axis
+    if axes is None or len(axes) != 1:
+        return None
+    return int(axes[0]) % _rank(call if op_name(call) == _EXPAND else call.args[0])
