@@ -150,6 +150,26 @@ def test_signals_in_rows() -> None:
     assert_same_as_plain_tvm(mod)
 
 
+def channels_first(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+    """Signals (n, c, w) as images of one row, in which tf2onnx leaves them."""
+    made = conv(b, x, 8, 1)
+    signal = b.emit(op.nn.leakyrelu(b.emit(op.squeeze(made, [2]))))
+    around = b.emit(op.nn.pad(b.emit(op.add(signal, number(8, 1))), [0, 0, 0, 0, 1, 2]))
+    made = conv(b, b.emit(op.expand_dims(around, 2)), 4, 1)
+    rows = b.emit(op.permute_dims(b.emit(op.squeeze(made, [2])), (0, 2, 1)))
+    centered = b.emit(op.subtract(rows, b.emit(op.mean(rows, 2, keepdims=True))))
+    made = conv(b, b.emit(op.permute_dims(b.emit(op.expand_dims(centered, 1)), FIRST)), 8, 1)
+    return b.emit(op.mean(b.emit(op.nn.relu(b.emit(op.squeeze(made, [2])))), -1))
+
+
+def test_rows_that_are_not_permuted() -> None:
+    mod = graph(channels_first, (2, 3, 1, 17))
+    kinds = operators(permutations(mod))
+    assert not kinds["permute_dims"] + kinds["expand_dims"] + kinds["squeeze"]
+    assert kinds["reshape"] == 1  # of what the model returns
+    assert_same_as_plain_tvm(mod)
+
+
 def test_what_reads_a_row_as_it_is() -> None:
     def function(b: relax.BlockBuilder, x: relax.Var) -> tuple[relax.Expr, ...]:
         row = b.emit(op.permute_dims(x, LAST))

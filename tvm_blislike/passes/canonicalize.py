@@ -29,7 +29,7 @@ from tvm_blislike.passes.imported import operator_of
 from tvm_blislike.passes.local_response import POOLS, local_response
 from tvm_blislike.passes.normalizations import GROUP_NORM, VARIANCE, Normalizations
 from tvm_blislike.passes.padding import PAD, PADDED, Padding
-from tvm_blislike.passes.permutations import PERMUTE, permutations
+from tvm_blislike.passes.permutations import permutations
 from tvm_blislike.passes.planar import CONVOLUTIONS, ToImages
 from tvm_blislike.passes.quantized.steps import DEQUANTIZE, dequantized_constant
 from tvm_blislike.passes.quantized.to_integers import QUANTIZING, ToIntegers, WhyFloats
@@ -39,7 +39,7 @@ from tvm_blislike.passes.rows import as_rows
 from tvm_blislike.passes.shuffles import SHUFFLING, Shuffles
 from tvm_blislike.passes.slopes import PRELU, Slopes
 from tvm_blislike.passes.steps import REPEATED, SEVERAL_TYPES, Step, run_steps
-from tvm_blislike.passes.unit_axes import UnitAxes
+from tvm_blislike.passes.unit_axes import PERMUTE, UnitAxes
 from tvm_blislike.passes.whole_groups import WholeGroups
 from tvm_blislike.tvm_seams import (
     constant,

@@ -8,7 +8,8 @@ of them, where no kernel takes them in. A value is carried as it was before the 
 
 through elementwise operators, reductions, joins, slices and zeros around it, as far as one of its
 readers undoes the permutation or has pixels reduced. Any other reader gets it permuted. Signals
-come as images of one row, without which they are read by what lies between: it is carried as well.
+lie in images of one row for a convolution, and lose this row for what lies between two: it is
+carried along.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tvm_blislike.passes.image_operators import BINARY, REDUCTIONS, UNARY
 from tvm_blislike.passes.padding import PAD
 from tvm_blislike.passes.quantized.steps import DEQUANTIZE, QUANTIZE
 from tvm_blislike.passes.slices import SLICE
+from tvm_blislike.passes.unit_axes import PERMUTE, moves_nothing
 from tvm_blislike.tvm_seams import (
     bindings,
     constant,
@@ -41,7 +43,6 @@ from tvm_blislike.tvm_seams import (
     static_shape,
 )
 
-PERMUTE = "relax.permute_dims"
 _CONCAT, _SQUEEZE, _EXPAND = "relax.concat", "relax.squeeze", "relax.expand_dims"
 # A reader of so many times fewer elements than the result has them permuted for it.
 _FEWER = 8
@@ -98,15 +99,17 @@ def _undone(func: relax.Function) -> _Wanted:
         if not isinstance(call, relax.Call) or static_shape(call) is None:
             continue
         if op_name(call) == PERMUTE:
-            wanted[call.args[0]].add(_axes(call))
+            behind = (tuple(_axes(call)[axis] for axis in axes) for axes in wanted[binding.var])
+            wanted[call.args[0]] |= {_axes(call), *behind}
         elif op_name(call) in _FOLLOWING:
-            found = set(wanted.get(binding.var, ()))
+            found = set(wanted[binding.var])
             if op_name(call) in REDUCTIONS:
                 found = (found if call.attrs.keepdims else set()) | _of_pixels(call)
             for source in _sources(call):
                 wanted[source] |= {axes for axes in found if len(axes) == _rank(source)}
         elif op_name(call) in (_SQUEEZE, _EXPAND) and _axis(call) is not None:
-            for axes in wanted.get(binding.var, ()):
+            wanted[call.args[0]] |= {_same(call.args[0])} if op_name(call) == _EXPAND else set()
+            for axes in wanted[binding.var]:
                 wanted[call.args[0]] |= _in_front(call, axes)
     return wanted
 
@@ -121,19 +124,28 @@ def _in_front(call: relax.Call, axes: Axes) -> set[Axes]:
 
 
 def _is_undone(binding: relax.VarBinding, wanted: _Wanted) -> bool:
-    """Whether a permutation meets its inverse."""
-    call = binding.value
-    if op_name(call) != PERMUTE or static_shape(call) is None:
+    """Whether a permutation meets its inverse, or an image's row is one again."""
+    call, found = binding.value, wanted[binding.var]
+    if _is_row(call):
+        return _same(call) in found
+    is_known = op_name(call) == PERMUTE and static_shape(call) is not None
+    return is_known and _inverse(_axes(call)) in found
+
+
+def _is_row(call: relax.Expr) -> bool:
+    """Whether a call takes the one row, or column, of an image for a signal."""
+    if op_name(call) != _SQUEEZE or static_shape(call) is None:
         return False
-    return _inverse(_axes(call)) in wanted.get(binding.var, ())
+    return _rank(call.args[0]) == 4 and _axis(call) is not None
 
 
 def _of_pixels(call: relax.Call) -> set[Axes]:
-    """Return the permutation in front of a reduction of pixels that puts channels before them."""
-    rank = _rank(call.args[0])
+    """Return what puts channels before the pixels in front of a reduction of these."""
+    rank, reduced = _rank(call.args[0]), _reduced_axes(call)
     last = rank - 1
-    is_of_pixels = rank > 2 and _reduced_axes(call) == tuple(range(1, last))
-    return {(0, last, *range(1, last))} if is_of_pixels else set()
+    if rank > 2 and reduced == tuple(range(1, last)):
+        return {(0, last, *range(1, last))}
+    return {_same(call.args[0])} if rank > 2 and reduced == tuple(range(2, rank)) else set()
 
 
 def _sources(call: relax.Call) -> list[relax.Var]:
@@ -188,10 +200,10 @@ class _Permutations(PyExprMutator):
     def _restored(self, found: Permuted, var: relax.Var) -> relax.Expr:
         """Return a value as the model has it."""
         rest = [axis for axis in range(_rank(found.var)) if axis not in found.axes]
-        axes, value = (*rest, *found.axes), found.var
-        if found.order != tuple(range(len(found.axes))):
+        axes, value, shape = (*rest, *found.axes), found.var, static_shape(var)
+        if not moves_nothing(static_shape(value), axes):
             value = self.builder_.emit(op.permute_dims(value, axes))
-        return value if not rest else op.reshape(value, static_shape(var))
+        return value if static_shape(value) == shape else op.reshape(value, shape)
 
     def _found(self, call: relax.Call, var: relax.Var) -> Permuted | None:
         if static_shape(call) is None:
@@ -200,7 +212,8 @@ class _Permutations(PyExprMutator):
             return self._permuted(call, var)
         if op_name(call) in (_SQUEEZE, _EXPAND):
             found = self._of_one_element(call)
-            return found if found and self._is_wanted(found, var) else None
+            is_wanted = found and (found.is_itself or self._is_wanted(found, var))
+            return found if is_wanted else None
         sources = _sources(call) if op_name(call) in _FOLLOWING else []
         known = [self.carried[source] for source in sources if source in self.carried]
         if len({(each.axes, _rank(each.var)) for each in known}) != 1:
@@ -224,6 +237,9 @@ class _Permutations(PyExprMutator):
     def _of_one_element(self, call: relax.Call) -> Permuted | None:
         """Return what has an axis of one element less, or more, in the same memory."""
         source, at = self.carried.get(call.args[0]), _axis(call)
+        if source is None and _is_row(call):
+            image = self.visit_expr(call.args[0])
+            source = Permuted(image, _same(image))
         if source is None or at is None:
             return None
         axes = list(source.axes)
@@ -326,6 +342,11 @@ def _reduced_axes(call: relax.Call) -> Axes:
 
 def _rank(expr: relax.Expr) -> int:
     return len(static_shape(expr))
+
+
+def _same(expr: relax.Expr) -> Axes:
+    """Return the permutation that leaves an expression as it is."""
+    return tuple(range(_rank(expr)))
 
 
 def _inverse(axes: Axes) -> Axes:

@@ -6,12 +6,16 @@ none) and where a batch is 1. Such a reshape is one of what was permuted, and no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tvm
 from tvm import relax
 from tvm.relax import op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_blislike.tvm_seams import op_name, static_shape
+
+PERMUTE = "relax.permute_dims"
 
 
 @mutator
@@ -29,15 +33,15 @@ class UnitAxes(PyExprMutator):
             return call
         source = call.args[0]
         before = self.lookup_binding(source) if isinstance(source, relax.Var) else None
-        if before is None or op_name(before) != "relax.permute_dims" or not _moves_nothing(before):
+        if op_name(before) != PERMUTE or before.attrs.axes is None:
+            return call
+        sizes = static_shape(before.args[0])
+        if sizes is None or not moves_nothing(sizes, [int(axis) for axis in before.attrs.axes]):
             return call
         return op.reshape(before.args[0], shape)
 
 
-def _moves_nothing(call: relax.Call) -> bool:
-    """Whether all axes of several elements keep their order."""
-    sizes, axes = static_shape(call.args[0]), call.attrs.axes
-    if sizes is None or axes is None:
-        return False
-    kept = [int(axis) for axis in axes if sizes[int(axis)] > 1]
+def moves_nothing(sizes: Sequence[int], axes: Sequence[int]) -> bool:
+    """Return whether a permutation keeps the order of all axes of several elements."""
+    kept = [axis for axis in axes if sizes[axis] > 1]
     return kept == sorted(kept)
