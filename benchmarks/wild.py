@@ -8,7 +8,8 @@
 
 `wild_packages.py` lists packages with the releases of which models are taken, `wild_exports.py`
 architectures that torch writes, which needs torch, torchvision, timm, transformers and onnxscript,
-`wild_volumes.py` those of volumes, which needs pytorchvideo and monai.
+`wild_volumes.py` those of volumes, which needs pytorchvideo and monai, `wild_keras.py` those that
+tf2onnx writes, which needs TensorFlow and may run beforehand in an environment of its own.
 Both are kept in `build/wild/`. Every model runs in a process of its own, which has so long to
 compile; what ONNX Runtime does not run does not count. The table has the seconds to compile, with
 as many cores as threads, and run once, the largest difference from ONNX Runtime relative to the
@@ -32,15 +33,22 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from statistics import geometric_mean
+from types import ModuleType
 from typing import Any
 
 import doubles
 import numpy as np
 import wild_exports
+import wild_keras
 import wild_packages
 
 FOLDER = Path(__file__).parents[1] / "build" / "wild"
-_EXPORTERS = ("script", "dynamo")
+# Each with the networks that it writes.
+_EXPORTERS: dict[str, ModuleType] = {
+    "script": wild_exports,
+    "dynamo": wild_exports,
+    **dict.fromkeys(wild_keras.EXPORTERS, wild_keras),
+}
 _ENGINES = ("blislike", "onnxruntime", "openvino")
 _SECONDS = 300
 
@@ -81,8 +89,8 @@ def of_packages() -> Iterator[Case]:
 
 def of_exports() -> Iterator[Case]:
     """Yield the exported architectures, as files that need not exist."""
-    for name in wild_exports.EXPORTS:
-        for exporter in _EXPORTERS:
+    for exporter, networks in _EXPORTERS.items():
+        for name in networks.EXPORTS:
             path = FOLDER / "exports" / f"{name}_{exporter}.onnx"
             yield Case(f"{name} {exporter}", "export", path)
 
@@ -230,7 +238,7 @@ def main() -> None:
     """Go through the collection; or, in a process of its own, take one model of it."""
     words = sys.argv[1:]
     if words[:1] == ["--export"]:
-        wild_exports.save(words[1], words[2], Path(words[3]))
+        _EXPORTERS[words[2]].save(words[1], words[2], Path(words[3]))
         return
     if words[:1] == ["--case"]:
         name, source, path, threads, compile_only, engines = words[1:]
@@ -256,7 +264,7 @@ def main() -> None:
         results: dict[str, list[dict[str, Any]]] = {}
         for case in cases:
             if case.source == "export" and not exported(case):
-                print(f"{case.name[:44]:44s} torch cannot export it", flush=True)
+                print(f"{case.name[:44]:44s} it cannot be exported here", flush=True)
                 continue
             found = in_a_process(case, threads, options.compile_only)
             print(line(case, threads, found), flush=True)
