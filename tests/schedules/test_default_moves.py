@@ -57,6 +57,26 @@ def test_nearest_resize(layout):
     )
 
 
+@pytest.mark.parametrize(
+    ("pixels", "divided"),
+    [
+        ((128, 160), 16),  # pieces of each channel
+        ((149, 151), 149 * 151),  # no such pieces: a channel's pixels
+    ],
+)
+def test_channels_of_pixels_come_apart_in_pieces(pixels, divided):
+    """Three channels are too few for two threads: they divide the pixels, once for all channels."""
+    x = data(1, *pixels, 3)
+    expected = np.maximum(x, 0).transpose(0, 3, 1, 2)
+    (kernel,) = check(
+        lambda a: op.permute_dims(op.nn.relu(a), (0, 3, 1, 2)),
+        expected,
+        x,
+    )
+    (parallel,) = loops(kernel, tirx.ForKind.PARALLEL)
+    assert int(parallel.extent) == divided
+
+
 def bilinear(x, times):
     """Return the image with its last axis `times` as long, between pixels in proportion."""
     width = x.shape[-1]
