@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from tvm import ir, s_tir, tirx
@@ -115,11 +114,7 @@ def _shape_stage(sch: s_tir.Schedule, stage: Stage, facts: TargetFacts, parallel
         loops = _fuse_runs(sch, nest, loops, facts, only_last=True, never=stage.reduce_lanes)
         cut = len(loops) - 1
     if parallel:
-        pieces = _pieces(sch, loops, facts) if stage.gathers and stage.tile is None else None
-        if pieces is not None:
-            sch.parallel(pieces)
-            return
-        _parallelise(sch, loops[:cut], loops[cut], facts)
+        _parallelise(sch, stage, loops[:cut], loops[cut], facts)
         if stage.reading is not None:
             # Loops outside it may have become one.
             stage.reading -= len(loops) - len(sch.get_loops(stage.block))
@@ -299,30 +294,8 @@ def _forks(sch: s_tir.Schedule, stage: Stage, facts: TargetFacts) -> float:
     return total / facts.bytes_per_nanosecond / facts.fork_nanoseconds
 
 
-def _pieces(sch: s_tir.Schedule, loops: list[LoopRV], facts: TargetFacts) -> LoopRV | None:
-    """Cut a vector loop that gathers, outside all others, where these are too few for the threads.
-
-    LLVM makes vectors of such loads, but not in a loop whose ends are a thread's: an image's three
-    channels, apart, took 59 us with two threads and 18 with one (Zen 5, 224x224).
-    """
-    *outer, vector = loops
-    around = math.prod(int(sch.get(loop).extent) for loop in outer)
-    extent = int(sch.get(vector).extent)
-    if around % facts.threads == 0 or around >= 8 * facts.threads:
-        return None
-    if any(_is_kept(sch, loop, facts) for loop in loops):
-        return None
-    counts = (facts.threads * each for each in range(8, 0, -1))
-    count = next((c for c in counts if extent % c == 0 and extent // c >= _PIECE), None)
-    if count is None:
-        return None
-    piece, inner = sch.split(vector, factors=[count, None])
-    sch.reorder(piece, *outer, inner)
-    return piece
-
-
 def _parallelise(
-    sch: s_tir.Schedule, outer: list[LoopRV], vector: LoopRV, facts: TargetFacts
+    sch: s_tir.Schedule, stage: Stage, outer: list[LoopRV], vector: LoopRV, facts: TargetFacts
 ) -> None:
     """Fuse as few outer loops as balance the threads, or cut the vector loop itself."""
     enough = 8 * facts.threads
@@ -338,7 +311,30 @@ def _parallelise(
     if taken < len(outer):
         # A loop that is kept: its iterations are divided, whatever is around it.
         sch.parallel(sch.fuse(*outer[:taken]) if count >= facts.threads else outer[taken])
+    elif stage.gathers and stage.tile is None and _cut_outside(sch, outer, vector, facts):
+        return
     elif int(sch.get(vector).extent) >= count * facts.threads:
         sch.parallel(vector)
     elif count > 1:
         sch.parallel(sch.fuse(*outer))
+
+
+def _cut_outside(
+    sch: s_tir.Schedule, outer: list[LoopRV], vector: LoopRV, facts: TargetFacts
+) -> bool:
+    """Have threads divide pieces of a vector loop outside all others; return whether it has any.
+
+    LLVM makes vectors of loads that gather, but not in a loop whose ends are a thread's: an image's
+    three channels, apart, took 59 us with two threads and 18 with one (Zen 5, 224x224).
+    """
+    if _is_kept(sch, vector, facts):
+        return False
+    extent = int(sch.get(vector).extent)
+    counts = (facts.threads * each for each in range(8, 0, -1))
+    count = next((c for c in counts if extent % c == 0 and extent // c >= _PIECE), None)
+    if count is None:
+        return False
+    piece, inner = sch.split(vector, factors=[count, None])
+    sch.reorder(piece, *outer, inner)
+    sch.parallel(piece)
+    return True

@@ -25,6 +25,13 @@ def test_calls_and_constants_are_told_apart() -> None:
     assert tvm_seams.dtype_name(constant) == "float32"
 
 
+def test_permutations_have_axes_whether_named_or_not() -> None:
+    x = relax.Var("x", relax.TensorType((2, 3, 4), "float32"))
+    named, turned = relax.op.permute_dims(x, [0, -1, 1]), relax.op.permute_dims(x)
+    assert tvm_seams.permuted_axes(named) == (0, 2, 1)
+    assert tvm_seams.permuted_axes(turned) == (2, 1, 0)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "bool"])
 def test_constants_of_any_type_keep_their_values(dtype: str) -> None:
     found = tvm_seams.constant(np.array([0, 1, 1]), dtype)

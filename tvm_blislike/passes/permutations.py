@@ -40,6 +40,7 @@ from tvm_blislike.tvm_seams import (
     functions,
     is_constant,
     op_name,
+    permuted_axes,
     static_shape,
 )
 
@@ -72,6 +73,11 @@ class Permuted:
         return self.axes == tuple(range(_rank(self.var)))
 
     @property
+    def left_out(self) -> list[int]:
+        """The axes of `var` that the value does not have."""
+        return [axis for axis in range(_rank(self.var)) if axis not in self.axes]
+
+    @property
     def order(self) -> Axes:
         """The permutation without the axes that are left out."""
         return _renumbered(self.axes)
@@ -80,11 +86,16 @@ class Permuted:
 @tvm.transform.module_pass(opt_level=0, name="blislike.Permutations")
 def permutations(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
     """Rewrite every Relax function with permutations that are undone."""
-    result = mod.clone()
+    rewritten = {}
     for gvar, func in functions(mod):
         wanted = _undone(func)
         if any(_is_undone(binding, wanted) for binding in bindings(func)):
-            result.update_func(gvar, _Permutations(mod, wanted).visit_expr(func))
+            rewritten[gvar] = _Permutations(mod, wanted).visit_expr(func)
+    if not rewritten:
+        return mod
+    result = mod.clone()
+    for gvar, func in rewritten.items():
+        result.update_func(gvar, func)
     return TIDY(result)
 
 
@@ -99,8 +110,10 @@ def _undone(func: relax.Function) -> _Wanted:
         if not isinstance(call, relax.Call) or static_shape(call) is None:
             continue
         if op_name(call) == PERMUTE:
-            behind = (tuple(_axes(call)[axis] for axis in axes) for axes in wanted[binding.var])
-            wanted[call.args[0]] |= {_axes(call), *behind}
+            behind = (
+                tuple(permuted_axes(call)[axis] for axis in axes) for axes in wanted[binding.var]
+            )
+            wanted[call.args[0]] |= {permuted_axes(call), *behind}
         elif op_name(call) in _FOLLOWING:
             found = set(wanted[binding.var])
             if op_name(call) in REDUCTIONS:
@@ -129,7 +142,7 @@ def _is_undone(binding: relax.VarBinding, wanted: _Wanted) -> bool:
     if _is_row(call):
         return _same(call) in found
     is_known = op_name(call) == PERMUTE and static_shape(call) is not None
-    return is_known and _inverse(_axes(call)) in found
+    return is_known and _inverse(permuted_axes(call)) in found
 
 
 def _is_row(call: relax.Expr) -> bool:
@@ -199,8 +212,7 @@ class _Permutations(PyExprMutator):
 
     def _restored(self, found: Permuted, var: relax.Var) -> relax.Expr:
         """Return a value as the model has it."""
-        rest = [axis for axis in range(_rank(found.var)) if axis not in found.axes]
-        axes, value, shape = (*rest, *found.axes), found.var, static_shape(var)
+        axes, value, shape = (*found.left_out, *found.axes), found.var, static_shape(var)
         if not moves_nothing(static_shape(value), axes):
             value = self.builder_.emit(op.permute_dims(value, axes))
         return value if static_shape(value) == shape else op.reshape(value, shape)
@@ -242,20 +254,20 @@ class _Permutations(PyExprMutator):
             source = Permuted(image, _same(image))
         if source is None or at is None:
             return None
-        axes = list(source.axes)
+        axes = source.axes
         if op_name(call) == _SQUEEZE:
             return Permuted(source.var, (*axes[:at], *axes[at + 1 :]))
-        free = [axis for axis in range(_rank(source.var)) if axis not in axes]
+        free = source.left_out
         return Permuted(source.var, (*axes[:at], free[0], *axes[at:])) if free else None
 
     def _permuted(self, call: relax.Call, var: relax.Var) -> Permuted | None:
         """Return a permutation of what may be permuted itself, None where nothing is undone."""
-        axes, source = _axes(call), call.args[0]
+        axes, source = permuted_axes(call), call.args[0]
         behind = self.carried.get(source) if isinstance(source, relax.Var) else None
         if behind is not None:
             return Permuted(behind.var, tuple(behind.axes[axis] for axis in axes))
-        is_undone = _inverse(axes) in self.wanted.get(var, ())
-        return Permuted(self.visit_expr(source), axes) if is_undone else None
+        found = Permuted(self.visit_expr(source), axes)
+        return found if self._is_wanted(found, var) else None
 
     def _elementwise(self, call: relax.Call, like: Permuted) -> Permuted | None:
         operands = [self._operand(arg, call, like) for arg in call.args]
@@ -271,7 +283,7 @@ class _Permutations(PyExprMutator):
             return self.carried[arg].var
         if shape is None or shape in ((), (1,)):
             return self.visit_expr(arg)
-        added = [axis for axis in range(_rank(like.var)) if axis not in like.axes]
+        added = like.left_out
         if is_constant(arg):
             array = with_rank(constant_array(arg), len(like.axes)).transpose(_inverse(like.order))
             array = np.expand_dims(np.ascontiguousarray(array), tuple(added))
@@ -326,12 +338,6 @@ _MOVED: dict[str, Callable[[relax.Call, list[relax.Expr], Axes], Permuted]] = {
     SLICE: _sliced,
 }
 _FOLLOWING = frozenset({*UNARY, *BINARY, *_MOVED})
-
-
-def _axes(call: relax.Call) -> Axes:
-    """Return the axes of a permutation; it turns them around where it names none."""
-    rank, axes = _rank(call), call.attrs.axes
-    return tuple(reversed(range(rank))) if axes is None else tuple(int(a) % rank for a in axes)
 
 
 def _reduced_axes(call: relax.Call) -> Axes:

@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.relax import op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_blislike.tvm_seams import op_name, static_shape
+from tvm_blislike.tvm_seams import op_name, permuted_axes, static_shape
 
 PERMUTE = "relax.permute_dims"
 
@@ -36,7 +36,7 @@ class UnitAxes(PyExprMutator):
         if op_name(before) != PERMUTE or before.attrs.axes is None:
             return call
         sizes = static_shape(before.args[0])
-        if sizes is None or not moves_nothing(sizes, [int(axis) for axis in before.attrs.axes]):
+        if sizes is None or not moves_nothing(sizes, permuted_axes(before)):
             return call
         return op.reshape(before.args[0], shape)
 

@@ -89,6 +89,12 @@ def static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
     return tuple([extent.value for extent in extents])
 
 
+def permuted_axes(call: relax.Call) -> tuple[int, ...]:
+    """Return the axes of a `permute_dims`, which turns them around where it names none."""
+    rank, axes = call.args[0].ty.ndim, call.attrs.axes
+    return tuple(range(rank))[::-1] if axes is None else tuple(int(axis) % rank for axis in axes)
+
+
 def has_known_sizes(expr: relax.Expr) -> bool:
     """Whether all sizes of a tensor or shape are known; other types have none."""
     if isinstance(expr.ty, relax.ShapeType):

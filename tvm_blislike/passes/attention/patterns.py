@@ -12,7 +12,7 @@ from tvm_blislike.model.attention import Attention, Mask
 from tvm_blislike.model.views import View
 from tvm_blislike.passes.attention.scores import Operand, Scores, read
 from tvm_blislike.passes.attention.views import Source, Sources, is_copy, number_of
-from tvm_blislike.tvm_seams import dtype_name, op_name, static_shape
+from tvm_blislike.tvm_seams import dtype_name, op_name, permuted_axes, static_shape
 
 Shape = tuple[int, ...]
 _MATRIX = 2
@@ -192,10 +192,8 @@ def _undone(chain: list[relax.Call]) -> View | None:
 
 
 def _unpermuted(call: relax.Call, view: View) -> View:
-    rank = len(view.axes)
-    axes = call.attrs.axes
-    order = list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
-    return view.permuted([order.index(axis) for axis in range(rank)])
+    order = permuted_axes(call)
+    return view.permuted([order.index(axis) for axis in range(len(order))])
 
 
 def _unshaped(call: relax.Call, view: View) -> View | None:

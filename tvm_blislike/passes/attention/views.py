@@ -14,6 +14,7 @@ from tvm_blislike.tvm_seams import (
     dtype_name,
     is_constant,
     op_name,
+    permuted_axes,
     static_shape,
 )
 
@@ -116,10 +117,7 @@ def number_of(expr: relax.Expr) -> float | None:
 
 
 def _permuted(call: relax.Call, view: View) -> View:
-    rank = len(view.axes)
-    axes = call.attrs.axes
-    order = range(rank)[::-1] if axes is None else [int(axis) % rank for axis in axes]
-    return view.permuted(order)
+    return view.permuted(permuted_axes(call))
 
 
 def _reshaped(call: relax.Call, view: View) -> View | None:

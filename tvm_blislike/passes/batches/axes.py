@@ -16,7 +16,7 @@ import numpy as np
 from tvm import relax
 
 from tvm_blislike.passes.open_sizes import are_same
-from tvm_blislike.tvm_seams import constant_array, is_constant, op_name, static_shape
+from tvm_blislike.tvm_seams import constant_array, is_constant, op_name, permuted_axes, static_shape
 
 # The result has the shape of the first operand, each element of it follows from one of each operand
 # (broadcast like NumPy's).
@@ -262,10 +262,7 @@ def _take(call: relax.Call, operands: Sequence[Operand], _images: int) -> int:
 
 def _permute(call: relax.Call, operands: Sequence[Operand], _images: int) -> int:
     (data,) = operands
-    axes = call.attrs.axes
-    rank = len(data.shape)
-    order = [int(axis) % rank for axis in axes] if axes is not None else list(range(rank))[::-1]
-    return order.index(data.axis)
+    return permuted_axes(call).index(data.axis)
 
 
 def _reshape(call: relax.Call, operands: Sequence[Operand], images: int) -> int:
