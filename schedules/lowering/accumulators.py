@@ -1,10 +1,15 @@
-"""Buffers that must become registers: cut into rows that TVM leaves on the stack.
+"""Buffers that must become registers: cut into rows that TVM leaves on the stack, with no other.
 
 TVM puts a buffer of 1024 bytes or more on the heap (`StorageRewrite` drops the annotation that
 would prevent it). LLVM may still keep a heap buffer in registers over a loop, but not across
 anything else that touches memory, a prefetch for example. The accumulators of an AVX-512 block
 take up to 1792 bytes; one row of a block takes 512 at most. Once every loop over rows is
 unrolled, each row can be a buffer of its own.
+
+The same pass of TVM lets buffers that are in use one after the other share their memory, of any
+size: accumulators of 896 bytes that of a transform's patch, on the heap. They were then stored in
+every iteration of a k loop with prefetches, and layers took a quarter longer (Winograd, 7x32, two
+threads, Zen 5). Only what has the same scope is shared, so what goes to the heap has its own.
 """
 
 from __future__ import annotations
@@ -17,11 +22,19 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tvm_blislike.schedules.lowering.rewrite import collect, constant, redirected, sequence
+from tvm_blislike.schedules.lowering.rewrite import (
+    collect,
+    constant,
+    redirected,
+    sequence,
+    substitute,
+)
 
 _POINTER = tvm.ir.Op.get("tirx.tvm_access_ptr")
 # What TVM leaves on the stack is smaller than this.
 _STACK_BYTES = 1024
+# Scope of buffers on the heap: memory like any other's.
+_HEAP = "global.workspace"
 _Rows = dict[tuple[int, ...], tirx.Buffer]
 
 
@@ -55,6 +68,24 @@ def split_rows(func: tirx.PrimFunc, limit: int) -> tirx.PrimFunc:
         return sequence(parts)
 
     return func.with_body(tvm_ffi.structural_map(body, [(tirx.AllocBuffer, allocate)]))
+
+
+def heap_apart(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Let nothing that TVM leaves on the stack share the memory of what it puts on the heap."""
+    allocated = [alloc.buffer for alloc in collect(func.body, tirx.AllocBuffer)]
+    large = {buffer: _on_heap(buffer) for buffer in allocated if _bytes(buffer) >= _STACK_BYTES}
+    return func.with_body(substitute(func.body, large)) if large else func
+
+
+def _on_heap(buffer: tirx.Buffer) -> tirx.Buffer:
+    return tirx.decl_buffer(
+        buffer.shape,
+        buffer.dtype,
+        buffer.name,
+        strides=buffer.strides,
+        scope=_HEAP,
+        data_alignment=buffer.data_alignment,
+    )
 
 
 def _by_rows(rows: dict[tirx.Buffer, _Rows], unknown: set[tirx.Buffer]) -> Callable[..., Any]:

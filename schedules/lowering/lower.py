@@ -36,7 +36,7 @@ from tvm_blislike.schedules.lowering import (
     tiles,
     words,
 )
-from tvm_blislike.schedules.lowering.accumulators import split_rows
+from tvm_blislike.schedules.lowering.accumulators import heap_apart, split_rows
 from tvm_blislike.schedules.lowering.bias_first import bias_first
 from tvm_blislike.schedules.lowering.gathers import shuffle_gathers
 from tvm_blislike.schedules.lowering.opaque_names import opaque_names
@@ -143,7 +143,8 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
     by_name = {g.name_hint: g for g in ours}
     for g, f in finished_mod.functions_items():
         in_rows = split_rows(_rewritten(f, OF_VECTORS), int(f.attrs[REGISTER_BYTES]))
-        result.update_func(by_name[g.name_hint], in_rows.without_attr(REGISTER_BYTES))
+        done = heap_apart(in_rows).without_attr(REGISTER_BYTES)
+        result.update_func(by_name[g.name_hint], done)
     return result
 
 

@@ -204,6 +204,37 @@ def test_rows_in_a_loop_keep_their_buffer_whole() -> None:
     assert sums_columns(mod, 20)
 
 
+def test_what_stays_on_the_stack_shares_no_memory_with_the_heap() -> None:
+    """Accumulators in the memory of a patch that is over would be stored in every iteration."""
+    x = te.placeholder((2, 36, 16), name="x")
+    patch = te.compute((2, 36, 16), lambda t, i, j: x[t, i, j] + 1, name="patch")
+    turned = te.compute((2, 36, 16), lambda t, i, j: patch[t, 35 - i, j], name="turned")
+    k = te.reduce_axis((0, 36), "k")
+    sums = te.compute(
+        (2, 14, 16), lambda t, i, j: te.sum(turned[t, k, j] * (i + 1), axis=[k]), name="sums"
+    )
+    y = te.compute((2, 14, 16), lambda t, i, j: sums[t, i, j] * 2, name="y")
+    sch = s_tir.Schedule(te.create_prim_func([x, y]))
+    task = only_loops(sch, "y")[0]
+    sch.parallel(task)
+    for block in ("sums", "turned", "patch"):
+        sch.compute_at(sch.get_sblock(block), task)
+    depth = only_loops(sch, "sums")[-1]
+    sch.reorder(depth, *only_loops(sch, "sums")[-3:-1])
+    sch.decompose_reduction(sch.get_sblock("sums"), depth)
+    for block in ("sums_init", "sums_update", "y"):
+        row, lane = only_loops(sch, block)[-2:]
+        Vector(16).on(sch, lane)
+        sch.unroll(row)
+    mod = lowered(sch)
+    flat = tirx.transform.StorageRewrite()(tirx.transform.FlattenBuffer()(mod))
+    sizes = sorted(int(alloc.buffer.shape[0]) for alloc in found(flat, tirx.AllocBuffer))
+    assert sizes == [14 * 16, 36 * 16, 36 * 16]
+    values = RNG.integers(-9, 9, (2, 36, 16)).astype("float32")
+    expected = 2 * (values + 1).sum(1)[:, None] * np.arange(1, 15, dtype="float32")[:, None]
+    np.testing.assert_array_equal(result(mod, (2, 14, 16), values), expected)
+
+
 # --- which functions ---------------------------------------------
 
 

@@ -28,31 +28,34 @@ LAYERS = [
 LEAST_FMAS = 20
 
 
-def best_of_each_tile(workload: Conv2dWorkload, core: Core) -> list[Config]:
+def best_of_each_tile(workload: Conv2dWorkload, core: Core, threads: int) -> list[Config]:
     found: dict[int, tuple[float, Config]] = {}
-    for config in candidates.configs(workload, core, 1):
-        seconds = winograd.estimate(workload, config, core, 1).seconds
+    for config in candidates.configs(workload, core, threads):
+        seconds = winograd.estimate(workload, config, core, threads).seconds
         if config.tile_w not in found or seconds < found[config.tile_w][0]:
             found[config.tile_w] = (seconds, config)
     return [config for _, config in found.values()]
 
 
-def k_loops(workload: Conv2dWorkload, config: Config, core: Core) -> list[list[Instruction]]:
+def k_loops(
+    workload: Conv2dWorkload, config: Config, core: Core, threads: int = 1
+) -> list[list[Instruction]]:
     """Innermost loops of products: the transforms' have multiply-adds too, but no prefetch."""
-    module = lowered(primfunc(workload, config, ["bias", "relu"]), core)
-    library = tvm.compile(module, tvm.target.Target(core.target_config(1)))
+    module = lowered(primfunc(workload, config, ["bias", "relu"]), core, threads)
+    library = tvm.compile(module, tvm.target.Target(core.target_config(threads)))
     loops = innermost_loops(library.mod.inspect_source("asm"))
     products = [loop for loop in loops if any(i.is_prefetch for i in loop)]
     return [loop for loop in products if sum(i.is_fma for i in loop) >= LEAST_FMAS]
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("core", ["sapphirerapids", "haswell"])
 @pytest.mark.parametrize("workload", LAYERS, ids=str)
-def test_k_loops_leave_the_stack_alone(workload: Conv2dWorkload, core: str) -> None:
-    for config in best_of_each_tile(workload, Core.named(core)):
-        loops = k_loops(workload, config, Core.named(core))
+def test_k_loops_store_nothing(workload: Conv2dWorkload, core: str, threads: int) -> None:
+    for config in best_of_each_tile(workload, Core.named(core), threads):
+        loops = k_loops(workload, config, Core.named(core), threads)
         assert loops, config
-        used = [str(i) for loop in loops for i in loop if i.uses_stack or i.is_call]
+        used = [str(i) for loop in loops for i in loop if i.uses_stack or i.is_store or i.is_call]
         assert used == [], config
         # Four steps of k: a multiply-add for each register of the block, or of a cut one.
         vectors = config.nr // Core.named(core).lanes()
