@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from tvm_blislike.hardware import Core
+from tvm_blislike.hardware.corefile import PASSED_AFAR
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.layouts import Layout
 
@@ -73,6 +74,12 @@ def share_last_cache(core: Core, threads: int) -> bool:
     Not known of virtual cores: two of them shared an L3 for minutes, then none (Zen 4).
     """
     return bool(core.caches) and core.caches[-1].shared_by >= threads and not core.is_virtual
+
+
+def passed_bytes_per_cycle(core: Core, threads: int) -> float:
+    """Return what a thread gets of what another one has written, in bytes per cycle."""
+    near = core.passed_bytes_per_cycle
+    return near if share_last_cache(core, threads) else min(near, PASSED_AFAR)
 
 
 class Divisible(ABC):

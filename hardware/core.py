@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import corefile
-from .corefile import HardwareError
+from .corefile import PASSED_AFAR, HardwareError
 from .isa import Isa
 
 # Size of a cache line of nearly all cores: for code that does not know its core, and for cores
@@ -110,6 +110,9 @@ class Core:
         Lines that may be missing in the first-level cache at a time.
     fork_join_us : float
         Microseconds to hand work to the other threads and wait for them.
+    passed_bytes_per_cycle : float
+        Bytes per cycle at which a core reads what another one that shares a cache with it has just
+        written, over what it had read there before, while that one does the same.
     ghz : float
         Clock under full-width vector load.
     mtriple, mcpu : str
@@ -202,6 +205,7 @@ class Core:
     prefetch_streams: int = 4
     l2_crowding: float = 0.6
     spilled_passes: float = 1.7
+    passed_bytes_per_cycle: float = PASSED_AFAR
     is_virtual: bool = False
 
     def __hash__(self) -> int:

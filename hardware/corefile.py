@@ -105,6 +105,7 @@ _CORE_FIELDS: dict[str, _Check] = {
     "prefetch_streams": _COUNT,
     "l2_crowding": _NOT_NEGATIVE,
     "spilled_passes": _POSITIVE,
+    "passed_bytes_per_cycle": _POSITIVE,
     "is_virtual": _FLAG,
     "features": _NAMES,
     "recognized_by": _KEYS,
@@ -124,6 +125,9 @@ _CACHE_FIELDS: dict[str, _Check] = {
     "shared_by": _COUNT,
     "policy": _one_of(CACHE_POLICIES),
 }
+# Bytes per cycle at which a core reads what one that shares no cache with it has written over what
+# it had read there before: two virtual cores of Golden Cove 0.5 to 1.1, of Zen 4 1, of Zen 5 1.6.
+PASSED_AFAR = 1.0
 _LISTS = ("source", "mattr", "notes", "features", "recognized_by", "stands_for")
 _OPTIONAL = {
     "mattr": (),
@@ -143,6 +147,7 @@ _OPTIONAL = {
     "prefetch_streams": 4,
     "l2_crowding": 0.6,
     "spilled_passes": 1.7,
+    "passed_bytes_per_cycle": PASSED_AFAR,
     "is_virtual": False,
     "features": (),
     "recognized_by": (),

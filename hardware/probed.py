@@ -23,12 +23,12 @@ from .machine import Machine
 from .switches import is_on
 
 # Counts up when the probe measures something else, so that older files are not read.
-_VERSION = 2
+_VERSION = 3
 # Fields of a core and of its caches that a probe measures.
 FACTS = (
     *("fma_per_cycle", "loads_per_cycle", "stores_per_cycle", "ghz"),
     *("memory_gb_per_s", "memory_core_gb_per_s", "element_load_cycles", "vector_load_cycles"),
-    *("lines_in_flight", "fork_join_us", "bf16_per_cycle"),
+    *("lines_in_flight", "fork_join_us", "bf16_per_cycle", "passed_bytes_per_cycle"),
 )
 CACHE_FACTS = ("bytes_per_cycle", "all_bytes_per_cycle")
 # How far two probes of one machine may lie apart, as shares; cycles beside a multiply-add absolute.
@@ -41,7 +41,7 @@ _SPREAD = {
     **dict.fromkeys(("element_load_cycles", "vector_load_cycles"), 0.04),
     **dict.fromkeys(("memory_core_gb_per_s", "bytes_per_cycle"), 0.15),
     **dict.fromkeys(("memory_gb_per_s", "all_bytes_per_cycle", "lines_in_flight"), 0.3),
-    "fork_join_us": 0.5,
+    **dict.fromkeys(("fork_join_us", "passed_bytes_per_cycle"), 0.5),
 }
 _ABSOLUTE = ("element_load_cycles", "vector_load_cycles")
 # How notes begin or read that say of such facts that they were assumed.

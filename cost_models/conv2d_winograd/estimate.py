@@ -35,8 +35,8 @@ from tvm_blislike.cost_models.moving import (
     placed,
     weights_cycles,
 )
+from tvm_blislike.cost_models.parallel import passed_bytes_per_cycle, spanned
 from tvm_blislike.cost_models.parallel import share as part_of_busiest
-from tvm_blislike.cost_models.parallel import spanned
 from tvm_blislike.cost_models.roofline import ROUNDED_DOWN, clock_hz, finish, fork_cycles
 from tvm_blislike.hardware import Core
 from tvm_blislike.microkernels import Microkernel, kernel_of
@@ -57,9 +57,6 @@ WRITE_PASSES = 1.0
 # What is written once in a layer is read from memory first, and goes there: 64 channels of 112x112,
 # whose V has 5.9 MB, take 3.54 ms instead of 2.63 in blocks, 128 of 56x56 2.69 and 2.52 (Zen 4).
 FRESH_PASSES = 2.0
-# Bytes per cycle at which a thread gets V that another one has written ("channels" order; two cores
-# of Golden Cove: 0.5 to 1.1, each line from the other's L2).
-FROM_OTHER_CORE = 1.0
 # Share of the L3 bandwidth of a few megabytes that tens of megabytes get (Golden Cove: 30 GB/s).
 FAR_L3 = 0.75
 # Cycles per vector that a transform loads, stores or computes (both passes, Golden Cove).
@@ -323,7 +320,7 @@ def _kept_cycles(
     kept = geo.v_bytes * geo.blocks
     read = geo.v_bytes * math.ceil(geo.parts * share)
     # Of the blocks that a thread multiplies, the others have transformed their part.
-    foreign = min(kept, read) * (1 - 1 / threads) / FROM_OTHER_CORE
+    foreign = min(kept, read) * (1 - 1 / threads) / passed_bytes_per_cycle(core, threads)
     missing, level = again
     if level in (1, 2):
         return foreign

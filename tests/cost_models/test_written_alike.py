@@ -6,7 +6,12 @@ import dataclasses
 
 import pytest
 
-from tvm_blislike.cost_models.parallel import divides_rows, share_last_cache, written_alike
+from tvm_blislike.cost_models.parallel import (
+    divides_rows,
+    passed_bytes_per_cycle,
+    share_last_cache,
+    written_alike,
+)
 from tvm_blislike.hardware import Core
 
 ZEN4 = Core.named("zen4")
@@ -26,6 +31,15 @@ def test_cores_share_their_last_cache_up_to_its_number() -> None:
     shared = ZEN4.caches[-1].shared_by
     assert share_last_cache(ZEN4, shared) and not share_last_cache(ZEN4, shared + 1)
     assert not share_last_cache(VIRTUAL, 2) and not share_last_cache(NONE, 2)
+
+
+def test_what_is_passed_beyond_a_cache_is_slow() -> None:
+    near = dataclasses.replace(ZEN4, passed_bytes_per_cycle=8.0)
+    far = dataclasses.replace(near, is_virtual=True)
+    assert passed_bytes_per_cycle(near, near.caches[-1].shared_by) == 8
+    assert passed_bytes_per_cycle(near, near.caches[-1].shared_by + 1) == 1
+    assert passed_bytes_per_cycle(far, 2) == 1
+    assert passed_bytes_per_cycle(dataclasses.replace(far, passed_bytes_per_cycle=0.5), 2) == 0.5
 
 
 def test_images_of_a_size_are_alike_whatever_their_channels() -> None:

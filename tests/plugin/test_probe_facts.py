@@ -37,7 +37,7 @@ def test_facts_of_a_made_core() -> None:
     per_second = {"chain": hertz, "fma": 1.5 * hertz, "read": 2.1 * hertz, "write": 0.9 * hertz}
     per_second |= {"fma_elements": hertz / (USES / 1.5 + 0.1), "fork": 4e5}
     per_second |= {"fma_vectors": hertz / (USES / 1.5 + 0.25), "stream": 6e10}
-    per_second |= {"walk": 1e7, "walks": 1.2e8}
+    per_second |= {"walk": 1e7, "walks": 1.2e8, "passed": 1e10, "kept": 1.5e10}
     steps = steps_of(core, 2, 64 << 20)
     done: list[float] = []
     found = rates(MadeBench(per_second), steps, 1e-3, 1e-9, done.append)
@@ -52,6 +52,7 @@ def test_facts_of_a_made_core() -> None:
     assert [cache.bytes_per_cycle for cache in core.caches] == [20.0] * 3
     assert [cache.all_bytes_per_cycle for cache in core.caches] == [None, None, 20.0]
     assert (core.memory_core_gb_per_s, core.memory_gb_per_s) == (60.0, 60.0)
+    assert core.passed_bytes_per_cycle == 6.67  # 1/10 - 1/15 + 1/60 ns a byte
     assert core.bf16_per_cycle is None
     assert "made" in core.notes
 

@@ -208,7 +208,10 @@ def print_probe(console: Console, measured: ProbeResult, toml: str | None) -> No
         f"from FMAs; {core.lines_in_flight} lines in flight"
     )
     if measured.threads > 1:
-        console.print(f"handing work to {measured.threads} threads: {core.fork_join_us:g} us")
+        console.print(
+            f"handing work to {measured.threads} threads: {core.fork_join_us:g} us; a core reads "
+            f"{core.passed_bytes_per_cycle:g} bytes per cycle of what another one has written"
+        )
     for note in measured.notes:
         console.print(note, markup=False)
     if toml:

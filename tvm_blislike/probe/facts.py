@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tvm_blislike.probe.compute_kernels import USES
 from tvm_blislike.probe.expression import Expression, rate
-from tvm_blislike.probe.steps import MEMORY
+from tvm_blislike.probe.steps import MEMORY, own_level
 
 if TYPE_CHECKING:
     from tvm_blislike.hardware import Cache, Core
@@ -44,6 +44,8 @@ def core_facts(core: Core, steps: Collection[str]) -> dict[str, Expression]:
         facts["bf16_per_cycle"] = per_cycle.nearest(_QUARTERS).at_least(1 / _QUARTERS)
     if "fork all" in steps:
         facts["fork_join_us"] = (1e6 / rate("fork all")).nearest(_HUNDREDTHS)
+    if "passed all" in steps:
+        facts["passed_bytes_per_cycle"] = _passed(core)
     return facts
 
 
@@ -95,6 +97,16 @@ def _beside_fmas(step: str) -> Expression:
     """Return the cycles by which a load makes its USES FMAs take longer."""
     longer = 1 / rate(step) - USES / rate("fma")
     return (longer * _CLOCK).nearest(_HUNDREDTHS).at_least(0.0)
+
+
+def _passed(core: Core) -> Expression:
+    """Return what a core gets of what another one has written.
+
+    Both runs write, wait and read as much: they differ by where it comes from.
+    """
+    longer = (1 / rate("passed all") - 1 / rate("kept all")).at_least(0.0)
+    seconds = longer + 1 / _stream(own_level(core))
+    return (1 / seconds / _hertz()).nearest(_HUNDREDTHS).at_least(1 / _HUNDREDTHS)
 
 
 def _lines_in_flight() -> Expression:

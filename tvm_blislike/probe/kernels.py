@@ -55,6 +55,8 @@ def functions(core: Core) -> dict[str, tvm.tirx.PrimFunc]:
         "read": memory_kernels.read(*size),
         "stream": memory_kernels.stream(*size),
         "write": memory_kernels.write(*size),
+        "passed": memory_kernels.written_and_read(*size, passed=True),
+        "kept": memory_kernels.written_and_read(*size, passed=False),
         "walk": memory_kernels.scattered(*size, line, waits=True),
         "walks": memory_kernels.scattered(*size, line, waits=False),
     }

@@ -51,20 +51,43 @@ def stream(sums: int, lanes: int) -> tvm.tirx.PrimFunc:
 def _loads(args: Arguments, task: Any, totals: list[Any]) -> Iterator[tuple[Any, Any]]:
     """Within loops over a task's blocks, yield the vectors of one, each with a register."""
     with T.serial(0, args.repeats), T.serial(0, args.steps) as step:
-        for row in range(BLOCK_VECTORS):
-            yield totals[row % len(totals)], args.load(task, step, row)
+        yield from _block(args, task, step, totals)
+
+
+def _block(args: Arguments, task: Any, step: Any, totals: list[Any]) -> Iterator[tuple[Any, Any]]:
+    for row in range(BLOCK_VECTORS):
+        yield totals[row % len(totals)], args.load(task, step, row)
 
 
 def write(sums: int, lanes: int) -> tvm.tirx.PrimFunc:
     """Write a task's `steps` blocks, `repeats` times: ones, as floats."""
     with kernel(sums, lanes) as (builder, args):
         with T.parallel(0, args.tasks) as task:
-            with T.serial(0, args.repeats), T.serial(0, args.steps) as step:
-                for row in range(BLOCK_VECTORS):
-                    place = T.ramp(args.element(task, step, row), 1, lanes)
-                    ones = T.broadcast(T.int32(ONE_BITS), lanes)
-                    T.buffer_store(args.data, ones, [place])
+            with T.serial(0, args.repeats):
+                _write_blocks(args, task)
     return builder.get()
+
+
+def written_and_read(sums: int, lanes: int, passed: bool) -> tvm.tirx.PrimFunc:
+    """Write a task's blocks; when all have, read them, or those of the next task if `passed`."""
+    with kernel(sums, lanes) as (builder, args):
+        with T.serial(0, args.repeats):
+            with T.parallel(0, args.tasks) as task:
+                _write_blocks(args, task)
+            with T.parallel(0, args.tasks) as task:
+                whose = T.floormod(task + 1, args.tasks) if passed else task
+                with registers(args.state, task, "int32") as totals:
+                    with T.serial(0, args.steps) as step:
+                        for total, loaded in _block(args, whose, step, totals):
+                            put(total, T.bitwise_or(value(total), loaded))
+    return builder.get()
+
+
+def _write_blocks(args: Arguments, task: Any) -> None:
+    with T.serial(0, args.steps) as step:
+        for row in range(BLOCK_VECTORS):
+            place = T.ramp(args.element(task, step, row), 1, args.lanes)
+            T.buffer_store(args.data, T.broadcast(T.int32(ONE_BITS), args.lanes), [place])
 
 
 def scattered(sums: int, lanes: int, line_bytes: int, waits: bool) -> tvm.tirx.PrimFunc:

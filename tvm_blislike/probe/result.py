@@ -116,7 +116,7 @@ def described(core: Core, threads: int, forks: bool) -> Core:
         Whether handing work to them is measured.
     """
     kept = ["the reorder window"] if core.reorder_window is not None else []
-    kept += [] if forks else ["fork and join"]
+    kept += [] if forks else ["fork and join", "bytes from other cores"]
     notes = [n for n in core.notes if not any(phrase in n for phrase in SETTLED)]
     notes.append(f"measured with {threads} threads where a figure is of all cores")
     notes += [f"not measured but as described: {', '.join(kept)}"] if kept else []

@@ -67,6 +67,7 @@ def steps_of(core: Core, threads: int, memory_bytes: int) -> dict[str, Step]:
     steps[f"stream {MEMORY}"] = stream(core, memory_bytes, 1, warm=False)
     if threads > 1:
         steps |= {"fma all": fmas(core, threads), "fork all": Step("fork", 1, threads)}
+        steps |= _handing_over(core, threads)
         for level, size in _shares(core, threads).items():
             steps[f"stream {level} all"] = stream(core, size, threads)
         steps[f"stream {MEMORY} all"] = stream(core, memory_bytes // threads, threads, warm=False)
@@ -82,6 +83,22 @@ def stream(core: Core, size: int, tasks: int, warm: bool = True) -> Step:
     """Return the step in which each task reads `size` bytes of its own."""
     blocks = _blocks(core, size)
     return Step("stream", blocks * block_bytes(core) * tasks, tasks, blocks, warm)
+
+
+def _handing_over(core: Core, threads: int) -> dict[str, Step]:
+    """What each task has written, as much as its core keeps: read by another one, or itself."""
+    level = own_level(core)
+    if level is None:
+        return {}
+    blocks = _blocks(core, working_sets(core)[level])
+    work = blocks * block_bytes(core)
+    return {f"{how} all": Step(how, work, threads, blocks) for how in ("passed", "kept")}
+
+
+def own_level(core: Core) -> str | None:
+    """Return the last cache level that each core has for itself."""
+    own = [cache.level for cache in core.caches if cache.shared_by == 1]
+    return f"L{own[-1]}" if own else None
 
 
 def _load_steps(core: Core) -> dict[str, Step]:
