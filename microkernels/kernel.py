@@ -17,6 +17,9 @@ from tvm_blislike.model.types import FLOAT32, Types, kernel_name
 # NEON, `rows` view: vectors of A for four k steps stay in registers beside the block and a row of
 # B. With more than this LLVM 22 spills on some core (30: none; 31: 7x12 on Cortex-A53).
 _MOST_WITH_VECTORS_OF_A = 30
+# Registers that a block leaves free where LLVM is sure not to spill: on AVX-512, LLVM 22 spills
+# blocks that leave one (14x32: up to 32 accesses in 112 multiply-adds) and none that leave two.
+_SPARE_REGISTERS = 2
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,11 @@ class Microkernel:
         if self.tiles is not None:
             return 0
         return self.isa.vector_registers if self.panels_only else self._block_and_operands
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether the block leaves fewer registers than LLVM may want for loads ahead."""
+        return self.registers + _SPARE_REGISTERS > self.isa.vector_registers
 
     @property
     def folds_a(self) -> bool:

@@ -27,9 +27,6 @@ SHIPPED = Path(__file__).with_name("spills.json")
 # Stack accesses per multiply-add that do not count: one for fifty is lost among other loads. Where
 # instructions issue in order nothing starts beside a load, so that each one counts.
 MOST_ACCESSES = 0.02
-# Registers that a block should leave free where nobody has counted: on AVX-512, LLVM 22 spills
-# blocks that leave one (14x32: up to 32 accesses in 112 multiply-adds) and none that leave two.
-SPARE_REGISTERS = 2
 
 # Kind of nest -> block -> stack accesses per multiply-add. Blocks that have none are left out.
 Found = dict[str, dict[str, float]]
@@ -59,7 +56,7 @@ def keeps_registers(
         return max(found.get(block_name(kernel), 0.0) for found in known) <= most
     if otherwise is not None:
         return otherwise
-    return kernel.registers + SPARE_REGISTERS <= kernel.isa.vector_registers
+    return not kernel.is_tight
 
 
 def _nearest(core: Core, types: Types) -> list[Found]:

@@ -23,7 +23,7 @@ from tvm import ir, tirx
 from tvm_blislike.hardware import ISAS
 from tvm_blislike.microkernels import FUNCTIONS, LOOPS, TILE_LOOPS, tile_loops, tile_unit
 from tvm_blislike.microkernels.k_loops import Block, block_named
-from tvm_blislike.model.directives import FreshRegisters, KLoopCall
+from tvm_blislike.model.directives import FreshRegisters, InTurn, KLoopCall
 from tvm_blislike.model.loop_names import Named
 from tvm_blislike.schedules.lowering import narrowing, packs, residues, words
 from tvm_blislike.schedules.lowering.rewrite import collect, sequence, without
@@ -96,6 +96,11 @@ def registers_source(isa: str) -> str:
 def emptied(loop: tirx.For, fresh: FreshRegisters) -> tirx.For:
     """Start the iterations of a loop with a call that empties the registers."""
     return without(loop, FreshRegisters, body=tirx.SeqStmt([_emptying(fresh.isa), loop.body]))
+
+
+def in_turn(loop: tirx.For, _directive: InTurn) -> tirx.For:
+    """Start the iterations of a loop with a call that no load moves across."""
+    return without(loop, InTurn, body=tirx.SeqStmt([apart(), loop.body]))
 
 
 def apart() -> tirx.Stmt:

@@ -75,6 +75,7 @@ STEPS: tuple[_Step, ...] = (
     _each(d.TermsAhead, prefetch.terms_ahead),
     _each(d.Ring, accesses.in_ring),
     _each(d.FreshRegisters, llvm_functions.emptied),
+    _each(d.InTurn, llvm_functions.in_turn),
     (
         (d.Edge, d.LastBlock, d.LastEdge, d.Border, d.SharedBorder, d.Apart),
         lambda body, _params: edges.split(body),

@@ -17,6 +17,7 @@ from tvm_blislike.model.directives import (
     Image,
     InPlace,
     InResult,
+    InTurn,
     KLoopCall,
     LastBlock,
     LastEdge,
@@ -159,6 +160,14 @@ def fresh_registers(x: T.Buffer((4, 16), F32), y: T.Buffer((4, 16), F32)):
     for i in T.serial(4, annotations=FreshRegisters("avx512").note()):
         for j in T.vectorized(16):
             y[i, j] = x[i, j] * T.float32(2)
+
+
+@T.prim_func(s_tir=True)
+def in_turn(a: T.Buffer((4, 2), F32), b: T.Buffer((4, 16), F32), c: T.Buffer((2, 16), F32)):
+    for k in T.unroll(4, annotations=InTurn().note()):
+        for mw in T.unroll(2, annotations=Named("mw").note()):
+            for nr in T.vectorized(16):
+                c[mw, nr] = c[mw, nr] + a[k, mw] * b[k, nr]
 
 
 @T.prim_func(s_tir=True)
@@ -427,6 +436,7 @@ GOLDEN: dict[type, tuple[tirx.PrimFunc, ...]] = {
     ByInput: (by_input, by_input_at_borders),
     Dot: (dot,),
     FreshRegisters: (fresh_registers,),
+    InTurn: (in_turn,),
     KLoopCall: (k_loop_call, finished_k_loop_call),
     TileCall: (tile_call, tile_call_on_one_axis),
     Pieces: (pieces, shifted_pieces),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from conv_checks import best
 from conv_harness import build
 
+from tvm_blislike.cost_models.conv2d_direct import candidates
 from tvm_blislike.hardware import Core
-from tvm_blislike.model.types import Types
+from tvm_blislike.microkernels.spills import MOST_ACCESSES
+from tvm_blislike.model.types import BFLOAT_DOT, BYTES, Types
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.conv2d_direct.definition import IMPLEMENTATION
 from tvm_blislike.tvm_seams.machine_code import count, functions, innermost_loops
@@ -46,6 +50,36 @@ def test_k_loops_leave_the_stack_alone(
     hot = [c for c in counts if c.fmas >= 16]
     assert hot
     assert all(c.spills <= most_per_fma * c.fmas for c in hot), (config, hot)
+
+
+# Rows of images that blocks of 14 pixels fill, channels by two: LLVM loads weights early in some.
+TALL = [
+    Conv2dWorkload(1, ci, rows, width, 64, 3, 3, padding=(1, 1, 1, 1))
+    for ci in (64, 256)
+    for rows, width in ((14, 14), (14, 28), (28, 28))
+]
+
+
+@pytest.mark.parametrize("workload", TALL, ids=str)
+@pytest.mark.parametrize("types", [BFLOAT_DOT, BYTES], ids=str)
+def test_full_register_files_of_groups_leave_the_stack_alone(
+    workload: Conv2dWorkload, types: Types
+) -> None:
+    """All but a register are in use, so that nothing may be loaded for the next step of k.
+
+    Where LLVM takes the registers in turn it still moves one of 28 by the stack in a fourth step.
+    """
+    described = Core.named("sapphirerapids")
+    workload = dataclasses.replace(workload, types=types)
+    configs = candidates.configs(workload, described, 1)
+    config = next(c for c in configs if (c.mr, c.nr, c.tile_h) == (14, 32, 1))
+    bodies = functions(build(workload, config, described).mod.inspect_source("asm"))
+    loops = [loop for body in bodies.values() for loop in innermost_loops(body)]
+    hot = [loop for loop in loops if count(loop).fmas == 4 * 28]
+    assert hot
+    for loop in hot:
+        assert count(loop).spills <= MOST_ACCESSES * 4 * 28, config
+        assert not [str(i) for i in loop if i.is_store and not i.uses_stack], config
 
 
 @pytest.mark.parametrize("taps, stride", [(400, 160), (475, 441), (80, 32), (48, 40)])

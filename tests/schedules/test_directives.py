@@ -79,6 +79,7 @@ REFUSED = [
     (d.Dot(4, "llvm.x86.avx512.vpdpbusd.128"), 1, "put it on a loop around this one"),
     (d.ByInput(1, 1, 1, 1), 0, "put it on the outermost of loops Named ry, rx, mh, mw"),
     (d.FreshRegisters("neon"), 1, "put it on a loop around this one"),
+    (d.InTurn(), 0, "put Named(mw) on loops inside"),
     (d.KLoopCall(1, 4, 24, 4, "panel", 0), 0, "begin its body with the call"),
     (d.TileCall(32, 16, 14, 16), 0, "begin its body with the call"),
     (d.Pieces(4, [0]), 0, "put it on the innermost loop"),

@@ -198,6 +198,39 @@ def test_larger_buffers_do_not() -> None:
     assert len(found(lowered(accumulating(33), registers=33 * 64), tirx.AllocBuffer)) == 33
 
 
+def in_one_row(rows: int, unroll: bool = True) -> s_tir.Schedule:
+    """The same sums in a buffer of one row, `rows` vectors side by side."""
+    k = te.reduce_axis((0, 8), "k")
+    x = te.placeholder((8, rows * 16), name="x")
+    acc = te.compute((1, rows * 16), lambda _, j: te.sum(x[k, j], axis=[k]), name="acc")
+    y = te.compute((rows * 16,), lambda j: acc[0, j], name="y")
+    sch = s_tir.Schedule(te.create_prim_func([x, y]))
+    _, columns, depth = only_loops(sch, "acc")
+    sch.reorder(depth, columns)
+    sch.decompose_reduction(sch.get_sblock("acc"), depth)
+    for block in ("acc_init", "acc_update", "y"):
+        row, lane = sch.split(only_loops(sch, block)[-1], [rows, 16])
+        Vector(16).on(sch, lane)
+        if unroll:
+            sch.unroll(row)
+    return sch
+
+
+@pytest.mark.parametrize("rows", [16, 28])
+def test_vectors_of_a_long_row_stay_on_the_stack(rows: int) -> None:
+    mod = lowered(in_one_row(rows))
+    buffers = [alloc.buffer for alloc in found(mod, tirx.AllocBuffer)]
+    assert [int(buffer.shape[-1]) for buffer in buffers] == [16] * rows
+    assert HEAP not in code(mod)
+    assert sums_columns(mod, rows)
+
+
+def test_unknown_vectors_of_a_long_row_keep_it_whole() -> None:
+    mod = lowered(in_one_row(20, unroll=False))
+    assert len(found(mod, tirx.AllocBuffer)) == 1
+    assert sums_columns(mod, 20)
+
+
 def test_rows_in_a_loop_keep_their_buffer_whole() -> None:
     mod = lowered(accumulating(20, unroll=False))
     assert len(found(mod, tirx.AllocBuffer)) == 1

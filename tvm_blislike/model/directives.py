@@ -145,6 +145,13 @@ class FreshRegisters(Directive):
 
 
 @dataclass(frozen=True)
+class InTurn(Directive):
+    """Loads of an iteration, a step of k, stay behind those of the one before it."""
+
+    rules = (rule.has_inside("mw"),)
+
+
+@dataclass(frozen=True)
 class KLoopCall(Directive):
     """A call of a `microkernels.KLoop`, and the plain loops that it stands for, cut or whole.
 
