@@ -10,7 +10,6 @@ from conv_harness import build
 
 from tvm_blislike.cost_models.conv2d_direct import candidates
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels.spills import MOST_ACCESSES
 from tvm_blislike.model.types import BFLOAT_DOT, BYTES, Types
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.schedules.conv2d_direct.definition import IMPLEMENTATION
@@ -67,7 +66,8 @@ def test_full_register_files_of_groups_leave_the_stack_alone(
 ) -> None:
     """All but a register are in use, so that nothing may be loaded for the next step of k.
 
-    Where LLVM takes the registers in turn it still moves one of 28 by the stack in a fourth step.
+    An accumulator that is on the stack in each of four steps takes as long as all 112 products.
+    Where LLVM lets registers change places one still is in some of them, which nothing waits for.
     """
     described = Core.named("sapphirerapids")
     workload = dataclasses.replace(workload, types=types)
@@ -78,7 +78,7 @@ def test_full_register_files_of_groups_leave_the_stack_alone(
     hot = [loop for loop in loops if count(loop).fmas == 4 * 28]
     assert hot
     for loop in hot:
-        assert count(loop).spills <= MOST_ACCESSES * 4 * 28, config
+        assert count(loop).spills < 2 * 4, config
         assert not [str(i) for i in loop if i.is_store and not i.uses_stack], config
 
 
