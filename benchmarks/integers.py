@@ -20,7 +20,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -166,12 +166,11 @@ def measure(
     types: Types,
 ) -> Row:
     """Compile the strategy's choice and time it by turns with the peak of products of `types`."""
-    fields = {**vars(workload), "types": types}
     strategy = Strategy(core, threads)
     if name in PINNED:
         others = {each.name for each in implementations(workload.kind)} - {PINNED[name]}
         strategy = strategy.leaving_out(others)
-    choice = strategy.choose(type(workload)(**fields))
+    choice = strategy.choose(replace(workload, types=types))
     if choice.config is None:
         raise SystemExit(f"{choice.workload}: {choice.reason}")
     requantize = types.acc == "int32" and name in REQUANTIZED

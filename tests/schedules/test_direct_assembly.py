@@ -41,7 +41,7 @@ def test_k_loops_leave_the_stack_alone(
     core: str, dtype: str, most_per_fma: float, layer: str
 ) -> None:
     described = Core.named(core)
-    workload = Conv2dWorkload(**{**vars(LAYERS[layer]), "types": Types.of(dtype)})
+    workload = dataclasses.replace(LAYERS[layer], types=Types.of(dtype))
     config = best(IMPLEMENTATION, workload, described)
     bodies = functions(build(workload, config, described).mod.inspect_source("asm"))
     loops = [loop for body in bodies.values() for loop in innermost_loops(body)]

@@ -165,7 +165,7 @@ def requests_in_a_row(body: tirx.Stmt) -> Iterator[int]:
 )
 def test_blocks_ask_for_all_of_a_residual(core: str, workload: Conv2dWorkload) -> None:
     described = Core.named(core)
-    workload = Conv2dWorkload(**{**vars(workload), "types": quantized_types(described)})
+    workload = dataclasses.replace(workload, types=quantized_types(described))
     config = best(IMPLEMENTATION, workload, described)
     plain, added = (
         lowered(primfunc(workload, config, steps), described)["main"].body
