@@ -142,10 +142,11 @@ def _parts_of_long_rows(body: tirx.Stmt, buffers: set[tirx.Buffer]) -> dict[tirx
 
 def _elements(column: Any) -> tuple[int, int] | None:
     """Return the first of elements side by side and their end, None where nobody knows."""
-    first = constant(column.base if isinstance(column, tirx.Ramp) else column)
-    if first is None or not isinstance(column, tirx.Ramp):
-        return None if first is None else (first, first + 1)
-    return (first, first + int(column.lanes)) if constant(column.stride) == 1 else None
+    base, step, lanes = column, 1, 1
+    if isinstance(column, tirx.Ramp):
+        base, step, lanes = column.base, constant(column.stride), int(column.lanes)
+    first = constant(base)
+    return (first, first + lanes) if first is not None and step == 1 else None
 
 
 def _joined(spans: list[tuple[int, int]]) -> _Parts:
