@@ -86,8 +86,9 @@ class StrassenGeometry:
             return 1.0, math.ceil(self.blocks_n / threads) / self.blocks_n
         if self.config.open_rows:
             return math.ceil(self.pairs / threads) / self.pairs, 1.0
-        # The last block is smaller.
-        return min(1.0, math.ceil(self.blocks_m / threads) * self.block_m / self.tiles_m), 1.0
+        # The last block is smaller, the last tile of it cut: the first thread has neither.
+        most = math.ceil(self.blocks_m / threads) * self.block_m * self.config.mr
+        return min(1.0, most / self.pairs), 1.0
 
     @derived
     def last_tiles(self) -> int:
