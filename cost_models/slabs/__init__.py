@@ -1,1 +1,1 @@
-"""A depthwise convolution and the 1x1 convolution behind it, slab by slab: sizes and time."""
+"""A chain of depthwise and 1x1 convolutions, slab by slab: sizes and time."""

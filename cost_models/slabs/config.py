@@ -1,4 +1,4 @@
-"""The choices for a depthwise and a 1x1 convolution that are computed slab by slab."""
+"""The choices for a chain of depthwise and 1x1 convolutions that is computed slab by slab."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SlabConfig(Config):
     Parameters
     ----------
     rows : int
-        So many rows of the depthwise result are computed, then multiplied.
+        Of the last layer; those before it compute what these rows read.
     """
 
     implementation: str = NAME

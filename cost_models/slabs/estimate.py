@@ -1,9 +1,9 @@
-"""Predicted time of a depthwise and a 1x1 convolution that are computed slab by slab.
+"""Predicted time of a chain of depthwise and 1x1 convolutions that is computed slab by slab.
 
-Each slab takes what its two layers take as images of their own, by one thread: the result of the
-first and the data of the second lie in the caches that hold a slab. What is left of traffic is the
-image, on its way once from where it lies, and the weights of the second layer, once for each slab.
-Threads divide the slabs, of all images, and fork once.
+Each slab takes what its layers take as images of their own, by one thread: what lies between two
+of them is in the caches that hold a slab. What is left of traffic is the image, on its way once
+from where it lies, the weights of the 1x1 layers, once for each slab, and rows that a slab leaves
+for the next one, moved to the front. Threads divide the slabs, of all images, and fork once.
 """
 
 from __future__ import annotations
@@ -15,17 +15,29 @@ from dataclasses import dataclass
 from tvm_blislike.cost_models.moving import bytes_per_cycle, level_holding, placed, share_bytes
 from tvm_blislike.cost_models.roofline import finish, fork_cycles
 from tvm_blislike.cost_models.slabs.config import SlabConfig
-from tvm_blislike.cost_models.slabs.geometry import Slabs, slabs_of
+from tvm_blislike.cost_models.slabs.geometry import SlabGeometry, Step, of_step, of_unit
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.chain import ChainWorkload
 from tvm_blislike.model.config import Config
 from tvm_blislike.model.estimate import Estimate
-from tvm_blislike.model.pair import PairWorkload
 from tvm_blislike.model.registry import Template
 from tvm_blislike.model.workload import Conv2dWorkload
 
-# Slabs are of as many rows as fit into so many times L1. Golden Cove, 48 KiB and 2 MiB: slabs of 96
-# KB are as fast as others or faster, single rows up to 8 % slower, and 384 KB up to 3 %.
+# Slabs are of as many rows as fit into so many times L1: what a 1x1 layer reads. Golden Cove, 48
+# KiB and 2 MiB: slabs of 96 KB are as fast as others or faster, single rows up to 8 % slower, and
+# 384 KB up to 3 %. Of longer chains, which move rows for each slab: 24 channels of 56x56 to 144 and
+# back take 0.95 of the time with 129 KB instead of 64, 0.95 with 226 (Zen 5, 48 KiB and 1 MiB).
 L1_PARTS = 2.0
+L1_PARTS_MOVING = 3.0
+# The rows that lie between the layers of a chain, all together, take so much of L2 at most: the
+# rest is for weights, and for the image that passes by.
+L2_PART = 0.5
+# Part of the time that single rows lose beside whole slabs; two rows half of it.
+ROW_LOSS = 0.08
+# Part of the time that moving a row takes for each that is computed.
+MOVING_LOSS = 0.08
+# Slabs of longer chains have more rows: with single ones MobileNets lose what the chain gains.
+LEAST_ROWS = 2
 # Where images leave L2 slabs are taken unless they are predicted to take so many times as long:
 # what two threads lose on images in each other's caches is not predicted, and up to 0.24.
 DOUBT = 1.1
@@ -64,48 +76,84 @@ def _of_slab(alone: Alone, workload: Conv2dWorkload, core: Core) -> Config:
 
 @dataclass(frozen=True)
 class Layers:
-    """Two layers as they are computed by themselves.
+    """Layers as they are computed by themselves.
 
     Parameters
     ----------
-    pair : PairWorkload
+    chain : ChainWorkload
         The layers.
-    depthwise, pointwise : Alone
+    alone : tuple of Alone
         How.
     """
 
-    pair: PairWorkload
-    depthwise: Alone
-    pointwise: Alone
+    chain: ChainWorkload
+    alone: tuple[Alone, ...]
 
-    def slab_bytes(self, rows: int) -> int:
-        """Return the size of some rows of the depthwise result."""
-        w = self.pair.depthwise
-        return w.co * w.ow * rows * w.types.out_bytes
+    def geometry(self, rows: int, threads: int) -> SlabGeometry:
+        """Return the sizes of slabs of so many rows."""
+        return SlabGeometry(self.chain.layers, rows, _parts(self.chain, threads))
+
+
+def _parts(chain: ChainWorkload, threads: int) -> int:
+    """Return the parts of an image: those of all images are divided among the threads."""
+    return threads // math.gcd(threads, chain.layers[0].n)
 
 
 def why_not(layers: Layers, core: Core) -> str:
-    """Return "" where the depthwise images leave the L2 of a core, else why slabs gain nothing.
+    """Return "" where images leave the L2 of a core, else why slabs gain nothing.
 
-    Golden Cove, pairs of MobileNets, one and two threads: 1.04 to 1.31 times as fast where both
-    images together exceed L2, 0.92 to 1.06 elsewhere: what each slab reads again of the weights
-    costs as much as L2 is slower than L1 (benchmarks/results/slabs.txt).
+    Of a pair, the depthwise layer's two images. Golden Cove, pairs of MobileNets, one and two
+    threads: 1.04 to 1.31 times as fast where both together exceed L2, 0.92 to 1.06 elsewhere: what
+    each slab reads again of the weights costs as much as L2 is slower than L1
+    (benchmarks/results/slabs.txt). Of longer chains, each image that a depthwise layer reads.
     """
-    w = layers.pair.depthwise
-    image, _, result = w.bytes_moved
     room = share_bytes(core, 2, 1) or share_bytes(core, 1, 1)
-    return "" if (image + result) / w.n > room else "the depthwise images stay in L2"
+    first, *later = layers.chain.layers
+    sizes = [_image_bytes(w) for w in later if w.is_depthwise]
+    if not sizes:
+        sizes = [_image_bytes(first) + first.bytes_moved[-1] / first.n]
+    return "" if min(sizes) > room else "the depthwise images stay in L2"
+
+
+def _image_bytes(workload: Conv2dWorkload) -> float:
+    return workload.bytes_moved[0] / workload.n
 
 
 def slab_rows(layers: Layers, core: Core, threads: int) -> int:
-    """Return the rows of a slab: whole rounds of the threads, and what `L1_PARTS` allow."""
-    w = layers.pair.depthwise
-    room = L1_PARTS * share_bytes(core, 1, threads)
-    most = max(1, min(w.oh, int(room // layers.slab_bytes(1))))
-    # Images are divided among threads as slabs are.
-    rounds = threads // math.gcd(threads, w.n)
-    slabs = math.ceil(math.ceil(w.oh / most) / rounds) * rounds
-    return math.ceil(w.oh / min(slabs, w.oh))
+    """Return the rows of a slab: of those that fit what leaves the busiest thread least to do.
+
+    1 for a pair of which no row fits, 0 for a longer chain, which gains nothing then.
+    """
+    chain, parts = layers.chain, _parts(layers.chain, threads)
+    least, otherwise = (1, 1) if len(chain.layers) == 2 else (LEAST_ROWS, 0)
+    fitting = [r for r in range(least, chain.layers[-1].oh + 1) if fits(chain, r, core, threads)]
+    return min(reversed(fitting), key=lambda rows: _busiest(chain, rows, parts), default=otherwise)
+
+
+def fits(chain: ChainWorkload, rows: int, core: Core, threads: int) -> bool:
+    """Whether what lies between the layers of a chain fits into its parts of L1 and L2."""
+    is_pair, between = len(chain.layers) == 2, 0
+    l1 = (L1_PARTS if is_pair else L1_PARTS_MOVING) * share_bytes(core, 1, threads)
+    for w in reversed(chain.layers[1:]):
+        rows = (rows - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1
+        size = rows * w.ci * w.w * w.types.a_bytes
+        if not w.is_depthwise and size > l1:
+            return False
+        between += size
+    return is_pair or between <= L2_PART * share_bytes(core, 2, threads)
+
+
+def _busiest(chain: ChainWorkload, rows: int, parts: int) -> float:
+    """Return the rows of the largest part, and what small slabs lose."""
+    height = chain.layers[-1].oh
+    count = math.ceil(height / rows)
+    largest = min(height, math.ceil(count / parts) * rows)
+    loss = ROW_LOSS / math.gcd(rows, height % rows)
+    for w in chain.layers[1:]:
+        if w.is_depthwise:
+            again = (w.kh - 1) * w.dilation[0] + 1 - w.stride[0]
+            loss += MOVING_LOSS * max(0, again) / (w.stride[0] * rows)
+    return largest * (1 + loss)
 
 
 def estimate(layers: Layers, config: SlabConfig, core: Core, threads: int) -> Estimate:
@@ -116,32 +164,49 @@ def estimate(layers: Layers, config: SlabConfig, core: Core, threads: int) -> Es
     layers : Layers
         As they are computed by themselves.
     """
-    pair, first = layers.pair, layers.pair.depthwise
-    runs = slabs_of(first, config.rows)
-    count = first.n * (runs[-1].last + 1)
-    share = math.ceil(count / threads) / count * first.n
-    cycles = {"depthwise": 0.0, "pointwise": 0.0}
-    for run in runs:
-        for name, spent in _slab_cycles(layers, run, core).items():
-            cycles[name] += run.count * spent * share
-    cycles["input"] = _input_cycles(first, cycles["depthwise"], core, threads)
-    cycles["weights"] = _weights_cycles(layers, count * share / first.n, core, threads)
-    cycles["fork"] = fork_cycles(core) if threads > 1 else 0.0
-    footprint = (placed(core, "slab", layers.slab_bytes(config.rows), threads),)
-    return finish(core, threads, pair, cycles, footprint)
-
-
-def _slab_cycles(layers: Layers, run: Slabs, core: Core) -> dict[str, float]:
-    """Cycles of one slab, by layer, without those of weights."""
-    first, second = run.depthwise(layers.pair.depthwise), run.pointwise(layers.pair.pointwise)
-    made, multiplied = (
-        alone.implementation.estimate(w, alone.of_slab(w, core), core, 1).cycles
-        for alone, w in ((layers.depthwise, first), (layers.pointwise, second))
+    chain, geo = layers.chain, layers.geometry(config.rows, threads)
+    first = chain.layers[0]
+    parts = math.ceil(first.n * geo.used_parts / threads)
+    cycles = {name: spent * parts for name, spent in _part_cycles(layers, geo, core).items()}
+    busy = cycles["depthwise" if first.is_depthwise else "pointwise"]
+    cycles["input"] = _input_cycles(first, busy, core, threads)
+    slabs = parts * geo.per_part
+    cycles["weights"] = sum(
+        _weights_cycles(alone, w, slabs, core, threads)
+        for alone, w in zip(layers.alone, chain.layers, strict=True)
+        if not w.is_depthwise
     )
-    return {
-        "depthwise": sum(made.values()),
-        "pointwise": sum(multiplied.values()) - multiplied.get("weights", 0.0),
-    }
+    cycles["fork"] = fork_cycles(core) if threads > 1 else 0.0
+    footprint = (placed(core, "slab", sum(geo.buffer_bytes), threads),)
+    return finish(core, threads, chain, cycles, footprint)
+
+
+def _part_cycles(layers: Layers, geo: SlabGeometry, core: Core) -> dict[str, float]:
+    """Cycles of the part of an image that takes longest, without those of weights."""
+    spent = [{"depthwise": 0.0, "pointwise": 0.0, "kept rows": 0.0} for _ in range(geo.used_parts)]
+    for number, w in enumerate(geo.layers):
+        name = "depthwise" if w.is_depthwise else "pointwise"
+        for step, slabs in geo.steps[number].items():
+            cycles = _step_cycles(layers.alone[number], w, step, geo.units[number], core)
+            moved = step.kept * geo.row_bytes[number] if step.moved else 0
+            for slab in slabs:
+                of_part = spent[slab // geo.per_part]
+                of_part[name] += cycles
+                of_part["kept rows"] += 2 * moved / bytes_per_cycle(core, 2)
+    return max(spent, key=lambda part: sum(part.values()))
+
+
+def _step_cycles(
+    alone: Alone, workload: Conv2dWorkload, step: Step, unit: int, core: Core
+) -> float:
+    """Cycles of a layer's step."""
+    if not step.rows:
+        return 0.0
+    w, times = of_step(workload, step), 1
+    if not workload.is_depthwise:
+        w, times = of_unit(workload, unit), step.rows // unit
+    cycles = alone.implementation.estimate(w, alone.of_slab(w, core), core, 1).cycles
+    return times * (sum(cycles.values()) - cycles.get("weights", 0.0))
 
 
 def _input_cycles(workload: Conv2dWorkload, busy: float, core: Core, threads: int) -> float:
@@ -155,9 +220,11 @@ def _input_cycles(workload: Conv2dWorkload, busy: float, core: Core, threads: in
     return max(0.0, moving - busy) + OVERLAP_LOSS * min(moving, busy)
 
 
-def _weights_cycles(layers: Layers, slabs: float, core: Core, threads: int) -> float:
-    """Cycles that the weights of the second layer add: all of them for each slab of a thread."""
-    w, alone = layers.pair.pointwise, layers.pointwise
+def _weights_cycles(
+    alone: Alone, workload: Conv2dWorkload, slabs: int, core: Core, threads: int
+) -> float:
+    """Cycles that the weights of a 1x1 layer add: all of them for each slab of a thread."""
+    w = workload
     whole = alone.implementation.estimate(w, alone.config, core, threads)
     size = w.co * w.ci * w.types.b_bytes
     level = level_holding(core, 2 * size, threads)

@@ -1,69 +1,201 @@
-"""Slabs of a depthwise convolution's result: their rows, and the rows of the image that they read.
+"""Slabs of a chain of convolutions: the rows that each layer computes in each of them.
 
-Slabs are equal but at the upper and lower border of the image, where padding is read, and where
-the last one has fewer rows: each run of equal slabs is a convolution of its own.
+A slab is some rows of the last layer's result. What a layer has to compute for it follows from the
+layer behind: the rows that are read and that the slab before has not left. Threads have parts of
+the slabs, one after the other; the first of a part finds nothing left and computes the rows that
+two parts share again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from tvm_blislike.model.derived import derived
 from tvm_blislike.model.workload import Conv2dWorkload
 
 
 @dataclass(frozen=True)
-class Slabs:
-    """A run of equal slabs.
+class Step:
+    """What a layer does in some slabs, alike but for their places.
+
+    Rows of its result, and of the image that the first layer reads, are beside those of the slab:
+    `SlabGeometry.pitch` for each slab before, of the image times the stride.
 
     Parameters
     ----------
-    first, last : int
-        Numbers of the first and the last one.
     rows : int
-        Rows of the result of each.
+        Rows that are computed; none where the slab before has left all.
     above, below : int
-        Rows of padding that it reads.
+        Rows of padding that are read.
+    start : int
+        The first row, of the layer's result.
+    read : int
+        The first row that is read, of what the buffer of the layer before holds, or of the image.
+    written : int
+        The first row that is written, of the layer's buffer; of the result for the last layer.
+    kept, moved : int
+        So many rows of the buffer are those of the slab before, so many rows further down.
     """
 
-    first: int
-    last: int
     rows: int
     above: int
     below: int
+    start: int
+    read: int
+    written: int
+    kept: int
+    moved: int
 
-    @property
+
+class _Span(NamedTuple):
+    """Rows of a layer's result: what its buffer holds is [base, stop), computed [start, stop)."""
+
+    base: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class SlabGeometry:
+    """Sizes that follow from the layers, the rows of a slab and the parts of an image.
+
+    Parameters
+    ----------
+    layers : tuple of Conv2dWorkload
+        From the image on; each one but the first reads the result of the one before it.
+    rows : int
+        Of the last layer's result.
+    parts : int
+        Of an image, one behind the other; fewer where there are fewer slabs.
+    """
+
+    layers: tuple[Conv2dWorkload, ...]
+    rows: int
+    parts: int = 1
+
+    @derived
     def count(self) -> int:
-        """How many there are."""
-        return self.last - self.first + 1
+        """Slabs of an image; the last one may have fewer rows."""
+        return math.ceil(self.layers[-1].oh / self.rows)
 
-    def depthwise(self, whole: Conv2dWorkload) -> Conv2dWorkload:
-        """Return the convolution of one of them, of a single image."""
-        left, right = whole.padding[1], whole.padding[3]
-        read = _reach(whole, self.rows) - self.above - self.below
-        padding = (self.above, left, self.below, right)
-        return dataclasses.replace(whole, n=1, h=read, padding=padding)
+    @derived
+    def per_part(self) -> int:
+        """Slabs of a part; the last part may have fewer."""
+        return math.ceil(self.count / self.parts)
 
-    def pointwise(self, whole: Conv2dWorkload) -> Conv2dWorkload:
-        """Return the 1x1 convolution of one of them, of a single image."""
-        return dataclasses.replace(whole, n=1, h=self.rows)
+    @derived
+    def used_parts(self) -> int:
+        """Parts that have slabs."""
+        return math.ceil(self.count / self.per_part)
+
+    def pitch(self, layer: int) -> int:
+        """Return how many rows further down each slab is, in a layer's result."""
+        return self.rows * math.prod(w.stride[0] for w in self.layers[layer + 1 :])
+
+    @derived
+    def steps(self) -> list[dict[Step, list[int]]]:
+        """For each layer what it does, and the numbers of the slabs in which it does so."""
+        return _steps(self)
+
+    @derived
+    def units(self) -> list[int]:
+        """Rows that divide what each layer computes in any slab."""
+        return [math.gcd(*(step.rows for step in steps)) for steps in self.steps]
+
+    @derived
+    def buffer_rows(self) -> list[int]:
+        """Rows of the buffer of each layer but the last one."""
+        return [
+            max(step.written + step.rows for step in steps if step.rows)
+            for steps in self.steps[:-1]
+        ]
+
+    @derived
+    def row_bytes(self) -> list[int]:
+        """Bytes of a row of each layer's result."""
+        return [w.co * w.ow * w.types.out_bytes for w in self.layers]
+
+    @derived
+    def buffer_bytes(self) -> list[int]:
+        """Bytes of these buffers."""
+        return [rows * row for rows, row in zip(self.buffer_rows, self.row_bytes, strict=False)]
 
 
-def slabs_of(depthwise: Conv2dWorkload, rows: int) -> list[Slabs]:
-    """Return the runs of slabs of so many rows, from top to bottom."""
-    w, found = depthwise, list[Slabs]()
-    for number in range(math.ceil(w.oh / rows)):
-        taken = min(rows, w.oh - number * rows)
-        start = number * rows * w.stride[0] - w.padding[0]
-        below = max(0, start + _reach(w, taken) - w.h)
-        slab = Slabs(number, number, taken, max(0, -start), below)
-        before = found[-1] if found else None
-        if before and dataclasses.astuple(before)[2:] == dataclasses.astuple(slab)[2:]:
-            found[-1] = dataclasses.replace(before, last=number)
-        else:
-            found.append(slab)
+def of_step(whole: Conv2dWorkload, step: Step) -> Conv2dWorkload:
+    """Return a layer of which a step is the whole, of a single image."""
+    left, right = whole.padding[1], whole.padding[3]
+    read = _reach(whole, step.rows) - step.above - step.below
+    return dataclasses.replace(whole, n=1, h=read, padding=(step.above, left, step.below, right))
+
+
+def of_unit(whole: Conv2dWorkload, rows: int) -> Conv2dWorkload:
+    """Return a 1x1 layer of so many rows of a single image."""
+    return dataclasses.replace(whole, n=1, h=rows)
+
+
+def _steps(geo: SlabGeometry) -> list[dict[Step, list[int]]]:
+    found: list[dict[Step, list[int]]] = [{} for _ in geo.layers]
+    before: list[_Span] = []
+    for number in range(geo.count):
+        left = before if number % geo.per_part else []
+        spans = _spans(geo, number, left)
+        for layer in range(len(geo.layers)):
+            step = _step(geo, layer, number, spans, left)
+            found[layer].setdefault(step, []).append(number)
+        before = spans
     return found
+
+
+def _spans(geo: SlabGeometry, number: int, left: Sequence[_Span]) -> list[_Span]:
+    """Return what each layer holds and computes, given what the slab before has left."""
+    start = number * geo.rows
+    stop = min(start + geo.rows, geo.layers[-1].oh)
+    spans = [_Span(start, start, stop)]
+    for layer in range(len(geo.layers) - 2, -1, -1):
+        spans.insert(0, _read(geo.layers[layer + 1], spans[0], left[layer] if left else None))
+    return spans
+
+
+def _read(reader: Conv2dWorkload, span: _Span, left: _Span | None) -> _Span:
+    """Return what has to be there for a layer to compute a span, where some is left."""
+    if span.start == span.stop and left:
+        return _Span(left.base, left.stop, left.stop)
+    top = span.start * reader.stride[0] - reader.padding[0]
+    base = max(0, top)
+    stop = min(reader.h, top + _reach(reader, span.stop - span.start))
+    start = max(base, left.stop) if left else base
+    return _Span(base, min(start, stop), stop)
+
+
+def _step(
+    geo: SlabGeometry, layer: int, number: int, spans: Sequence[_Span], left: Sequence[_Span]
+) -> Step:
+    """Return what a layer does in a slab, beside the slab's place."""
+    w, span = geo.layers[layer], spans[layer]
+    is_last = layer == len(geo.layers) - 1
+    kept = max(0, left[layer].stop - span.base) if left and not is_last else 0
+    moved = span.base - left[layer].base if kept else 0
+    if span.start == span.stop:
+        return Step(0, 0, 0, 0, 0, 0, kept, moved)
+    top = span.start * w.stride[0] - w.padding[0]
+    bottom = top + _reach(w, span.stop - span.start)
+    above, below = max(0, -top), max(0, bottom - w.h)
+    place = number * geo.pitch(layer)
+    source = spans[layer - 1].base if layer else place * w.stride[0]
+    return Step(
+        rows=span.stop - span.start,
+        above=above,
+        below=below,
+        start=span.start - place,
+        read=top + above - source,
+        written=span.start - (place if is_last else span.base),
+        kept=kept,
+        moved=moved,
+    )
 
 
 def _reach(workload: Conv2dWorkload, rows: int) -> int:

@@ -1,1 +1,1 @@
-"""A depthwise convolution and the 1x1 convolution behind it as one kernel, slab by slab."""
+"""A chain of depthwise and 1x1 convolutions as one kernel, slab by slab."""

@@ -1,14 +1,17 @@
-"""A depthwise convolution and the 1x1 convolution of its result, a few rows at a time.
+"""A chain of depthwise and 1x1 convolutions as one kernel, a few rows at a time.
 
-    for image, slab                            (threads)
-      W = depthwise convolution of a slab, and what follows it
-      rows of the result = 1x1 convolution of W, and what follows it
+    for image, part                            (threads)
+      for slab of the part
+        for layer
+          what the slab before has left of the rows that the next layer reads, moved to the front
+          rows of the result = convolution of those of the layer before, and what follows it
 
 Each slab is an image of its own, computed as the template of a layer computes images, for one
 thread: tiles, borders and micro-kernels are those of `conv2d_depthwise` and `conv2d_direct`. Rows
 above and below that a slab reads are those of the image; padding is read by the first and last
-slabs only, which are functions of their own. W stays in the caches of the core that computes it:
-the depthwise result never goes to memory, nor to another core's caches.
+slabs only, which are functions of their own. 1x1 convolutions are one function of as many rows as
+divide those of all slabs, called in a loop. What lies between two layers stays in the caches of the
+core that computes it: it never goes to memory, nor to another core's caches.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from tvm import s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from tvm_blislike.cost_models.slabs.geometry import Slabs
+from tvm_blislike.cost_models.slabs.geometry import SlabGeometry, Step
 from tvm_blislike.model.layouts import Layout
 from tvm_blislike.schedules.lowering.rewrite import redirected
 from tvm_blislike.schedules.slabs.layer import Layer
@@ -32,144 +35,196 @@ from tvm_blislike.tvm_seams.attributes import NO_ALIAS
 
 
 @dataclass(frozen=True)
-class Part:
-    """A run of equal slabs: the functions that compute one of them, of both layers.
+class Code:
+    """How a layer computes a step: a function of so many rows, called until all are there."""
 
-    Runs with the same rows share the function of the second.
-    """
-
-    slabs: Slabs
-    depthwise: tirx.PrimFunc
-    pointwise: tirx.PrimFunc
+    func: tirx.PrimFunc
+    rows: int
 
 
 def kernel(
-    first: Layer, second: Layer, parts: Sequence[Part], rows: int, threads: int
+    layers: Sequence[Layer], code: Sequence[dict[Step, Code]], geo: SlabGeometry, threads: int
 ) -> tirx.PrimFunc:
-    """Return the function of both layers, with final loops.
+    """Return the function of a chain of layers, with final loops.
 
-    Its parameters are data, packed and others of the first, packed and others of the second, and
-    the result.
+    Its parameters are the data, what is packed and others of each layer, and the result.
 
     Parameters
     ----------
-    rows : int
-        Of the slabs, but perhaps the last.
+    code : sequence of dict
+        Of each layer that of its steps with rows.
     """
     with IRBuilder() as builder:
         with T.prim_func(s_tir=True):
             T.func_name("main")
             T.func_attr({"global_symbol": "main", **NO_ALIAS})
-            buffers = _parameters(first, second)
+            buffers = _parameters(layers)
             with T.sblock("root"):
                 T.reads()
                 T.writes()
-                _slabs(_Pair(first, second, buffers, rows), parts, threads)
+                _Chain(layers, code, geo, buffers).emit(threads)
     return s_tir.transform.ConvertSSA()(tvm.IRModule({"main": builder.get()}))["main"]
 
 
-def declared(first: Layer, second: Layer) -> tirx.PrimFunc:
+def declared(layers: Sequence[Layer]) -> tirx.PrimFunc:
     """Return a function with the parameters of `kernel` that does nothing."""
     with IRBuilder() as builder:
         with T.prim_func(s_tir=True):
             T.func_name("main")
             T.func_attr({"global_symbol": "main", **NO_ALIAS})
-            _parameters(first, second)
+            _parameters(layers)
             T.evaluate(0)
     return builder.get()
 
 
-def _parameters(first: Layer, second: Layer) -> list[Any]:
-    given = [first.data, first.packed, *first.others]
-    given += [second.packed, *second.others, second.result]
+def _parameters(layers: Sequence[Layer]) -> list[Any]:
+    given = [layers[0].data]
+    for layer in layers:
+        given += [layer.packed, *layer.others]
+    given.append(layers[-1].result)
     return [T.arg(f"p{i}", T.buffer(p.shape, p.dtype)) for i, p in enumerate(given)]
 
 
 @dataclass(frozen=True)
-class _Pair:
-    """Both layers, the buffers of the parameters of their function, and the rows of a slab."""
+class _Chain:
+    """The layers, the code of their steps, and the buffers of their function's parameters."""
 
-    first: Layer
-    second: Layer
+    layers: Sequence[Layer]
+    code: Sequence[dict[Step, Code]]
+    geo: SlabGeometry
     buffers: list[Any]
-    rows: int
 
-    def slab(self, parts: Sequence[Part], image: Any, number: Any) -> None:
-        """Emit the code of one slab; that of the 1x1 convolution once for parts that share it."""
-        most = max(parts, key=lambda part: part.slabs.rows)
-        made = T.alloc_buffer(most.depthwise.params[-1].shape, str(self.first.result.dtype))
-        _choose(
-            [(p.slabs.last, partial(self._above, p, made, image, number)) for p in parts], number
-        )
-        below = {part.pointwise: part for part in parts}.values()
-        _choose(
-            [(p.slabs.last, partial(self._below, p, made, image, number)) for p in below], number
-        )
+    def emit(self, threads: int) -> None:
+        """Emit the loops over images, parts and slabs."""
+        geo, images = self.geo, self.layers[0].workload.n
+        loop = T.parallel if threads > 1 else T.serial
+        with loop(0, images * geo.used_parts) as index:
+            image, part = index // geo.used_parts, index % geo.used_parts
+            made = [self._buffer(number) for number in range(len(self.layers) - 1)]
+            with T.serial(0, geo.per_part) as place:
+                slab = part * geo.per_part + place
+                if geo.count % geo.per_part:
+                    with T.If(slab < geo.count), T.Then():
+                        self._slab(image, slab, made)
+                else:
+                    self._slab(image, slab, made)
 
-    def _above(self, part: Part, made: Any, image: Any, number: Any) -> None:
-        data, packed, *others = self.buffers[: 2 + len(self.first.others)]
-        w, func = self.first.workload, part.depthwise
-        row = number * self.rows * w.stride[0] + (part.slabs.above - w.padding[0])
-        layout = Layout(self.first.config.data_layout)
-        own = [_rows(data, func.params[0], layout, image, row), packed]
-        own += self._others(self.first, func, others, image, number)
-        _emit(func, [*own, _seen_as(made, func.params[-1])])
+    def _buffer(self, number: int) -> Any:
+        """Return the memory of a layer's rows that the next one reads."""
+        layer = self.layers[number]
+        shape = [int(extent) for extent in layer.result.shape]
+        shape[0], shape[layer.height] = 1, self.geo.buffer_rows[number]
+        return T.alloc_buffer(shape, str(layer.result.dtype))
 
-    def _below(self, part: Part, made: Any, image: Any, number: Any) -> None:
-        packed, *others, result = self.buffers[2 + len(self.first.others) :]
-        func, layout = part.pointwise, Layout(self.second.config.out_layout)
-        written = _rows(result, func.params[-1], layout, image, number * self.rows)
-        own = self._others(self.second, func, others, image, number)
-        _emit(func, [_seen_as(made, func.params[0]), packed, *own, written])
+    def _slab(self, image: Any, slab: Any, made: Sequence[Any]) -> None:
+        """Emit what all layers do in one slab."""
+        for number, steps in enumerate(self.geo.steps):
+            _choose(
+                [
+                    (numbers, partial(self._step, number, step, image, slab, made))
+                    for step, numbers in steps.items()
+                ],
+                slab,
+                self.geo,
+            )
 
-    def _others(
-        self, layer: Layer, func: tirx.PrimFunc, buffers: list[Any], image: Any, number: Any
-    ) -> list[Any]:
-        layout, found = Layout(layer.config.out_layout), []
+    def _step(self, number: int, step: Step, image: Any, slab: Any, made: Sequence[Any]) -> None:
+        """Emit what one layer does."""
+        if step.moved:
+            _move(made[number], self.layers[number].height, step)
+        if step.rows:
+            self._compute(number, step, image, slab, made)
+        elif not step.moved:
+            T.evaluate(0)
+
+    def _compute(self, number: int, step: Step, image: Any, slab: Any, made: Sequence[Any]) -> None:
+        """Emit the calls that compute the rows of one layer."""
+        layer, code, place = self.layers[number], self.code[number], slab * self.geo.pitch(number)
+        stride, func = layer.workload.stride[0], code[step].func
+        read = (made[number - 1], 0, step.read)
+        if number == 0:
+            read = (self.buffers[0], image, place * stride + step.read)
+        written = (self.buffers[-1], image, place + step.written)
+        if number < len(made):
+            written = (made[number], 0, step.written)
+        with T.serial(0, step.rows // code[step].rows) as call:
+            done = call * code[step].rows
+            own = [
+                self._rows(layer.config.data_layout, func.params[0], read, done * stride),
+                *self._others(number, func, image, place + step.start + done),
+                self._rows(layer.config.out_layout, func.params[-1], written, done),
+            ]
+            _emit(func, own)
+
+    def _others(self, number: int, func: tirx.PrimFunc, image: Any, row: Any) -> list[Any]:
+        """Return what a layer reads beside its image: what is packed, and rows of the others."""
+        layer = self.layers[number]
+        first = 1 + sum(1 + len(before.others) for before in self.layers[:number])
+        packed, *buffers = self.buffers[first : first + 1 + len(layer.others)]
+        found = [packed]
         for buffer, param in zip(buffers, func.params[2:-1], strict=True):
-            row = number * self.rows if int(buffer.shape[layer.height]) > 1 else 0
-            at = image if int(buffer.shape[0]) > 1 else 0
-            found.append(_rows(buffer, param, layout, at, row))
+            at = row if int(buffer.shape[layer.height]) > 1 else 0
+            of = image if int(buffer.shape[0]) > 1 else 0
+            found.append(self._rows(layer.config.out_layout, param, (buffer, of, at), 0))
         return found
 
+    @staticmethod
+    def _rows(layout: str, like: Any, place: tuple[Any, Any, Any], further: Any) -> Any:
+        """Return rows of one image, from some row on, as a buffer of the shape of `like`."""
+        buffer, image, row = place
+        strides = _strides(buffer)
+        offset = image * strides[0] + (row + further) * strides[Layout(layout).height_axis]
+        return T.decl_buffer(
+            like.shape, str(buffer.dtype), data=buffer.data, strides=strides, elem_offset=offset
+        )
 
-def _slabs(pair: _Pair, parts: Sequence[Part], threads: int) -> None:
-    """Emit the loop over images and slabs."""
-    images, count = pair.first.workload.n, parts[-1].slabs.last + 1
-    loop = T.parallel if threads > 1 else T.serial
-    with loop(0, images * count) as index:
-        number, image = (index % count, index // count) if images > 1 else (index, 0)
-        pair.slab(parts, image, number)
+
+def _strides(buffer: Any) -> list[int]:
+    sizes = [int(extent) for extent in buffer.shape]
+    return [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
 
 
-def _choose(parts: Sequence[tuple[int, Callable[[], None]]], number: Any) -> None:
-    """Emit the first part, each with the number of its last slab, that a slab belongs to."""
-    (last, emit), *rest = parts
+def _move(buffer: Any, height: int, step: Step) -> None:
+    """Emit the loops that move rows to the front of a buffer.
+
+    In order of memory: what is written was read before.
+    """
+    strides = _strides(buffer)
+    flat = T.decl_buffer((math.prod(map(int, buffer.shape)),), str(buffer.dtype), data=buffer.data)
+    run, row = strides[height - 1], strides[height]
+    with T.serial(0, int(flat.shape[0]) // run) as outer, T.serial(0, step.kept * row) as element:
+        at = outer * run + element
+        T.buffer_store(flat, flat[at + step.moved * row], [at])
+
+
+def _choose(
+    steps: Sequence[tuple[Sequence[int], Callable[[], None]]], slab: Any, geo: SlabGeometry
+) -> None:
+    """Emit the step, each with its slabs' numbers, that a slab belongs to; the commonest last."""
+    (numbers, emit), *rest = sorted(steps, key=lambda step: len(step[0]))
     if not rest:
         emit()
         return
-    with T.If(number <= last):
+    with T.If(_is_one_of(slab, numbers, geo)):
         with T.Then():
             emit()
         with T.Else():
-            _choose(rest, number)
+            _choose(rest, slab, geo)
 
 
-def _seen_as(buffer: Any, like: Any) -> Any:
-    """Return the memory of a buffer as one of the shape of `like`, which has no more elements."""
-    if [int(size) for size in buffer.shape] == [int(size) for size in like.shape]:
-        return buffer
-    return T.decl_buffer(like.shape, str(buffer.dtype), data=buffer.data)
-
-
-def _rows(buffer: Any, like: Any, layout: Layout, image: Any, row: Any) -> Any:
-    """Return the rows of one image, from `row` on, as a buffer of the shape of `like`."""
-    sizes = [int(extent) for extent in buffer.shape]
-    strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
-    offset = image * strides[0] + row * strides[layout.height_axis]
-    return T.decl_buffer(
-        like.shape, str(buffer.dtype), data=buffer.data, strides=strides, elem_offset=offset
-    )
+def _is_one_of(slab: Any, numbers: Sequence[int], geo: SlabGeometry) -> Any:
+    """Return whether a slab is one of those with these numbers, in ascending order."""
+    if set(range(numbers[0], geo.count, geo.per_part)) == set(numbers) and len(numbers) > 1:
+        # Those at the same place of each part but perhaps the first ones.
+        same = slab % geo.per_part == numbers[0] % geo.per_part
+        return tirx.all(same, slab >= numbers[0])
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return tirx.any(*(tirx.all(slab >= first, slab <= last) for first, last in runs))
 
 
 def _emit(func: tirx.PrimFunc, buffers: list[Any]) -> None:

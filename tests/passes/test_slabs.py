@@ -1,4 +1,4 @@
-"""Depthwise and 1x1 convolutions as one kernel, against NumPy and against two kernels."""
+"""Depthwise and 1x1 convolutions as one kernel, against NumPy and against kernels of their own."""
 
 import dataclasses
 import math
@@ -16,10 +16,13 @@ from tvm_blislike.choose.constraints import Constraints, Pin, parse_pin
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.conv2d_depthwise.config import DepthwiseConfig
 from tvm_blislike.cost_models.conv2d_depthwise.geometry import DepthwiseGeometry
+from tvm_blislike.cost_models.slabs import estimate as model
 from tvm_blislike.cost_models.slabs.config import NAME
-from tvm_blislike.cost_models.slabs.geometry import slabs_of
+from tvm_blislike.cost_models.slabs.estimate import Layers
+from tvm_blislike.cost_models.slabs.geometry import SlabGeometry, of_step
 from tvm_blislike.errors import ChoiceError, UsageError
 from tvm_blislike.hardware import native_core
+from tvm_blislike.model.chain import ChainWorkload
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.passes import slabs
 from tvm_blislike.pipeline import compile_module
@@ -49,50 +52,79 @@ ACTIVATIONS = {
 }
 
 
-def layers(n=1, ci=32, co=48, h=14, w=14, kernel=3, stride=1, padding=None, read_twice=False):
-    """Return the shapes of a pair: image, weights and biases of both layers, strides, padding."""
+def layers(n=1, ci=32, co=48, h=14, w=14, kernel=3, stride=1, padding=None, **more):
+    """Return a depthwise layer and the channels of the 1x1 layer behind it.
+
+    Parameters
+    ----------
+    more
+        `wide`, channels of an image from which a 1x1 layer makes that of the depthwise one;
+        `again`, another such case of the same channels behind this one; `read_twice`.
+    """
     pads = (kernel // 2,) * 4 if padding is None else padding
-    return {
-        "depthwise": Conv2dWorkload(
-            n, ci, h, w, ci, kernel, kernel, (stride, stride), pads, groups=ci
-        ),
-        "co": co,
-        "read_twice": read_twice,
-    }
+    depthwise = Conv2dWorkload(n, ci, h, w, ci, kernel, kernel, (stride, stride), pads, groups=ci)
+    return {"depthwise": depthwise, "co": co, **more}
+
+
+def behind(case, kernel=3, stride=1, co=24):
+    """Return a case with another pair of layers behind it."""
+    w = case["depthwise"]
+    return {**case, "again": layers(w.n, case["co"], co, w.oh, w.ow, kernel, stride)}
+
+
+def convolutions(case):
+    """Return the layers of a case in order: workloads."""
+    w = case["depthwise"]
+    found = [w, _pointwise(w.co, case["co"], w.n, w.oh, w.ow)]
+    if case.get("wide"):
+        found.insert(0, _pointwise(case["wide"], w.ci, w.n, w.h, w.w))
+    return found + (convolutions(case["again"]) if case.get("again") else [])
+
+
+def _pointwise(ci, co, n, h, w):
+    return Conv2dWorkload(n, ci, h, w, co, 1, 1, (1, 1), (0,) * 4)
 
 
 def module_of(case, activation, residual, rng):
-    """Return the Relax module of a pair, its inputs and its expected results."""
-    w, co = case["depthwise"], case["co"]
-    x = rng.standard_normal(w.images[0], dtype=np.float32)
-    given = [x]
-    result = (w.n, co, w.oh, w.ow)
+    """Return the Relax module of a case, its inputs and its expected results."""
+    chain = convolutions(case)
+    given = [rng.standard_normal(chain[0].images[0], dtype=np.float32)]
     if residual:
-        given.append(rng.standard_normal(result, dtype=np.float32))
-    wd = rng.standard_normal((w.ci, 1, w.kh, w.kw), dtype=np.float32) / w.kh
-    bd = rng.standard_normal((1, w.ci, 1, 1), dtype=np.float32)
-    wp = rng.standard_normal((co, w.ci, 1, 1), dtype=np.float32) / np.float32(math.sqrt(w.ci))
-    bp = rng.standard_normal((1, co, 1, 1), dtype=np.float32)
+        given.append(rng.standard_normal(chain[-1].images[1], dtype=np.float32))
     op, function = ACTIVATIONS[activation]
     builder = relax.BlockBuilder()
     params = [relax.Var(f"x{i}", relax.TensorType(a.shape, "float32")) for i, a in enumerate(given)]
+    made, expected = [params[0]], given[0]
     with builder.function("main", params):
         with builder.dataflow():
-            made = relax.op.nn.conv2d(
-                params[0], relax.const(wd), strides=w.stride, padding=w.padding, groups=w.ci
-            )
-            made = builder.emit(op(builder.emit(relax.op.add(builder.emit(made), relax.const(bd)))))
-            out = builder.emit(relax.op.nn.conv2d(made, relax.const(wp)))
-            out = builder.emit(relax.op.add(out, relax.const(bp)))
+            for w in chain:
+                weights = rng.standard_normal(w.operands["weights"], dtype=np.float32)
+                weights /= np.float32(math.sqrt(weights[0].size))
+                bias = rng.standard_normal((1, w.co, 1, 1), dtype=np.float32)
+                made.append(builder.emit(_convolution(made[-1], weights, bias, w)))
+                expected = reference.conv2d(
+                    expected, weights, None, w.stride, w.padding, w.dilation, w.groups
+                )
+                expected = expected + bias
+                if w is not chain[-1]:
+                    made.append(builder.emit(op(made[-1])))
+                    expected = np.asarray(function(expected), np.float32)
+            out = made[-1]
             if residual:
                 out = builder.emit(relax.op.add(out, params[1]))
-            outputs = [out, made] if case["read_twice"] else [out]
-            out = builder.emit_output(outputs if len(outputs) > 1 else out)
+            if case.get("read_twice"):
+                out = builder.emit_output([out, made[-2]])
+            else:
+                out = builder.emit_output(out)
         builder.emit_func_output(out)
-    middle = reference.conv2d(x, wd, None, w.stride, w.padding, w.dilation, w.ci) + bd
-    middle = np.asarray(function(middle), np.float32)
-    expected = reference.conv2d(middle, wp, None, (1, 1), (0,) * 4, (1, 1), 1) + bp
     return builder.get(), given, expected + (given[1] if residual else 0)
+
+
+def _convolution(image, weights, bias, w):
+    made = relax.op.nn.conv2d(
+        image, relax.const(weights), strides=w.stride, padding=w.padding, groups=w.groups
+    )
+    return relax.op.add(made, relax.const(bias))
 
 
 def compiled(mod, threads=1, **limits):
@@ -103,7 +135,7 @@ def compiled(mod, threads=1, **limits):
 
 
 def pinned(rows):
-    """Constraints that compute all pairs in slabs of so many rows."""
+    """Constraints that compute all chains in slabs of so many rows."""
     only = ("conv2d_direct", "conv2d_depthwise", NAME)
     return {"pins": (Pin("conv *, 1x1*", NAME, (("rows", rows),)),), "only": only}
 
@@ -127,6 +159,7 @@ def check(case, activation, residual, rows, threads, seed=0):
     )
     actual = machine["main"](*map(tvm.runtime.tensor, given)).numpy()
     assert np.abs(actual - expected).max() <= 2e-5 * np.abs(expected).max()
+    return report
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -135,20 +168,22 @@ def test_activations_and_a_residual(activation, threads):
     check(layers(), activation, True, 3, threads)
 
 
-@pytest.mark.parametrize("rows, products", [(7, 1), (2, 1), (3, 2), (14, 1)])
-def test_slabs_of_equal_rows_share_the_product(rows, products, monkeypatch):
+@pytest.mark.parametrize("rows, at_once", [(7, 7), (2, 2), (3, 1), (14, 14)])
+def test_products_are_one_function(rows, at_once, monkeypatch):
     seen = []
 
-    def counted(first, second, parts, rows, threads):
-        func, below = kernel(first, second, parts, rows, threads), {p.pointwise for p in parts}
-        assert len(below) == products
-        assert stores(func) == sum(map(stores, [*(p.depthwise for p in parts), *below]))
-        seen.append(len(parts))
+    def counted(chain, code, geo, threads):
+        func = kernel(chain, code, geo, threads)
+        (product,) = set(code[1].values())
+        assert product.rows == at_once
+        parts = [*(c.func for c in code[0].values()), *([product.func] * len(code[1]))]
+        assert stores(func) == sum(map(stores, parts))
+        seen.append(len(code[0]))
         return func
 
     monkeypatch.setattr(slabs, "kernel", counted)
     check(layers(), "relu", True, rows, 2)
-    assert seen == [len(slabs_of(layers()["depthwise"], rows))]
+    assert seen == [len(SlabGeometry(tuple(convolutions(layers())), rows, 2).steps[0])]
 
 
 def stores(func):
@@ -198,6 +233,31 @@ def test_any_pair(data):
     check(case, draw(st.sampled_from(sorted(ACTIVATIONS))), residual, rows, threads)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 12])
+@pytest.mark.parametrize("kernel, stride", [(3, 1), (3, 2), (5, 2), (5, 1)])
+def test_a_product_in_front(kernel, stride, rows, threads):
+    case = layers(2, 24, 16, 13, 11, kernel, stride, wide=8)
+    report = check(case, "relu6", True, min(rows, case["depthwise"].oh), threads)
+    assert [layer.implementation for layer in report.layers if layer.macs] == [NAME]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("wide", [None, 8])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 1), (1, 2)])
+def test_two_pairs_of_layers(strides, wide, rows, threads):
+    case = behind(layers(1, 16, 24, 14, 10, stride=strides[0], wide=wide), stride=strides[1], co=40)
+    report = check(case, "relu", False, rows, threads)
+    (found,) = (layer for layer in report.layers if layer.macs)
+    assert found.workload.count("3x3") == 2
+
+
+def test_layers_that_are_alike():
+    # Functions of the layers are the same, their weights are not.
+    check(behind(layers(1, 32, 32), co=32), "relu", False, 2, 2)
+
+
 @given(
     st.integers(1, 40), st.integers(1, 7), st.integers(1, 3), st.integers(0, 3), st.integers(0, 3)
 )
@@ -205,18 +265,56 @@ def test_slabs_are_the_whole(height, kernel, stride, above, below):
     above, below = min(above, kernel - 1), min(below, kernel - 1)
     if height + above + below < kernel:
         return
+    chain = _chain_of(height, kernel, stride, above, below)
+    for rows in range(1, chain[-1].oh + 1):
+        for parts in (1, 2, 5):
+            _check_slabs(SlabGeometry(chain, rows, parts))
+
+
+def _chain_of(height, kernel, stride, above, below):
+    """Return a 1x1 layer, a depthwise one and another 1x1 layer."""
     w = Conv2dWorkload(
         1, 16, height, 8, 16, kernel, 1, (stride, 1), (above, 0, below, 0), groups=16
     )
-    for rows in range(1, w.oh + 1):
-        runs = slabs_of(w, rows)
-        assert sum(run.count * run.rows for run in runs) == w.oh
-        for run in runs:
-            slab = run.depthwise(w)
-            assert slab.oh == run.rows and slab.ow == w.ow
-            for number in (run.first, run.last):
-                first = number * rows * stride - above + run.above
-                assert 0 <= first and first + slab.h <= height
+    return (_pointwise(4, 16, 1, height, 8), w, _pointwise(16, 8, 1, w.oh, w.ow))
+
+
+def _check_slabs(geo):
+    """Follow the rows of a chain's buffers from slab to slab."""
+    of_slab = [{n: step for step, ns in steps.items() for n in ns} for steps in geo.steps]
+    assert all(sorted(steps) == list(range(geo.count)) for steps in of_slab)
+    results = set()
+    for number in range(geo.count):
+        if number % geo.per_part == 0:
+            held = [[None] * rows for rows in geo.buffer_rows]
+        for layer, w in enumerate(geo.layers):
+            step, place = of_slab[layer][number], number * geo.pitch(layer)
+            if layer < len(held):
+                moved = held[layer][step.moved : step.moved + step.kept]
+                held[layer][: step.kept] = moved
+            for row in range(step.start + place, step.start + place + step.rows):
+                # Rows that are read, beside those of padding.
+                top = row * w.stride[0] - w.padding[0]
+                read = [r for r in range(top, top + w.kh) if 0 <= r < w.h]
+                assert not layer or set(read) <= set(held[layer - 1])
+                if layer < len(held):
+                    at = step.written + row - step.start - place
+                    held[layer][at] = row
+                else:
+                    assert step.written == step.start
+                    results.add(row)
+            if step.rows and layer:
+                # The first row that is read lies where the step says.
+                slab = of_step(w, step)
+                assert slab.oh == step.rows and slab.ow == w.ow
+                top = (step.start + place) * w.stride[0] - w.padding[0] + step.above
+                assert held[layer - 1][step.read : step.read + slab.h] == list(
+                    range(top, top + slab.h)
+                )
+            elif step.rows:
+                top = (step.start + place) * w.stride[0] - w.padding[0] + step.above
+                assert step.read + place * w.stride[0] == top
+    assert results == set(range(geo.layers[-1].oh))
 
 
 def kinds(mod, **limits):
@@ -245,7 +343,7 @@ def test_the_report_shows_one_kernel():
     assert found.workload == "conv 1x32x14x14 3x3 -> 32 p1,1,1,1 g32, 1x1 -> 48"
     assert found.config["rows"] == 4 and found.reason == "pinned"
     assert found.macs == 14 * 14 * 32 * (9 + 48)
-    assert {c.implementation for c in found.candidates} == {NAME, "two kernels"}
+    assert {c.implementation for c in found.candidates} == {NAME, "2 kernels"}
 
 
 def test_pins_are_checked():
@@ -256,3 +354,47 @@ def test_pins_are_checked():
         kinds(mod, **pinned(15))
     with pytest.raises(UsageError):
         parse_pin(f"conv *={NAME},bands=5")
+
+
+def chosen_rows(case, core, threads=1):
+    """Return the rows of the slabs of a case, 0 where there are none."""
+    chain = ChainWorkload(tuple(convolutions(case)))
+    return model.slab_rows(Layers(chain, ()), core, threads)
+
+
+def with_caches(l1, l2):
+    """Return the core of this machine with first and second level caches of these sizes."""
+    first = dataclasses.replace(CORE.cache(1), bytes=l1)
+    second = dataclasses.replace(CORE.cache(2) or CORE.cache(1), level=2, bytes=l2, shared_by=1)
+    return dataclasses.replace(CORE, caches=(first, second))
+
+
+def test_rows_follow_the_caches():
+    wide = layers(ci=96, co=24, h=112, w=112, stride=2, wide=16)
+    rows = [chosen_rows(wide, with_caches(48 << 10, kib << 10)) for kib in (128, 512, 1024, 4096)]
+    assert rows[0] == 0 and 0 < rows[1] < rows[2] <= rows[3]
+    pair = layers(ci=96, co=24, h=56, w=56)
+    rows = [chosen_rows(pair, with_caches(kib << 10, 1 << 20)) for kib in (4, 32, 128)]
+    assert rows[0] == 1 < rows[1] < rows[2]
+
+
+@pytest.mark.parametrize("height", [112, 56, 28, 14, 7])
+@pytest.mark.parametrize("threads", [2, 4, 8])
+def test_threads_have_as_many_rows(height, threads):
+    core, case = with_caches(48 << 10, 1 << 20), layers(ci=64, h=height, w=height)
+    rows = chosen_rows(case, core, threads)
+    geo = SlabGeometry(tuple(convolutions(case)), rows, threads)
+    assert geo.per_part * rows <= math.ceil(height / threads) * 1.15
+
+
+def test_chains_are_those_whose_images_leave_the_second_cache():
+    core = with_caches(48 << 10, 1 << 20)
+
+    def is_joined(case):
+        return not model.why_not(Layers(ChainWorkload(tuple(convolutions(case))), ()), core)
+
+    assert is_joined(layers(ci=96, h=112, w=112, wide=16))
+    assert not is_joined(layers(ci=96, h=28, w=28, wide=16))
+    assert is_joined(behind(layers(ci=32, co=64, h=112, w=112)))
+    # The image in front of the second depthwise layer stays, those of the first do not.
+    assert not is_joined(behind(layers(ci=64, co=16, h=112, w=112, stride=2)))

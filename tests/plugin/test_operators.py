@@ -158,6 +158,6 @@ def test_workloads_of_other_kinds_are_read(sum_workload: type[Workload]) -> None
 
 def test_unknown_kinds_are_named() -> None:
     with pytest.raises(
-        ValueError, match="unknown workload kind 'fft'; known: conv2d, conv2d pair, conv3d, gemm"
+        ValueError, match="unknown workload kind 'fft'; known: conv2d, conv2d chain, conv3d, gemm"
     ):
         Workload.from_json('{"kind": "fft"}')

@@ -1,14 +1,16 @@
-"""A depthwise convolution and the 1x1 convolution that alone reads it become one kernel.
+"""Depthwise and 1x1 convolutions, each of which alone reads the one before, become one kernel.
 
 Behind fusion, when each layer is a function with all that follows it, and layouts are planned: of
-two such functions one is made that computes slab by slab (`schedules.slabs`), where that is
-predicted to be faster than both by themselves.
+such functions one is made that computes slab by slab (`schedules.slabs`), where that is predicted
+to be faster than all by themselves: of a depthwise convolution and the 1x1 convolution behind it,
+and of more where what lies between two such chains leaves the caches.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,19 +23,19 @@ from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.slabs import estimate as model
 from tvm_blislike.cost_models.slabs.config import NAME, SlabConfig
 from tvm_blislike.cost_models.slabs.estimate import Alone, Layers
-from tvm_blislike.cost_models.slabs.geometry import slabs_of
+from tvm_blislike.cost_models.slabs.geometry import SlabGeometry, Step, of_step, of_unit
 from tvm_blislike.errors import ChoiceError
 from tvm_blislike.hardware import Core
+from tvm_blislike.model.chain import ChainWorkload
 from tvm_blislike.model.choice import Candidate, Choice
 from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.marks import CHOSEN, LATER
-from tvm_blislike.model.pair import PairWorkload
 from tvm_blislike.model.types import FLOAT32
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import note_in
 from tvm_blislike.schedules import get_implementation
-from tvm_blislike.schedules.slabs.kernel import Part, declared, kernel
+from tvm_blislike.schedules.slabs.kernel import Code, declared, kernel
 from tvm_blislike.schedules.slabs.layer import Layer
 from tvm_blislike.tvm_seams import bindings, functions, op_name
 from tvm_blislike.tvm_seams.attributes import IS_SCHEDULED
@@ -47,14 +49,14 @@ class _Slabs:
     name: str = NAME
 
     def estimate(
-        self, _workload: PairWorkload, config: SlabConfig, core: Core, threads: int
+        self, _workload: ChainWorkload, config: SlabConfig, core: Core, threads: int
     ) -> Estimate:
         """See `cost_models.slabs.estimate`."""
         return model.estimate(self.layers, config, core, threads)
 
 
 def join_layers(mod: tvm.IRModule, plan: Plan, strategy: Strategy) -> tvm.IRModule:
-    """Return a module of fused PrimFuncs with pairs of them joined."""
+    """Return a module of fused PrimFuncs with chains of them joined."""
     limits = strategy.constraints
     if NAME in limits.without or (limits.only and NAME not in limits.only):
         return mod
@@ -86,7 +88,7 @@ def _uses(func: relax.Function) -> Counter[relax.Var]:
 
 @mutator
 class _Joiner(PyExprMutator):
-    """Replaces the call of a second layer by that of both; the first one is left to nobody."""
+    """Replaces the call of a chain's last layer by that of all; the others are left to nobody."""
 
     def __init__(self, mod: tvm.IRModule, plan: Plan, strategy: Strategy) -> None:
         super().__init__(mod)
@@ -95,35 +97,58 @@ class _Joiner(PyExprMutator):
         self.calls: dict[relax.Var, relax.Expr] = {}
         self.choices: dict[tvm.ir.GlobalVar, Choice | None] = {}
         self.layers: dict[tvm.ir.GlobalVar, Layer | None] = {}
-        self.made: dict[tuple[tvm.ir.GlobalVar, tvm.ir.GlobalVar], tvm.ir.GlobalVar | None] = {}
+        self.chains: dict[relax.Expr, tuple[relax.Call, ...]] = {}
+        self.made: dict[tuple[tvm.ir.GlobalVar, ...], tvm.ir.GlobalVar | None] = {}
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        second = self._layer(call) if self._may_be_second(call) else None
-        if second is None:
+        chain = self._chain(call) if self._may_be_second(call) else ()
+        if len(chain) < 2:
             return super().visit_call_(call)
-        read = second.arguments(call.args[1])[second.data]
-        before = self.calls.get(read)
-        first = self._layer(before) if self._may_be_first(read) else None
-        if first is None:
-            return super().visit_call_(call)
-        function = self._joined(before.args[0], call.args[0], first, second)
-        if function is None:
-            return super().visit_call_(call)
-        given = first.arguments(before.args[1]) | second.arguments(call.args[1])
-        operands = [first.data, first.packed, *first.others, second.packed, *second.others]
-        return relax.call_tir(function, [self.visit_expr(given[p]) for p in operands], call.ty)
+        given = []
+        for each in chain:
+            layer = self._layer(each)
+            arguments = layer.arguments(each.args[1])
+            own = [layer.packed, *layer.others]
+            given += [arguments[p] for p in (own if given else [layer.data, *own])]
+        return relax.call_tir(self._joined(chain), [self.visit_expr(e) for e in given], call.ty)
+
+    def _chain(self, call: relax.Call) -> tuple[relax.Call, ...]:
+        """Return the calls, up to that of a 1x1 convolution, that one kernel computes."""
+        if call not in self.chains:
+            pairs = self._read_by(call, is_depthwise)
+            longer = [
+                (*self._chain(above[0]), *pair)
+                for pair in pairs
+                for above in self._read_by(pair[0], is_pointwise)
+            ]
+            whole = (chain for chain in (*longer, *pairs) if self._joined(chain))
+            self.chains[call] = next(whole, (call,))
+        return self.chains[call]
+
+    def _read_by(
+        self, call: relax.Call, wanted: Callable[[Conv2dWorkload], bool]
+    ) -> list[tuple[relax.Call, relax.Call]]:
+        """Return the call whose result is the image of another one and of nothing else, with it."""
+        layer = self._layer(call)
+        read = layer.arguments(call.args[1])[layer.data] if layer else None
+        if not self._is_read_once(read, wanted):
+            return []
+        before = self.calls[read]
+        return [(before, call)] if self._layer(before) else []
 
     def _may_be_second(self, call: relax.Call) -> bool:
         """Whether a 1x1 convolution may read a depthwise one: taking layers apart takes long."""
         choice = self._choice(call)
         is_second = choice is not None and is_pointwise(choice.workload)
-        return is_second and any(map(self._may_be_first, call.args[1]))
+        return is_second and any(self._is_read_once(e, is_depthwise) for e in call.args[1])
 
-    def _may_be_first(self, read: relax.Expr) -> bool:
-        """Whether a variable is a depthwise convolution's result that is read once."""
+    def _is_read_once(
+        self, read: relax.Expr | None, wanted: Callable[[Conv2dWorkload], bool]
+    ) -> bool:
+        """Whether a variable is such a convolution's result and is read once."""
         is_read_once = isinstance(read, relax.Var) and self.uses[read] == 1
         choice = self._choice(self.calls.get(read)) if is_read_once else None
-        return choice is not None and is_depthwise(choice.workload)
+        return choice is not None and wanted(choice.workload)
 
     def _choice(self, call: relax.Expr | None) -> Choice | None:
         """Return the choice of a kernel that can be made of a slab, None for any other value."""
@@ -147,23 +172,18 @@ class _Joiner(PyExprMutator):
             self.layers[gvar] = Layer.of(self.mod[gvar], choice.workload, choice.config)
         return self.layers[gvar]
 
-    def _joined(
-        self,
-        first_name: tvm.ir.GlobalVar,
-        second_name: tvm.ir.GlobalVar,
-        first: Layer,
-        second: Layer,
-    ) -> tvm.ir.GlobalVar | None:
-        """Return the function of two layers, None where they are faster by themselves."""
-        key = (first_name, second_name)
+    def _joined(self, chain: Sequence[relax.Call]) -> tvm.ir.GlobalVar | None:
+        """Return the function of a chain of layers, None where they are faster by themselves."""
+        key = tuple(call.args[0] for call in chain)
         if key not in self.made:
-            choice = choose(first, second, self.strategy)
+            layers = [self._layer(call) for call in chain]
+            choice = choose(layers, self.strategy)
             if choice is not None:
                 core, threads = self.strategy.core, self.strategy.threads
-                name = f"{NAME}_{first_name.name_hint}_{second_name.name_hint}"
-                left = self.plan.leave(name, partial(joined, first, second, choice, core, threads))
+                name = "_".join((NAME, *(name.name_hint for name in key)))
+                left = self.plan.leave(name, partial(joined, layers, choice, core, threads))
                 note = self.plan.note(choice)
-                func = declared(first, second).without_attr("global_symbol")
+                func = declared(layers).without_attr("global_symbol")
                 func = func.with_attr({CHOSEN: note, LATER: left, **IS_SCHEDULED})
                 self.made[key] = self.builder_.add_func(func, name.replace("fused_", ""))
             else:
@@ -184,62 +204,73 @@ def is_pointwise(workload: Conv2dWorkload) -> bool:
     return plain and w.types == FLOAT32
 
 
-def choose(first: Layer, second: Layer, strategy: Strategy) -> Choice | None:
-    """Return the choice of slabs for two layers, None where they are faster by themselves.
+def choose(chain: Sequence[Layer], strategy: Strategy) -> Choice | None:
+    """Return the choice of slabs for some layers, None where they are faster by themselves.
 
-    A pin of the pair decides instead.
+    A pin of the chain decides instead.
 
     Raises
     ------
     ChoiceError
         When a pin names another implementation, or more rows than there are.
     """
-    pair = PairWorkload(first.workload, second.workload)
-    layers = Layers(pair, _alone(first), _alone(second))
+    workload = ChainWorkload(tuple(layer.workload for layer in chain))
+    layers = Layers(workload, tuple(map(_alone, chain)))
     core, threads = strategy.core, strategy.threads
-    pin = strategy.constraints.pin_for(pair)
+    pin = strategy.constraints.pin_for(workload)
     if pin is None and model.why_not(layers, core):
         return None
-    rows = _pinned_rows(pin, pair) or model.slab_rows(layers, core, threads)
-    config = SlabConfig(rows=rows, mr=second.config.mr, nr=second.config.nr)
+    rows = _pinned_rows(pin, workload) or model.slab_rows(layers, core, threads)
+    if not rows or (len(chain) > 2 and not model.fits(workload, rows, core, threads)):
+        return None
+    last = chain[-1].config
+    config = SlabConfig(rows=rows, mr=last.mr, nr=last.nr)
     limit = strategy.constraints.max_workspace
-    if limit is not None and layers.slab_bytes(rows) * threads > limit:
+    if limit is not None and sum(layers.geometry(rows, threads).buffer_bytes) * threads > limit:
         return None
     estimate = model.estimate(layers, config, core, threads)
-    alone = sum(strategy.seconds(layer.workload, layer.config) for layer in (first, second))
+    alone = sum(strategy.seconds(layer.workload, layer.config) for layer in chain)
     if pin is None and estimate.seconds > model.DOUBT * alone:
         return None
     reason = "pinned" if pin else "the depthwise images leave L2"
-    candidates = (Candidate(NAME, estimate.seconds, configs=1), Candidate("two kernels", alone))
-    return Choice(pair, _Slabs(layers), config, estimate, reason, candidates)
+    kernels = Candidate(f"{len(chain)} kernels", alone)
+    candidates = (Candidate(NAME, estimate.seconds, configs=1), kernels)
+    return Choice(workload, _Slabs(layers), config, estimate, reason, candidates)
 
 
 def _alone(layer: Layer) -> Alone:
     return Alone(get_implementation(layer.config.implementation), layer.config)
 
 
-def _pinned_rows(pin: Pin | None, pair: PairWorkload) -> int:
+def _pinned_rows(pin: Pin | None, chain: ChainWorkload) -> int:
     """Return the rows that a pin asks for, 0 for the usual ones."""
     if pin is None:
         return 0
-    fields = dict(pin.fields)
+    fields, most = dict(pin.fields), chain.layers[-1].oh
     rows = int(fields.pop("rows", 0))
-    if pin.implementation != NAME or fields or not 0 <= rows <= pair.depthwise.oh:
-        wanted = f"{NAME} with at most rows={pair.depthwise.oh}"
-        raise ChoiceError(f"the pin {pin.pattern!r} does not fit {pair}: it takes {wanted}")
+    if pin.implementation != NAME or fields or not 0 <= rows <= most:
+        wanted = f"{NAME} with at most rows={most}"
+        raise ChoiceError(f"the pin {pin.pattern!r} does not fit {chain}: it takes {wanted}")
     return rows
 
 
-def joined(first: Layer, second: Layer, choice: Choice, core: Core, threads: int) -> tirx.PrimFunc:
-    """Return the function of two layers."""
-    pointwise = functools.cache(lambda workload: _of_slab(second, workload, core))
-    parts = []
-    for run in slabs_of(first.workload, choice.config.rows):
-        above, below = run.depthwise(first.workload), run.pointwise(second.workload)
-        parts.append(Part(run, _of_slab(first, above, core), pointwise(below)))
-    return kernel(first, second, parts, choice.config.rows, threads)
+def joined(chain: Sequence[Layer], choice: Choice, core: Core, threads: int) -> tirx.PrimFunc:
+    """Return the function of some layers."""
+    geo = choice.implementation.layers.geometry(choice.config.rows, threads)
+    code = [_code(layer, number, geo, core) for number, layer in enumerate(chain)]
+    return kernel(chain, code, geo, threads)
 
 
-def _of_slab(layer: Layer, workload: Conv2dWorkload, core: Core) -> tirx.PrimFunc:
-    """Return the lowered function of a layer for an image of the size of a slab."""
-    return layer.of_slab(workload, _alone(layer).of_slab(workload, core), core)
+def _code(layer: Layer, number: int, geo: SlabGeometry, core: Core) -> dict[Step, Code]:
+    """Return the code of a layer's steps; those of as many rows of the same padding share it."""
+    whole, unit = layer.workload, geo.units[number]
+
+    @functools.cache
+    def of(part: Conv2dWorkload) -> Code:
+        func = layer.of_slab(part, _alone(layer).of_slab(part, core), core)
+        return Code(func, part.oh)
+
+    def part(step: Step) -> Conv2dWorkload:
+        return of_step(whole, step) if whole.is_depthwise else of_unit(whole, unit)
+
+    return {step: of(part(step)) for step in geo.steps[number] if step.rows}
