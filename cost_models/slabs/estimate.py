@@ -25,7 +25,7 @@ from tvm_blislike.model.workload import Conv2dWorkload
 
 # Slabs are of as many rows as fit into so many times L1: what a 1x1 layer reads. Golden Cove, 48
 # KiB and 2 MiB: slabs of 96 KB are as fast as others or faster, single rows up to 8 % slower, and
-# 384 KB up to 3 %. Of longer chains, which move rows for each slab: 24 channels of 56x56 to 144 and
+# 384 KB up to 3 %. Of chains that move rows for each slab: 24 channels of 56x56 to 144 and
 # back take 0.95 of the time with 129 KB instead of 64, 0.95 with 226 (Zen 5, 48 KiB and 1 MiB).
 L1_PARTS = 2.0
 L1_PARTS_MOVING = 3.0
@@ -36,7 +36,7 @@ L2_PART = 0.5
 ROW_LOSS = 0.08
 # Part of the time that moving a row takes for each that is computed.
 MOVING_LOSS = 0.08
-# Slabs of longer chains have more rows: with single ones MobileNets lose what the chain gains.
+# Slabs that move rows have more of them: with single ones MobileNets lose what the chain gains.
 LEAST_ROWS = 2
 # The image between two pairs of layers is so many times as large as L2 where their slabs are one
 # chain: their weights and rows share L2. MobileNetV1, 1 MiB (Zen 5): 64 channels of 112x112 between
@@ -109,7 +109,8 @@ def why_not(layers: Layers, core: Core) -> str:
     Of a pair, the depthwise layer's two images. Golden Cove, pairs of MobileNets, one and two
     threads: 1.04 to 1.31 times as fast where both together exceed L2, 0.92 to 1.06 elsewhere: what
     each slab reads again of the weights costs as much as L2 is slower than L1
-    (benchmarks/results/slabs.txt). Of longer chains, each image that a depthwise layer reads.
+    (benchmarks/results/slabs.txt). Of other chains, each image that lies
+    between two layers and that a depthwise one reads.
     """
     room = share_bytes(core, 2, 1) or share_bytes(core, 1, 1)
     first, *later = layers.chain.layers
@@ -127,25 +128,30 @@ def _image_bytes(workload: Conv2dWorkload) -> float:
 def slab_rows(layers: Layers, core: Core, threads: int) -> int:
     """Return the rows of a slab: of those that fit what leaves the busiest thread least to do.
 
-    1 for a pair of which no row fits, 0 for a longer chain, which gains nothing then.
+    1 for a pair of which no row fits, 0 for a chain that moves rows, which gains nothing then.
     """
     chain, parts = layers.chain, _parts(layers.chain, threads)
-    least, otherwise = (1, 1) if len(chain.layers) == 2 else (LEAST_ROWS, 0)
+    least, otherwise = (LEAST_ROWS, 0) if moves_rows(chain) else (1, 1)
     fitting = [r for r in range(least, chain.layers[-1].oh + 1) if fits(chain, r, core, threads)]
     return min(reversed(fitting), key=lambda rows: _busiest(chain, rows, parts), default=otherwise)
 
 
+def moves_rows(chain: ChainWorkload) -> bool:
+    """Whether slabs leave rows for the next one: those that a depthwise layer behind reads."""
+    return any(w.is_depthwise for w in chain.layers[1:])
+
+
 def fits(chain: ChainWorkload, rows: int, core: Core, threads: int) -> bool:
     """Whether what lies between the layers of a chain fits into its parts of L1 and L2."""
-    is_pair, between = len(chain.layers) == 2, 0
-    l1 = (L1_PARTS if is_pair else L1_PARTS_MOVING) * share_bytes(core, 1, threads)
+    between = 0
+    l1 = (L1_PARTS_MOVING if moves_rows(chain) else L1_PARTS) * share_bytes(core, 1, threads)
     for w in reversed(chain.layers[1:]):
         rows = (rows - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1
         size = rows * w.ci * w.w * w.types.a_bytes
         if not w.is_depthwise and size > l1:
             return False
         between += size
-    return is_pair or between <= L2_PART * share_bytes(core, 2, threads)
+    return not moves_rows(chain) or between <= L2_PART * share_bytes(core, 2, threads)
 
 
 def _busiest(chain: ChainWorkload, rows: int, parts: int) -> float:

@@ -4,6 +4,11 @@ A slab is some rows of the last layer's result. What a layer has to compute for 
 layer behind: the rows that are read and that the slab before has not left. Threads have parts of
 the slabs, one after the other; the first of a part finds nothing left and computes the rows that
 two parts share again.
+
+Between two layers lie rows of a padded image: those of padding are written once, as zeros, and the
+layer behind is one convolution without padding above and below in all slabs. Of the image that
+the first layer reads padding is left out, and its first and last slabs are convolutions of their
+own.
 """
 
 from __future__ import annotations
@@ -30,11 +35,13 @@ class Step:
     rows : int
         Rows that are computed; none where the slab before has left all.
     above, below : int
-        Rows of padding that are read.
+        Rows of padding that the first layer reads.
+    blank_above, blank_below : int
+        Rows of padding that are written before and behind these, for the layer behind.
     start : int
         The first row, of the layer's result.
     read : int
-        The first row that is read, of what the buffer of the layer before holds, or of the image.
+        The first row that the first layer reads, of the image; the others read all that is held.
     written : int
         The first row that is written, of the layer's buffer; of the result for the last layer.
     kept, moved : int
@@ -44,6 +51,8 @@ class Step:
     rows: int
     above: int
     below: int
+    blank_above: int
+    blank_below: int
     start: int
     read: int
     written: int
@@ -52,7 +61,7 @@ class Step:
 
 
 class _Span(NamedTuple):
-    """Rows of a layer's result: what its buffer holds is [base, stop), computed [start, stop)."""
+    """Rows of a layer's result, padded: its buffer holds [base, stop), [start, stop) are new."""
 
     base: int
     start: int
@@ -110,7 +119,7 @@ class SlabGeometry:
     def buffer_rows(self) -> list[int]:
         """Rows of the buffer of each layer but the last one."""
         return [
-            max(step.written + step.rows for step in steps if step.rows)
+            max(step.written + step.rows + step.blank_below for step in steps)
             for steps in self.steps[:-1]
         ]
 
@@ -162,13 +171,18 @@ def _spans(geo: SlabGeometry, number: int, left: Sequence[_Span]) -> list[_Span]
 
 def _read(reader: Conv2dWorkload, span: _Span, left: _Span | None) -> _Span:
     """Return what has to be there for a layer to compute a span, where some is left."""
-    if span.start == span.stop and left:
+    start, stop = _inside(reader.oh, span)
+    if start == stop and left:
         return _Span(left.base, left.stop, left.stop)
-    top = span.start * reader.stride[0] - reader.padding[0]
-    base = max(0, top)
-    stop = min(reader.h, top + _reach(reader, span.stop - span.start))
-    start = max(base, left.stop) if left else base
-    return _Span(base, min(start, stop), stop)
+    base = start * reader.stride[0] - reader.padding[0]
+    stop = base + _reach(reader, stop - start)
+    return _Span(base, min(max(base, left.stop), stop) if left else base, stop)
+
+
+def _inside(height: int, span: _Span) -> tuple[int, int]:
+    """Return where the new rows of a span begin and end that are none of padding."""
+    start = min(max(0, span.start), height)
+    return start, max(start, min(span.stop, height))
 
 
 def _step(
@@ -176,25 +190,25 @@ def _step(
 ) -> Step:
     """Return what a layer does in a slab, beside the slab's place."""
     w, span = geo.layers[layer], spans[layer]
-    is_last = layer == len(geo.layers) - 1
+    start, stop = _inside(w.oh, span)
+    place, is_last = number * geo.pitch(layer), layer == len(geo.layers) - 1
     kept = max(0, left[layer].stop - span.base) if left and not is_last else 0
-    moved = span.base - left[layer].base if kept else 0
-    if span.start == span.stop:
-        return Step(0, 0, 0, 0, 0, 0, kept, moved)
-    top = span.start * w.stride[0] - w.padding[0]
-    bottom = top + _reach(w, span.stop - span.start)
-    above, below = max(0, -top), max(0, bottom - w.h)
-    place = number * geo.pitch(layer)
-    source = spans[layer - 1].base if layer else place * w.stride[0]
+    read = above = below = 0
+    if layer == 0 and start < stop:
+        top = start * w.stride[0] - w.padding[0]
+        above, below = max(0, -top), max(0, top + _reach(w, stop - start) - w.h)
+        read = top + above - place * w.stride[0]
     return Step(
-        rows=span.stop - span.start,
+        rows=stop - start,
         above=above,
         below=below,
-        start=span.start - place,
-        read=top + above - source,
-        written=span.start - (place if is_last else span.base),
+        blank_above=max(0, start - span.start),
+        blank_below=span.stop - max(stop, span.start),
+        start=start - place if start < stop else 0,
+        read=read,
+        written=max(start, span.start) - (place if is_last else span.base),
         kept=kept,
-        moved=moved,
+        moved=span.base - left[layer].base if kept else 0,
     )
 
 

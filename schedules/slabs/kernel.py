@@ -4,14 +4,16 @@
       for slab of the part
         for layer
           what the slab before has left of the rows that the next layer reads, moved to the front
+          rows of padding that the next layer reads
           rows of the result = convolution of those of the layer before, and what follows it
 
 Each slab is an image of its own, computed as the template of a layer computes images, for one
-thread: tiles, borders and micro-kernels are those of `conv2d_depthwise` and `conv2d_direct`. Rows
-above and below that a slab reads are those of the image; padding is read by the first and last
-slabs only, which are functions of their own. 1x1 convolutions are one function of as many rows as
-divide those of all slabs, called in a loop. What lies between two layers stays in the caches of the
-core that computes it: it never goes to memory, nor to another core's caches.
+thread: tiles, borders and micro-kernels are those of `conv2d_depthwise` and `conv2d_direct`. Where
+a chain begins with a depthwise convolution rows above and below that a slab reads are those of the
+image, and the first and last slabs are functions of their own, which know of padding. 1x1
+convolutions are one function of as many rows as divide those of all slabs, called in a loop. What
+lies between two layers stays in the caches of the core that computes it: it never goes to memory,
+nor to another core's caches.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tvm_blislike.cost_models.slabs.geometry import SlabGeometry, Step
 from tvm_blislike.model.layouts import Layout
+from tvm_blislike.schedules.lowering.llvm_functions import apart, with_sources
 from tvm_blislike.schedules.lowering.rewrite import redirected
 from tvm_blislike.schedules.slabs.layer import Layer
 from tvm_blislike.tvm_seams.attributes import NO_ALIAS
@@ -63,7 +66,8 @@ def kernel(
                 T.reads()
                 T.writes()
                 _Chain(layers, code, geo, buffers).emit(threads)
-    return s_tir.transform.ConvertSSA()(tvm.IRModule({"main": builder.get()}))["main"]
+    whole = s_tir.transform.ConvertSSA()(tvm.IRModule({"main": builder.get()}))["main"]
+    return with_sources(whole)
 
 
 def declared(layers: Sequence[Layer]) -> tirx.PrimFunc:
@@ -127,21 +131,27 @@ class _Chain:
                 slab,
                 self.geo,
             )
+            # A layer may read by an address, of which LLVM knows no buffer.
+            T.add_to_parent(apart())
 
     def _step(self, number: int, step: Step, image: Any, slab: Any, made: Sequence[Any]) -> None:
         """Emit what one layer does."""
+        height, behind = self.layers[number].height, step.written + step.rows
+        T.evaluate(0)
         if step.moved:
-            _move(made[number], self.layers[number].height, step)
+            _fill(made[number], height, 0, step.kept, step.moved)
+        if step.blank_above:
+            _fill(made[number], height, step.written - step.blank_above, step.blank_above)
         if step.rows:
             self._compute(number, step, image, slab, made)
-        elif not step.moved:
-            T.evaluate(0)
+        if step.blank_below:
+            _fill(made[number], height, behind, step.blank_below)
 
     def _compute(self, number: int, step: Step, image: Any, slab: Any, made: Sequence[Any]) -> None:
         """Emit the calls that compute the rows of one layer."""
         layer, code, place = self.layers[number], self.code[number], slab * self.geo.pitch(number)
         stride, func = layer.workload.stride[0], code[step].func
-        read = (made[number - 1], 0, step.read)
+        read = (made[number - 1], 0, 0)
         if number == 0:
             read = (self.buffers[0], image, place * stride + step.read)
         written = (self.buffers[-1], image, place + step.written)
@@ -184,17 +194,19 @@ def _strides(buffer: Any) -> list[int]:
     return [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
 
 
-def _move(buffer: Any, height: int, step: Step) -> None:
-    """Emit the loops that move rows to the front of a buffer.
+def _fill(buffer: Any, height: int, first: int, rows: int, further: int = 0) -> None:
+    """Emit the loops that fill rows of a buffer with those further down, or with zeros.
 
     In order of memory: what is written was read before.
     """
     strides = _strides(buffer)
     flat = T.decl_buffer((math.prod(map(int, buffer.shape)),), str(buffer.dtype), data=buffer.data)
     run, row = strides[height - 1], strides[height]
-    with T.serial(0, int(flat.shape[0]) // run) as outer, T.serial(0, step.kept * row) as element:
-        at = outer * run + element
-        T.buffer_store(flat, flat[at + step.moved * row], [at])
+    with T.serial(0, int(flat.shape[0]) // run) as outer, T.serial(0, rows * row) as element:
+        at = outer * run + first * row + element
+        T.buffer_store(
+            flat, flat[at + further * row] if further else tirx.const(0.0, flat.dtype), [at]
+        )
 
 
 def _choose(

@@ -280,41 +280,52 @@ def _chain_of(height, kernel, stride, above, below):
 
 
 def _check_slabs(geo):
-    """Follow the rows of a chain's buffers from slab to slab."""
+    """Follow the rows of a chain's buffers, padding among them, from slab to slab."""
     of_slab = [{n: step for step, ns in steps.items() for n in ns} for steps in geo.steps]
     assert all(sorted(steps) == list(range(geo.count)) for steps in of_slab)
-    results = set()
+    results = []
     for number in range(geo.count):
         if number % geo.per_part == 0:
             held = [[None] * rows for rows in geo.buffer_rows]
         for layer, w in enumerate(geo.layers):
             step, place = of_slab[layer][number], number * geo.pitch(layer)
-            if layer < len(held):
-                moved = held[layer][step.moved : step.moved + step.kept]
-                held[layer][: step.kept] = moved
-            for row in range(step.start + place, step.start + place + step.rows):
-                # Rows that are read, beside those of padding.
-                top = row * w.stride[0] - w.padding[0]
-                read = [r for r in range(top, top + w.kh) if 0 <= r < w.h]
-                assert not layer or set(read) <= set(held[layer - 1])
-                if layer < len(held):
-                    at = step.written + row - step.start - place
-                    held[layer][at] = row
-                else:
-                    assert step.written == step.start
-                    results.add(row)
+            first = step.start + place
+            top = first * w.stride[0] - w.padding[0]
             if step.rows and layer:
-                # The first row that is read lies where the step says.
+                # All rows that are read are held, those of padding among them, from the front.
                 slab = of_step(w, step)
-                assert slab.oh == step.rows and slab.ow == w.ow
-                top = (step.start + place) * w.stride[0] - w.padding[0] + step.above
-                assert held[layer - 1][step.read : step.read + slab.h] == list(
-                    range(top, top + slab.h)
+                assert (
+                    slab.oh == step.rows and slab.ow == w.ow and (step.above, step.below) == (0, 0)
                 )
+                assert held[layer - 1][: slab.h] == list(range(top, top + slab.h))
             elif step.rows:
-                top = (step.start + place) * w.stride[0] - w.padding[0] + step.above
-                assert step.read + place * w.stride[0] == top
-    assert results == set(range(geo.layers[-1].oh))
+                slab = of_step(w, step)
+                assert slab.oh == step.rows
+                assert step.read + place * w.stride[0] == top + step.above >= 0
+                assert top + step.above + slab.h <= w.h
+            new = [*range(first, first + step.rows)]
+            if layer == len(geo.layers) - 1:
+                assert step.written == step.start and not step.blank_above + step.blank_below
+                results += new
+                continue
+            above = [*range(-step.blank_above, 0)]
+            below = [*range(w.oh, w.oh + step.blank_below)]
+            if above or below:
+                # Padding is that of the layer behind.
+                behind = geo.layers[layer + 1]
+                assert len(above) <= behind.padding[0] and len(below) <= behind.padding[2]
+            held[layer][: step.kept] = held[layer][step.moved : step.moved + step.kept]
+            start = step.written - step.blank_above
+            last = held[layer][start - 1] if start else None
+            if step.blank_below:
+                below = [*range(w.oh + step.blank_below - len(below), w.oh + step.blank_below)]
+            rows = [*above, *new, *below]
+            if last is not None and rows:
+                rows = [*range(last + 1, last + 1 + len(rows))]
+                assert rows[len(above) : len(above) + len(new)] == new
+            held[layer][start : start + len(rows)] = rows
+            assert len(held[layer]) == geo.buffer_rows[layer]
+    assert results == list(range(geo.layers[-1].oh))
 
 
 def kinds(mod, **limits):

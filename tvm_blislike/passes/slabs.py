@@ -3,7 +3,7 @@
 Behind fusion, when each layer is a function with all that follows it, and layouts are planned: of
 such functions one is made that computes slab by slab (`schedules.slabs`), where that is predicted
 to be faster than all by themselves: of a depthwise convolution and the 1x1 convolution behind it,
-and of more where what lies between two such chains leaves the caches.
+and with the 1x1 convolution in front where the image between leaves the caches.
 """
 
 from __future__ import annotations
@@ -113,17 +113,23 @@ class _Joiner(PyExprMutator):
         return relax.call_tir(self._joined(chain), [self.visit_expr(e) for e in given], call.ty)
 
     def _chain(self, call: relax.Call) -> tuple[relax.Call, ...]:
-        """Return the calls, up to that of a 1x1 convolution, that one kernel computes."""
+        """Return the calls, up to that of a convolution, that one kernel computes."""
         if call not in self.chains:
-            pairs = self._read_by(call, is_depthwise)
-            longer = [
-                (*self._chain(above[0]), *pair)
-                for pair in pairs
-                for above in self._read_by(pair[0], is_pointwise)
-            ]
-            whole = (chain for chain in (*longer, *pairs) if self._joined(chain))
-            self.chains[call] = next(whole, (call,))
+            self.chains[call] = next(filter(self._joined, self._longest_first(call)), (call,))
         return self.chains[call]
+
+    def _longest_first(self, call: relax.Call) -> list[tuple[relax.Call, ...]]:
+        """Return the chains that may end in a call."""
+        if is_depthwise(self._choice(call).workload):
+            above = self._read_by(call, is_pointwise)
+            return [(*self._chain(before), after) for before, after in above]
+        pairs = self._read_by(call, is_depthwise)
+        longer = [
+            (*self._chain(above), *pair)
+            for pair in pairs
+            for above, _ in self._read_by(pair[0], is_pointwise)
+        ]
+        return [*longer, *pairs]
 
     def _read_by(
         self, call: relax.Call, wanted: Callable[[Conv2dWorkload], bool]
@@ -137,10 +143,12 @@ class _Joiner(PyExprMutator):
         return [(before, call)] if self._layer(before) else []
 
     def _may_be_second(self, call: relax.Call) -> bool:
-        """Whether a 1x1 convolution may read a depthwise one: taking layers apart takes long."""
+        """Whether a call may read a layer that joins it: taking layers apart takes long."""
         choice = self._choice(call)
-        is_second = choice is not None and is_pointwise(choice.workload)
-        return is_second and any(self._is_read_once(e, is_depthwise) for e in call.args[1])
+        if choice is None or not (is_depthwise(choice.workload) or is_pointwise(choice.workload)):
+            return False
+        wanted = is_pointwise if is_depthwise(choice.workload) else is_depthwise
+        return any(self._is_read_once(e, wanted) for e in call.args[1])
 
     def _is_read_once(
         self, read: relax.Expr | None, wanted: Callable[[Conv2dWorkload], bool]
@@ -221,7 +229,7 @@ def choose(chain: Sequence[Layer], strategy: Strategy) -> Choice | None:
     if pin is None and model.why_not(layers, core):
         return None
     rows = _pinned_rows(pin, workload) or model.slab_rows(layers, core, threads)
-    if not rows or (len(chain) > 2 and not model.fits(workload, rows, core, threads)):
+    if not rows or (model.moves_rows(workload) and not model.fits(workload, rows, core, threads)):
         return None
     last = chain[-1].config
     config = SlabConfig(rows=rows, mr=last.mr, nr=last.nr)
