@@ -137,6 +137,7 @@ class _Chain:
     def _step(self, number: int, step: Step, image: Any, slab: Any, made: Sequence[Any]) -> None:
         """Emit what one layer does."""
         height, behind = self.layers[number].height, step.written + step.rows
+        # There are steps without anything.
         T.evaluate(0)
         if step.moved:
             _fill(made[number], height, 0, step.kept, step.moved)
