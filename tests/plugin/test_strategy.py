@@ -22,6 +22,7 @@ from tvm_blislike import Config, Conv2dWorkload, Core, GemmWorkload, Workload, n
 from tvm_blislike.choose.offers import Offers
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.transforms import moving_seconds
+from tvm_blislike.model import workload as workloads
 from tvm_blislike.model.choice import Candidate
 from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.registry import Implementation, Template
@@ -198,7 +199,10 @@ def test_fallbacks_name_the_reason_of_every_implementation() -> None:
         assert f"{candidate.name}: {candidate.applies(INT8, NATIVE)}" in choice.reason
 
 
-def test_a_kind_without_implementations_says_so() -> None:
+def test_a_kind_without_implementations_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A kind is known from its definition on, to other tests as well.
+    monkeypatch.setattr(workloads, "_KINDS", {})
+
     class Transform(GemmWorkload):
         kind = "fft"
 
