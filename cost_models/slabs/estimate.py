@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tvm_blislike.cost_models.moving import bytes_per_cycle, level_holding, placed, share_bytes
 from tvm_blislike.cost_models.roofline import finish, fork_cycles
 from tvm_blislike.cost_models.slabs.config import SlabConfig
-from tvm_blislike.cost_models.slabs.geometry import SlabGeometry, Step, of_step, of_unit
+from tvm_blislike.cost_models.slabs.geometry import SlabGeometry, Step, of_step, of_unit, reach
 from tvm_blislike.hardware import Core
 from tvm_blislike.model.chain import ChainWorkload
 from tvm_blislike.model.config import Config
@@ -109,8 +109,8 @@ def why_not(layers: Layers, core: Core) -> str:
     Of a pair, the depthwise layer's two images. Golden Cove, pairs of MobileNets, one and two
     threads: 1.04 to 1.31 times as fast where both together exceed L2, 0.92 to 1.06 elsewhere: what
     each slab reads again of the weights costs as much as L2 is slower than L1
-    (benchmarks/results/slabs.txt). Of other chains, each image that lies
-    between two layers and that a depthwise one reads.
+    (benchmarks/results/slabs.txt). Of other chains, each image between two layers that a depthwise
+    one reads.
     """
     room = share_bytes(core, 2, 1) or share_bytes(core, 1, 1)
     first, *later = layers.chain.layers
@@ -146,7 +146,7 @@ def fits(chain: ChainWorkload, rows: int, core: Core, threads: int) -> bool:
     between = 0
     l1 = (L1_PARTS_MOVING if moves_rows(chain) else L1_PARTS) * share_bytes(core, 1, threads)
     for w in reversed(chain.layers[1:]):
-        rows = (rows - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1
+        rows = reach(w, rows)
         size = rows * w.ci * w.w * w.types.a_bytes
         if not w.is_depthwise and size > l1:
             return False
@@ -162,8 +162,8 @@ def _busiest(chain: ChainWorkload, rows: int, parts: int) -> float:
     loss = ROW_LOSS / math.gcd(rows, height % rows)
     for w in chain.layers[1:]:
         if w.is_depthwise:
-            again = (w.kh - 1) * w.dilation[0] + 1 - w.stride[0]
-            loss += MOVING_LOSS * max(0, again) / (w.stride[0] * rows)
+            again = max(0, reach(w, 1) - w.stride[0])
+            loss += MOVING_LOSS * again / (w.stride[0] * rows)
     return largest * (1 + loss)
 
 

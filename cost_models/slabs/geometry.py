@@ -137,7 +137,7 @@ class SlabGeometry:
 def of_step(whole: Conv2dWorkload, step: Step) -> Conv2dWorkload:
     """Return a layer of which a step is the whole, of a single image."""
     left, right = whole.padding[1], whole.padding[3]
-    read = _reach(whole, step.rows) - step.above - step.below
+    read = reach(whole, step.rows) - step.above - step.below
     return dataclasses.replace(whole, n=1, h=read, padding=(step.above, left, step.below, right))
 
 
@@ -175,7 +175,7 @@ def _read(reader: Conv2dWorkload, span: _Span, left: _Span | None) -> _Span:
     if start == stop and left:
         return _Span(left.base, left.stop, left.stop)
     base = start * reader.stride[0] - reader.padding[0]
-    stop = base + _reach(reader, stop - start)
+    stop = base + reach(reader, stop - start)
     return _Span(base, min(max(base, left.stop), stop) if left else base, stop)
 
 
@@ -196,7 +196,7 @@ def _step(
     read = above = below = 0
     if layer == 0 and start < stop:
         top = start * w.stride[0] - w.padding[0]
-        above, below = max(0, -top), max(0, top + _reach(w, stop - start) - w.h)
+        above, below = max(0, -top), max(0, top + reach(w, stop - start) - w.h)
         read = top + above - place * w.stride[0]
     return Step(
         rows=stop - start,
@@ -212,7 +212,7 @@ def _step(
     )
 
 
-def _reach(workload: Conv2dWorkload, rows: int) -> int:
+def reach(workload: Conv2dWorkload, rows: int) -> int:
     """Return the rows of the padded image that some rows of the result read."""
     w = workload
     return (rows - 1) * w.stride[0] + (w.kh - 1) * w.dilation[0] + 1
