@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tvm
 from hypothesis import given
 from hypothesis import strategies as st
 from machines import AVX2, AVX512, ICELAKE, SAPPHIRE, arm, failing, x86
+from tvm.target import codegen
 
 from tvm_blislike.hardware import Core, described_cores, names, native_core, recognition
 from tvm_blislike.hardware import core as core_module
@@ -252,7 +254,17 @@ def test_tiles_that_the_system_refuses_are_no_feature(monkeypatch):
 
 def test_avx2_target_switches_masked_features_off():
     core = native_core(x86(AVX2 - {"bmi2"}))
-    assert (core.mcpu, core.mattr) == ("x86-64-v3", ("-bmi2",))
+    assert core.mcpu == Core.named("haswell").mcpu
+    assert {"-bmi2", "-gfni", "-avxvnni"} < {*core.mattr}
+    assert not {"-fma", "-movbe"} & {*core.mattr}
+
+
+def test_avx2_code_is_ordered_for_the_core_and_runs_on_others_of_the_level():
+    core = native_core(x86(AVX2 | {"sse4a", "gfni"}, "AuthenticAMD", (25, 0x01)))
+    assert core.mcpu == Core.named("zen3").mcpu
+    with tvm.target.Target(core.target_config(1)):
+        assert codegen.llvm_cpu_has_features("avx2")
+        assert not codegen.llvm_cpu_has_features("sse4a")
 
 
 def test_neon_target_follows_the_flags():
