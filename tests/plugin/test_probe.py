@@ -22,7 +22,8 @@ from tvm_blislike.cost_models.data_types import quantized_types
 from tvm_blislike.cost_models.issue import macs_per_lane
 from tvm_blislike.errors import TargetError
 from tvm_blislike.hardware import Core, native_core
-from tvm_blislike.model.types import Types
+from tvm_blislike.microkernels import kernels_for
+from tvm_blislike.model.types import BYTES, MASKED, WORDS, Types
 from tvm_blislike.probe import (
     ProbeResult,
     builders,
@@ -32,8 +33,10 @@ from tvm_blislike.probe import (
     probe,
 )
 from tvm_blislike.probe.compute_kernels import CHAIN_PAIRS, FMA_ROUNDS, USES
+from tvm_blislike.probe.products import product_function
 from tvm_blislike.probe.rounds import LEAST_ROUNDS
 from tvm_blislike.probe.steps import MEMORY, memory_bytes_of, steps_of, working_sets
+from tvm_blislike.tvm_seams import machine_code
 
 NATIVE = native_core()
 FMA = {"avx512": "vfmadd231ps", "avx2": "vfmadd231ps", "neon": "fmla"}
@@ -86,6 +89,24 @@ def test_peak_loop_is_nothing_but_fmas_on_registers(name: str) -> None:
     assert not any("(" in line or "[" in line for line in loop)
     assert {line.split()[0] for line in loop} <= {FMA[core.isa.name], *LOOP_CONTROL}
     assert len(loop) - len(fmas) <= 0.1 * len(fmas)
+
+
+@pytest.mark.parametrize(
+    "name, types",
+    [
+        *(("haswell", MASKED), ("zen1", MASKED), ("zen3", MASKED), ("x86-64-v3", MASKED)),
+        *(("haswell", WORDS), ("zen3", WORDS), ("skylake-avx512", WORDS), ("zen4", BYTES)),
+    ],
+    ids=str,
+)
+def test_products_keep_their_sums_in_registers(name: str, types: Types) -> None:
+    core = Core.named(name)
+    module = tvm.IRModule({"main": product_function(kernels_for(core, types)[0])[0]})
+    library = tvm.compile(module, tvm.target.Target(core.target_config()))
+    text = library.mod.inspect_source("asm")
+    loop = max(machine_code.innermost_loops(text), key=lambda loop: sum(i.is_fma for i in loop))
+    found = machine_code.count(loop)
+    assert found.fmas and not found.spills
 
 
 @pytest.mark.parametrize("name", ["native", "haswell", "cortex-a72"])

@@ -2,8 +2,10 @@
 
 As many chains of sums as hide the latency of the instruction, in every thread. Of products of
 several instructions only the addition to the sums is not the same in every step: different groups
-of A stay in registers then, and rows of B pass by from the first-level cache. Tile registers are
-loaded from there, too: a unit of tiles multiplies while it loads.
+of A stay in registers then, and rows of B pass by from the first-level cache; so many chains fewer
+as these need registers (with 12 of 16 taken by sums, `vpmaddubsw` of masks spilled, and ran at half
+the rate of kernels). Tile registers are loaded from there, too: a unit of tiles multiplies while it
+loads.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 # Products in flight; of several instructions, of so many groups of A, and rows of B in L1.
 CHAINS, HELD, ROWS = 12, 2, 32
+# Registers for what passes from one instruction of a product to the next, and for a constant.
+_PASSING = 2
 _STEPS = 4096
 _Shapes = tuple[tuple[tuple[int, ...], str], ...]
 
@@ -95,11 +99,16 @@ def _values(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.
 @compiler_lock()
 def _compiled(core: Core, kernel: Microkernel) -> tuple[Callable[..., None], _Shapes, int]:
     """Return (factors, sums, threads, repeats), their shapes, and the products of a repeat."""
-    func, shapes, products = (_of_tiles if kernel.tiles else _of_vectors)(kernel)
-    func = with_sources(of_bfloat16(func)).with_attr("global_symbol", "main")
+    func, shapes, products = product_function(kernel)
     target = tvm.target.Target(core.target_config())
     with tvm.transform.PassContext():
         return tvm.compile(tvm.IRModule({"main": func}), target)["main"], shapes, products
+
+
+def product_function(kernel: Microkernel) -> tuple[tirx.PrimFunc, _Shapes, int]:
+    """Return what `_compiled` compiles."""
+    func, shapes, products = (_of_tiles if kernel.tiles else _of_vectors)(kernel)
+    return with_sources(of_bfloat16(func)).with_attr("global_symbol", "main"), shapes, products
 
 
 @contextmanager
@@ -120,19 +129,26 @@ def _function(shapes: _Shapes) -> Iterator[tuple[IRBuilder, list[Any], Any, Any]
             yield builder, buffers, task, repeats
 
 
+def _chains(kernel: Microkernel) -> int:
+    """Return the sums that fit beside groups of A, a row of B and what passes."""
+    others = HELD + kernel.product.b_vectors + _PASSING
+    return min(CHAINS, (kernel.isa.vector_registers - others) // HELD * HELD)
+
+
 def _of_vectors(kernel: Microkernel) -> tuple[tirx.PrimFunc, _Shapes, int]:
     product, lanes, types = kernel.product, kernel.lanes, kernel.types
     ks, width = product.ks, lanes * product.ks
     held, rows = (HELD, ROWS) if product.instructions > 1 else (1, 1)
-    vectors = CHAINS // held if held > 1 else 1
+    chains = _chains(kernel) if held > 1 else CHAINS
+    vectors = chains // held if held > 1 else 1
     shapes = (
         ((held * ks,), types.a),
         ((rows, vectors * width), types.b),
-        ((1, CHAINS, lanes), types.acc),
+        ((1, chains, lanes), types.acc),
     )
     with _function(shapes) as (builder, (a, b, c), task, repeats):
         every = T.ramp(0, 1, lanes)
-        sums = [T.alloc_buffer((lanes,), types.acc) for _ in range(CHAINS)]
+        sums = [T.alloc_buffer((lanes,), types.acc) for _ in range(chains)]
         for chain in sums:
             T.buffer_store(chain, T.broadcast(tirx.const(0, types.acc), lanes), [every])
         places = [T.ramp(i * ks, 1, ks) if ks > 1 else i for i in range(held)]
@@ -146,7 +162,7 @@ def _of_vectors(kernel: Microkernel) -> tuple[tirx.PrimFunc, _Shapes, int]:
                 T.buffer_store(chain, new, [every])
         for number, chain in enumerate(sums):
             T.buffer_store(c, chain[every], [task, number, every])
-    return builder.get(), shapes, CHAINS * _STEPS * width
+    return builder.get(), shapes, chains * _STEPS * width
 
 
 def _of_tiles(kernel: Microkernel) -> tuple[tirx.PrimFunc, _Shapes, int]:
