@@ -39,6 +39,7 @@ def line(name: str, threads: int, result: dict) -> str:
     ours = medians["blislike"]
     cells = [f"{engine} {ms:8.2f}" for engine, ms in medians.items()]
     cells += [f"/{engine} {ms / ours:5.2f}x" for engine, ms in medians.items() if ms is not ours]
+    cells += [f"{engine} left out: {why}" for engine, why in result["skipped"].items()]
     error = result["engines"]["blislike"]["max_rel_error"]
     peak = result["peak_gflops"]
     return f"{name:20s} {threads}t  {'  '.join(cells)}  error {error:.1e}  peak {peak:.0f} GFLOPS"
@@ -48,7 +49,8 @@ def speeds(result: dict) -> dict[str, float]:
     """Return the speed of blislike relative to each engine, and to the fastest of them."""
     medians = {engine: entry["median_ms"] for engine, entry in result["engines"].items()}
     ours = medians.pop("blislike")
-    return {engine: ms / ours for engine, ms in {**medians, "best": min(medians.values())}.items()}
+    best = {"best": min(medians.values())} if medians else {}
+    return {engine: ms / ours for engine, ms in (medians | best).items()}
 
 
 def summary(results: list[dict]) -> Iterator[str]:
