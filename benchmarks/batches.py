@@ -12,6 +12,7 @@ are the speed of an image beside that of batch 1, of "whole" and of the best of 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,7 @@ from tvm_blislike.bench.turns import wait_until_idle
 
 MODELS = ("resnet18", "resnet50", "mobilenet_v2")
 PEERS = ("onnxruntime", "openvino")
+CPUS = os.sched_getaffinity(0)
 
 
 def ours(name: str, batch: int, threads: int, images: int | None) -> tuple[Callable, str]:
@@ -60,6 +62,8 @@ def sample(model: onnx.ModelProto) -> np.ndarray:
 
 def compare(name: str, batch: int, threads: int, options: argparse.Namespace) -> str:
     """Return a line of the table."""
+    # A line of fewer threads kept the process to their CPUs, and threads of peers would stay there.
+    os.sched_setaffinity(0, CPUS)
     chosen, note = ours(name, batch, threads, options.images)
     runs = {"batch 1": ours(name, 1, threads, None)[0]}
     runs |= {"whole": ours(name, batch, threads, 0)[0], "chosen": chosen}
