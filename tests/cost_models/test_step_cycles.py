@@ -145,8 +145,8 @@ def test_blocks_with_just_enough_accumulators_are_slower():
 def test_products_of_several_instructions_cost_as_many():
     pairs = avx2_s16.PRODUCT
     rates = {n: products_per_cycle(Core.named(n), pairs) for n in ("haswell", "skylake", "zen3")}
-    # vpmaddwd on one port of two; on two of three; and beside vpaddd on four.
-    assert rates == {"haswell": 1.0, "skylake": 1.5, "zen3": 2.0}
+    # vpmaddwd on one port of two; on two of three; and beside vpaddd on 3.3 of four, as measured.
+    assert rates == {"haswell": 1.0, "skylake": 1.5, "zen3": 1.65}
     core = Core.named("haswell")
     assert products_per_cycle(core, FMA) == core.fma_per_cycle
     assert products_per_cycle(Core.named("cortex-a72"), neon_s8_pairs.PRODUCT) == 1.0
