@@ -12,7 +12,6 @@ are the speed of an image beside that of batch 1, of "whole" and of the best of 
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -26,11 +25,11 @@ from zoo_runs import add_model_option, in_turns, timed, zoo
 import tvm_blislike
 from tvm_blislike import Constraints
 from tvm_blislike.bench.engines import load_engine
-from tvm_blislike.bench.turns import wait_until_idle
+from tvm_blislike.bench.turns import pinned, wait_until_idle
+from tvm_blislike.hardware.cpus import usable_cpus
 
 MODELS = ("resnet18", "resnet50", "mobilenet_v2")
 PEERS = ("onnxruntime", "openvino")
-CPUS = os.sched_getaffinity(0)
 
 
 def ours(name: str, batch: int, threads: int, images: int | None) -> tuple[Callable, str]:
@@ -62,8 +61,6 @@ def sample(model: onnx.ModelProto) -> np.ndarray:
 
 def compare(name: str, batch: int, threads: int, options: argparse.Namespace) -> str:
     """Return a line of the table."""
-    # A line of fewer threads kept the process to their CPUs, and threads of peers would stay there.
-    os.sched_setaffinity(0, CPUS)
     chosen, note = ours(name, batch, threads, options.images)
     runs = {"batch 1": ours(name, 1, threads, None)[0]}
     runs |= {"whole": ours(name, batch, threads, 0)[0], "chosen": chosen}
@@ -100,7 +97,9 @@ def main() -> None:
     for name in options.model or MODELS:
         for batch in options.batch or (8,):
             for threads in options.threads or (1, 2):
-                print(compare(name, batch, threads, options), flush=True)
+                # Peers keep the process to a line's CPUs: the next line has all again.
+                with pinned(usable_cpus()):
+                    print(compare(name, batch, threads, options), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ LEVEL = (
     *(("movbe", "movbe"), ("bmi", "bmi1"), ("bmi2", "bmi2")),
     *(("f16c", "f16c"), ("fma", "fma")),
 )
-# What LLVM's processors have beyond that, uses of its own accord, and a virtual machine may lack.
+# What its processors have beyond that, LLVM uses of its own accord, and such a machine may lack.
 _BEYOND = (("gfni", "gfni"), ("prfchw", "3dnowprefetch"))
 # Dot products of 8 bit in AVX's encoding.
 AVXVNNI = Feature("avxvnni", "avxvnni", "avxvnni")
@@ -22,9 +22,10 @@ ISA = Isa(
     # Two instructions, on one port.
     shifts_per_cycle=0.5,
     flags=frozenset({"avx2", "fma"}),
-    # The described core's own. Code for x86-64-v3 is ordered for Haswell: sums and factors of 5x16
-    # and 3x24 blocks of bytes then leave no register free and spill, in an order for Zen 3 they do
-    # not (ResNet-50 in 8 bits takes 0.98 of the time there; fp32 the same).
+    # Code for x86-64-v3 is ordered for Haswell: sums and factors of 5x16 and 3x24 blocks of bytes
+    # then leave no register free and spill, in an order for Zen 3 they do not (ResNet-50 in 8 bits
+    # takes 0.98 of the time there; fp32 the same).
+    mcpu="",
     # Of AMD alone, no use in vectors: a library then runs on Intel's processors of this level too.
     mattr=("-sse4a",),
     optional=(*LEVEL, *_BEYOND),

@@ -28,7 +28,7 @@ from tvm_blislike.cost_models.conv2d_dataflow.config import INPUT, OUTPUT, WEIGH
 from tvm_blislike.cost_models.conv2d_dataflow.geometry import DataflowGeometry
 from tvm_blislike.cost_models.data_types import quantized_types
 from tvm_blislike.hardware import Core
-from tvm_blislike.microkernels import kernel_of
+from tvm_blislike.microkernels import kernel_of, kernels_for
 from tvm_blislike.model.space import Space
 from tvm_blislike.model.types import Types
 from tvm_blislike.model.workload import Conv2dWorkload
@@ -128,11 +128,10 @@ def test_every_number_of_registers(anchor: str) -> None:
 
 
 BYTES = quantized_types(NATIVE)
-# Of masked products the algorithm has none.
-WHY_NO_BYTES = IMPLEMENTATION.applies(Conv2dWorkload(1, 16, 9, 9, 16, 3, 3, types=BYTES), NATIVE)
 
 
-@pytest.mark.skipif(WHY_NO_BYTES != "", reason=WHY_NO_BYTES)
+@pytest.mark.skipif(not kernels_for(NATIVE, BYTES), reason="runs no integer micro-kernels")
+@pytest.mark.skipif(BYTES.is_masked, reason="the algorithm has no masked products")
 @pytest.mark.parametrize("anchor", ANCHORS)
 def test_bytes_are_exact(anchor: str) -> None:
     @given(convolutions(channels=BYTE_CHANNELS, most_macs=2e6), st.integers(0, 999))

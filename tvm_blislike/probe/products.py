@@ -106,7 +106,7 @@ def _compiled(core: Core, kernel: Microkernel) -> tuple[Callable[..., None], _Sh
 
 
 def product_function(kernel: Microkernel) -> tuple[tirx.PrimFunc, _Shapes, int]:
-    """Return what `_compiled` compiles."""
+    """Return what `_compiled` returns, before it is compiled."""
     func, shapes, products = (_of_tiles if kernel.tiles else _of_vectors)(kernel)
     return with_sources(of_bfloat16(func)).with_attr("global_symbol", "main"), shapes, products
 
@@ -138,9 +138,9 @@ def _chains(kernel: Microkernel) -> int:
 def _of_vectors(kernel: Microkernel) -> tuple[tirx.PrimFunc, _Shapes, int]:
     product, lanes, types = kernel.product, kernel.lanes, kernel.types
     ks, width = product.ks, lanes * product.ks
-    held, rows = (HELD, ROWS) if product.instructions > 1 else (1, 1)
-    chains = _chains(kernel) if held > 1 else CHAINS
-    vectors = chains // held if held > 1 else 1
+    several = product.instructions > 1
+    held, rows, chains = (HELD, ROWS, _chains(kernel)) if several else (1, 1, CHAINS)
+    vectors = chains // held if several else 1
     shapes = (
         ((held * ks,), types.a),
         ((rows, vectors * width), types.b),
