@@ -28,6 +28,7 @@ from tvm_blislike.passes.canvas.module import Images, of_images
 from tvm_blislike.passes.concat import concat_in_place
 from tvm_blislike.passes.constant_kernels import fold_constants
 from tvm_blislike.passes.constant_ranges import constant_ranges
+from tvm_blislike.passes.gates import Gates
 from tvm_blislike.passes.kernel_code import compiled_kernels
 from tvm_blislike.passes.legalize import NarrowIndices, legalize
 from tvm_blislike.passes.lengths.module import SIZE, Lengths, functions_of, of_lengths
@@ -255,6 +256,7 @@ def prepare(target: tvm.target.Target, strategy: Strategy) -> tvm.transform.Pass
             spills.known(core),
             *([LowerPrecision(strategy)] if strategy.constraints.precision != "fp32" else []),
             StoreWeights(strategy),
+            Gates(strategy),
         ]
     )
 

@@ -15,7 +15,7 @@ def pool(g: Graph) -> None:
     since = {"MaxPool": 10, "AveragePool": 19, "LpPool": 18}[operator]
     if g.opset < since:
         window.pop("dilations", None)
-    if operator == "MaxPool" and g.chance(0.2):
+    if operator == "MaxPool" and g.opset >= since and g.chance(0.2):
         window["dilations"] = [g.integer(1, 3) for _ in kernel]
     if window.get("auto_pad", "").startswith("SAME"):
         window.pop("dilations", None)  # ONNX Runtime forgets them there

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
 
 import tvm
 from tvm import relax, te, tirx
@@ -18,6 +19,7 @@ from tvm_blislike.model.layouts import Layout
 from tvm_blislike.model.marks import CHOICE, STAGE
 from tvm_blislike.operators import operator_of
 from tvm_blislike.passes.batches.images import tensor_bytes
+from tvm_blislike.passes.gated_weights import packed_product
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.schedules.common import stages
 from tvm_blislike.schedules.conditions import primfunc_of
@@ -107,6 +109,9 @@ class Definitions:
         if is_constant(operand):
             return _packed(choice, operand, static_shape(operand))
         implementation, workload, config = choice.implementation, choice.workload, choice.config
+        product = packed_product(builder, operand, partial(implementation.pack, workload, config))
+        if product is not None:
+            return builder.emit(product)
         return builder.emit_te(
             lambda t: implementation.pack_te(workload, config, t),
             operand,
