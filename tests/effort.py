@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, settings
 
@@ -30,3 +31,14 @@ def every_second(cases: Sequence[_Case], first: int) -> Sequence[_Case]:
         Even or odd: such as the place of what the cases are of, so that both halves are tried.
     """
     return cases if EFFORT > 1 else cases[first % 2 :: 2]
+
+
+def crossed(*tables: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Return the product of three tables and more, for `pytest.mark.parametrize`.
+
+    Of it that half whose places in the tables have an even sum: every value still meets every one
+    of another table. With more effort all of it.
+    """
+    places = itertools.product(*(range(len(table)) for table in tables))
+    taken = [each for each in places if EFFORT > 1 or sum(each) % 2 == 0]
+    return [tuple(table[at] for table, at in zip(tables, each, strict=True)) for each in taken]

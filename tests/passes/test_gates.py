@@ -9,18 +9,20 @@ import numpy as np
 import pytest
 import tvm
 from conv_workloads import RUNNABLE
-from relax_graphs import assert_same_as_plain_tvm, calls, conv, graph, operators, random
+from effort import every_second
+from relax_graphs import calls, conv, execute, graph, operators, random, run
 from tvm import relax
 from tvm.relax import op
 
+from tvm_blislike.choose.constraints import Constraints, Pin
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.cost_models.gates import Place
-from tvm_blislike.hardware import Core
+from tvm_blislike.hardware import Core, native_core
 from tvm_blislike.model.workload import Conv2dWorkload
 from tvm_blislike.passes import gates
 from tvm_blislike.passes.gated_weights import spread_of
 from tvm_blislike.passes.gates import Gates
-from tvm_blislike.pipeline import fused_kernels
+from tvm_blislike.pipeline import compile_module, fused_kernels
 from tvm_blislike.schedules import get_implementation
 from tvm_blislike.tvm_seams import static_shape
 
@@ -66,16 +68,22 @@ BEHIND: dict[str, Behind] = {
 }
 
 
+# Channels in blocks, and not.
+SHAPES = [(1, 16, 14, 10), (1, 20, 6, 9)]
+
+
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("wanted", Place)
 @pytest.mark.parametrize("name", BEHIND)
 def test_every_place_computes_the_same(
-    name: str, wanted: Place, threads: int, monkeypatch: pytest.MonkeyPatch
+    name: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    force(monkeypatch, wanted)
-    # Channels in blocks, and not.
-    for shape in ((1, 16, 14, 10), (1, 20, 6, 9)):
-        assert_same_as_plain_tvm(network(BEHIND[name], *shape), threads)
+    for shape in every_second(SHAPES, [*BEHIND].index(name) + threads):
+        mod, image = network(BEHIND[name], *shape), random(*shape)
+        (expected,) = execute(tvm.compile(mod, tvm.target.Target("llvm")), [image])
+        for wanted in Place:
+            force(monkeypatch, wanted)
+            made = run(mod, image, threads=threads)
+            np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_weights_take_the_gates_of_a_large_image() -> None:
@@ -161,3 +169,17 @@ def test_nothing_is_packed_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [gvar.name_hint for gvar in fused.get_global_vars()]
     assert not [name for name in names if "pack" in name]
     assert [name for name in names if "multiply" in name]
+
+
+def test_sums_of_weights_are_packed_in_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where layouts decide for another implementation than the layer by itself has."""
+    force(monkeypatch, Place.WEIGHTS)
+    monkeypatch.setattr(gates, "spread_of", lambda *_: (1,))
+    shape = (1, 512, 14, 14)
+    mod, image = network(lambda b, y: conv(b, y, 512, k=1), *shape), random(*shape)
+    pin = Pin("conv 1x512x14x14 1x1 -> 512", "conv2d_strassen")
+    strategy = Strategy(native_core(), 1, constraints=Constraints(pins=(pin,)))
+    executable, report = compile_module(mod, strategy)
+    assert "conv2d_strassen" in {layer.implementation for layer in report.layers}
+    (expected,) = execute(tvm.compile(mod, tvm.target.Target("llvm")), [image])
+    np.testing.assert_allclose(execute(executable, [image])[0], expected, rtol=1e-4, atol=1e-4)

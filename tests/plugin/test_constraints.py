@@ -128,6 +128,9 @@ def test_pins_that_cannot_compute() -> None:
         choose(pins=(Pin("conv*", "conv2d_depthwise"),))
     with pytest.raises(ChoiceError, match="for conv2d there are"):
         choose(pins=(Pin("conv*", "gemm"),))
+    small = Conv2dWorkload(1, 32, 7, 7, 32, 1, 1)
+    with pytest.raises(ChoiceError, match="no configuration is worth compiling there: narrow"):
+        choose(small, pins=(Pin("conv*", "conv2d_strassen"),))
 
 
 def test_unknown_implementations() -> None:

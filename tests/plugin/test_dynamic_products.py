@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from effort import crossed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
@@ -101,19 +102,18 @@ def convolution(inputs: Arrays, constants: Arrays, **attributes: object) -> np.n
     return onnx.reference.ReferenceEvaluator(of_floats).run(None, wide)[0]
 
 
-@pytest.mark.parametrize("by_output", [False, True])
-@pytest.mark.parametrize("zero", [0, 117, 255])
+ATTRIBUTES = [
+    {},
+    {"pads": [1, 0, 2, 1], "strides": [2, 1]},
+    {"pads": [2, 2, 2, 2], "dilations": [2, 1]},
+    {"pads": [1, 1, 1, 1], "group": 8},
+]
+
+
 @pytest.mark.parametrize(
-    "attributes",
-    [
-        {},
-        {"pads": [1, 0, 2, 1], "strides": [2, 1]},
-        {"pads": [2, 2, 2, 2], "dilations": [2, 1]},
-        {"pads": [1, 1, 1, 1], "group": 8},
-    ],
+    ("data", "weights", "attributes", "zero", "by_output"),
+    crossed(TYPES, TYPES, ATTRIBUTES, [0, 117, 255], [False, True]),
 )
-@pytest.mark.parametrize("weights", TYPES)
-@pytest.mark.parametrize("data", TYPES)
 def test_sums_of_images_are_exact(
     data: str, weights: str, attributes: dict, zero: int, by_output: bool
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from effort import crossed
 from quantized_nodes import Node
 from rewrites import computed, runtime
 
@@ -28,20 +29,20 @@ def test_matrix_products(dtype: str, weights: str, zeros: str) -> None:
     assert_exact(node)
 
 
-@pytest.mark.parametrize("zeros", ["none", "data", "both", "weights"])
-@pytest.mark.parametrize("weights", TYPES)
-@pytest.mark.parametrize(("groups", "outputs"), [(1, 12), (2, 12), (8, 8), (8, 16)])
+ATTRIBUTES = [
+    {"dilations": [1, 2]},
+    {"pads": [1, 0, 1, 2], "strides": [2, 1]},
+    {"auto_pad": "SAME_UPPER", "strides": [1, 2]},
+]
+GROUPS = [(1, 12), (2, 12), (8, 8), (8, 16)]
+
+
 @pytest.mark.parametrize(
-    "attributes",
-    [
-        {"dilations": [1, 2]},
-        {"pads": [1, 0, 1, 2], "strides": [2, 1]},
-        {"auto_pad": "SAME_UPPER", "strides": [1, 2]},
-    ],
+    ("weights", "zeros", "sizes", "attributes"),
+    crossed(TYPES, ["none", "data", "both", "weights"], GROUPS, ATTRIBUTES),
 )
-def test_convolutions(
-    weights: str, zeros: str, groups: int, outputs: int, attributes: dict
-) -> None:
+def test_convolutions(weights: str, zeros: str, sizes: tuple[int, int], attributes: dict) -> None:
+    groups, outputs = sizes
     node = Node("ConvInteger", "uint8", 1, 8, 9, 8)
     node.operands.append("x")
     node.put(node.integers(weights, outputs, 8 // groups, 3, 3))

@@ -200,6 +200,11 @@ class Strategy:
             return None
         implementation = self._able(pin.implementation, workload, f"the pin {pin.pattern!r}")
         configs = list(implementation.configs(workload, self.core, self.threads))
+        if not configs:
+            raise ChoiceError(
+                f"the pin {pin.pattern!r} names {pin.implementation} for {workload}, of which no "
+                "configuration is worth compiling there: narrow the pattern"
+            )
         matching = [c for c in configs if _has(c, pin)] or [
             c.with_fields(**dict(pin.fields)) for c in configs
         ]
