@@ -11,6 +11,7 @@ from conv_workloads import LARGE_CHANNELS, ODD_CONVOLUTIONS, convolutions
 from estimates import (
     AVX512,
     CORES,
+    KINDS,
     assert_more_work_takes_longer,
     assert_threads_cost_a_fork_at_most,
     check_all,
@@ -51,7 +52,7 @@ workloads = partial(
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
+@pytest.mark.parametrize("core", KINDS, ids=lambda core: core.name)
 def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
     for workload, config in odd_shapes(IMPLEMENTATION, ODD, core, threads):
         check_registers(config, core)
