@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from effort import examples
+from effort import crossed, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from laid_out import BLOCKED, laid_out, layouts, moves
@@ -72,9 +72,14 @@ def test_larger_images_have_two_functions() -> None:
     assert legal(resized((1, 3, 20, 20), (40, 40))) == ["resize_along_rows", "resize_between_rows"]
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC", BLOCKED])
-@pytest.mark.parametrize("size", [(9, 7), (5, 20), (2, 7), (5, 3), (5, 7)])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("layout", "size", "mode"),
+    crossed(
+        ["NCHW", "NHWC", BLOCKED],
+        [(9, 7), (5, 20), (2, 7), (5, 3), (5, 7)],
+        MODES,
+    ),
+)
 def test_one_axis_alone_in_any_layout(layout: str, size: tuple[int, int], mode: str) -> None:
     channels = 32 if layout == BLOCKED else 24
 

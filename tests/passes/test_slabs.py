@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import reference
 import tvm
-from effort import examples
+from effort import crossed, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax, tirx
@@ -233,10 +233,12 @@ def test_any_pair(data):
     check(case, draw(st.sampled_from(sorted(ACTIVATIONS))), residual, rows, threads)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("rows", [1, 2, 3, 5, 12])
-@pytest.mark.parametrize("kernel, stride", [(3, 1), (3, 2), (5, 2), (5, 1)])
-def test_a_product_in_front(kernel, stride, rows, threads):
+@pytest.mark.parametrize(
+    "shape, rows, threads",
+    crossed([(3, 1), (3, 2), (5, 2), (5, 1)], [1, 2, 3, 5, 12], [1, 2, 3]),
+)
+def test_a_product_in_front(shape, rows, threads):
+    kernel, stride = shape
     case = layers(2, 24, 16, 13, 11, kernel, stride, wide=8)
     report = check(case, "relu6", True, min(rows, case["depthwise"].oh), threads)
     assert [layer.implementation for layer in report.layers if layer.macs] == [NAME]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tvm
-from effort import examples
+from effort import crossed, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from relax_graphs import assert_same_as_plain_tvm, calls, execute, graph, operators, random
@@ -190,23 +190,27 @@ def test_padding_with_a_number(sizes: Sizes, around: Sizes, batch: int, mode: st
     assert_same_as_plain_tvm(mod)
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("size", [(10, 12, 14), (5, 12, 14), (9, 6, 7), (3, 4, 7), (5, 6, 7)])
-@pytest.mark.parametrize("method", ["linear", "nearest_neighbor"])
-def test_resized(size: Sizes, batch: int, method: str) -> None:
-    for mode in ("half_pixel", "align_corners", "asymmetric"):
+@pytest.mark.parametrize(
+    ("method", "mode", "size", "batch"),
+    crossed(
+        ["linear", "nearest_neighbor"],
+        ["half_pixel", "align_corners", "asymmetric"],
+        [(10, 12, 14), (5, 12, 14), (9, 6, 7), (3, 4, 7), (5, 6, 7)],
+        [1, 2],
+    ),
+)
+def test_resized(method: str, mode: str, size: Sizes, batch: int) -> None:
+    def function(builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        y, other = in_space(builder, x, 16), convolved(builder, x, 8, (1, 1, 1))
+        attrs = {"method": method, "coordinate_transformation_mode": mode}
+        y = builder.emit(op.image.resize3d(y, size, rounding_method="floor", **attrs))
+        y = in_time(builder, builder.emit(op.nn.relu(y)), 8)
+        return op.add(y, other) if size == (5, 6, 7) else y
 
-        def function(builder: relax.BlockBuilder, x: relax.Var, mode: str = mode) -> relax.Expr:
-            y, other = in_space(builder, x, 16), convolved(builder, x, 8, (1, 1, 1))
-            attrs = {"method": method, "coordinate_transformation_mode": mode}
-            y = builder.emit(op.image.resize3d(y, size, rounding_method="floor", **attrs))
-            y = in_time(builder, builder.emit(op.nn.relu(y)), 8)
-            return op.add(y, other) if size == (5, 6, 7) else y
-
-        mod = graph(function, (batch, 16, 5, 6, 7))
-        found = operators(Canonicalize(NATIVE)(mod))
-        assert found["image.resize3d"] == 0 and found["permute_dims"] <= 2
-        assert_same_as_plain_tvm(mod)
+    mod = graph(function, (batch, 16, 5, 6, 7))
+    found = operators(Canonicalize(NATIVE)(mod))
+    assert found["image.resize3d"] == 0 and found["permute_dims"] <= 2
+    assert_same_as_plain_tvm(mod)
 
 
 @pytest.mark.parametrize(
