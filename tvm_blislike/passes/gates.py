@@ -91,14 +91,18 @@ class Gates:
         return {var: found for var, found in places.items() if found[1] is not Place.EPILOGUE}
 
     def _place(self, gated: _Gated) -> Place:
-        rows = static_shape(gated.image)[2]
-        weights = tensor_bytes(gated.weights) if self._moves_weights(gated) else None
         core, threads = self.strategy.core, self.strategy.threads
-        return place(core, threads, rows, tensor_bytes(gated.image), weights)
+        rows, size = static_shape(gated.image)[2], tensor_bytes(gated.image)
+        weights = None if gated.layer is None else tensor_bytes(gated.weights)
+        found = place(core, threads, rows, size, weights)
+        # Asked last: it packs.
+        if found is Place.WEIGHTS and not self._moves_weights(gated):
+            return place(core, threads, rows, size, None)
+        return found
 
     def _moves_weights(self, gated: _Gated) -> bool:
-        """Whether there is a layer behind whose kernel has packed weights, not sums of them."""
-        workload = None if gated.layer is None else workload_of(gated.layer.value)
+        """Whether the kernel of the layer behind has packed weights, not sums of them."""
+        workload = workload_of(gated.layer.value)
         if workload is None:
             return False
         choice = self.strategy.choose(workload)
