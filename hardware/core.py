@@ -294,6 +294,7 @@ def _described(name: str) -> Core:
     return Core.from_toml(_FOLDER / f"{name}.toml")
 
 
+@functools.cache
 def names() -> tuple[str, ...]:
     """Return the names of all cores described in this package, sorted."""
     return tuple(sorted(p.stem for p in _FOLDER.glob("*.toml")))

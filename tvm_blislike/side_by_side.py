@@ -1,23 +1,42 @@
-"""Work on several items, done by several threads; a kept model's files are written so, too."""
+"""Work on several items, done by several threads; a kept model's files are written so, too.
+
+`TVM_BLISLIKE_JOBS` in the environment says how many, for who compiles several models side by side.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
+from tvm_blislike.errors import UsageError
 from tvm_blislike.hardware.cpus import usable_cpus
 
 # Each thread needs the memory of a compiler.
 _MOST_THREADS = 8
+_JOBS = "TVM_BLISLIKE_JOBS"
 _Item, _Result = TypeVar("_Item"), TypeVar("_Result")
 
 
 def code_threads() -> int:
-    """Return how many threads generate code at a time: one for each CPU that there is."""
-    return min(_MOST_THREADS, len(usable_cpus()))
+    """Return how many threads generate code at a time: one for each CPU that there is.
+
+    Raises
+    ------
+    UsageError
+        When the environment asks for another number that is none.
+    """
+    asked = os.environ.get(_JOBS, "")
+    if not asked:
+        return min(_MOST_THREADS, len(usable_cpus()))
+    if not asked.isdecimal() or not int(asked):
+        raise UsageError(
+            f"{_JOBS}={asked} is no number of threads", "write 1, 2 or more, or leave it unset"
+        )
+    return int(asked)
 
 
 def side_by_side(

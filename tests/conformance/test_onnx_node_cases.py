@@ -26,7 +26,8 @@ TABLE = Table()
 _BODIES = [name for name in CASES if "_expanded" in name]
 _TRIED_BODIES = set(every_second(every_second(_BODIES, 0), 1))
 TRIED = [name for name in CASES if name not in set(_BODIES) - _TRIED_BODIES]
-WIDENED = [name for name, case in CASES.items() if TABLE.is_wider_needed(case, native_core())]
+_CORE = native_core()
+WIDENED = [name for name, case in CASES.items() if TABLE.is_wider_needed(case, _CORE)]
 
 
 @pytest.fixture(scope="session")

@@ -155,7 +155,12 @@ def test_every_key_of_a_file_leads_to_it(core):
 
 def test_one_file_adds_a_core(tmp_path, monkeypatch):
     """In a copy of the folder, so that no other test sees it."""
-    cached = (core_module._described, core_module.described_cores, recognition._claims)
+    cached = (
+        core_module.names,
+        core_module._described,
+        core_module.described_cores,
+        recognition._claims,
+    )
     for path in Path(core_module.__file__).parent.glob("*.toml"):
         shutil.copy(path, tmp_path)
     made = replace(

@@ -132,7 +132,7 @@ def test_another_llvm_has_facts_of_its_own(
     nests = [n for n in counting.nests_of(core, FLOAT32) if n.name in ("gemm", "direct")]
     monkeypatch.setattr(counting, "nests_of", lambda *_: nests)
     monkeypatch.setattr(counting, "_BATCH", 4)
-    monkeypatch.setattr(counting, "usable_cpus", lambda: (0, 1))
+    monkeypatch.setattr(counting, "code_threads", lambda: 2)
     monkeypatch.setattr(spills, "versions", lambda: {**versions, "llvm": "99"})
     forget()
     assert not spills.found_for(core, FLOAT32)

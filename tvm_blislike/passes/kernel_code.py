@@ -15,6 +15,7 @@ import tvm
 from tvm import tirx
 
 from tvm_blislike.passes import tir_pipeline
+from tvm_blislike.passes.arguments import unchecked
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import lowered
 from tvm_blislike.side_by_side import Ahead, code_threads, side_by_side
@@ -32,13 +33,15 @@ def compiled_kernels(
     Parameters
     ----------
     mod : IRModule
-        Scheduled PrimFuncs (`schedule.scheduled`), and others, which are left out.
+        Scheduled PrimFuncs (`schedule.scheduled`), and the functions of Relax that call them, as
+        the virtual machine runs these: they are left out.
     target : Target
         What TVM generates code for.
     plan : Plan
         Says how those are made that are left to be.
     """
-    kernels = [(g, f) for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
+    functions = unchecked(mod).functions_items()
+    kernels = [(g, f) for g, f in functions if isinstance(f, tirx.PrimFunc)]
     context = without_entries()
     # An instrument may watch one pass at a time only.
     threads = 1 if context.instruments else code_threads()

@@ -24,7 +24,6 @@ from filelock import FileLock
 from tvm_blislike.compiler_lock import compiler_lock
 from tvm_blislike.errors import BlislikeError
 from tvm_blislike.hardware import Core, names
-from tvm_blislike.hardware.cpus import usable_cpus
 from tvm_blislike.microkernels import TYPES, spills
 from tvm_blislike.microkernels.spills import Found
 from tvm_blislike.model.choice import Choice
@@ -38,6 +37,7 @@ from tvm_blislike.passes.definitions import primfunc
 from tvm_blislike.passes.plan import Plan, note_of
 from tvm_blislike.passes.schedule import schedule
 from tvm_blislike.schedules import all_implementations, get_implementation, user_implementations
+from tvm_blislike.side_by_side import code_threads
 from tvm_blislike.tvm_seams import bindings, llvm_text
 from tvm_blislike.tvm_seams import functions as relax_functions
 from tvm_blislike.tvm_seams.executables import code_of
@@ -214,7 +214,7 @@ def _in_parallel(core: Core, types: Types, nests: Sequence[Nest]) -> Found:
     ours = {nest.name for each in user_implementations() for nest in _of(each, core, types)}
     here = [nest for nest in nests if nest.name in ours]
     there = sorted({nest.name for nest in nests} - ours)
-    workers = min(len(usable_cpus()), len(nests) // _BATCH)
+    workers = min(code_threads(), len(nests) // _BATCH)
     if workers < 2:
         return merged([counted(core, nests)])
     print(f"counting register spills of {core.name}, once ...", file=sys.stderr, flush=True)

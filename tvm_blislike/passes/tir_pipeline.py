@@ -24,7 +24,7 @@ _PIPELINE = "blislike"
 @functools.cache
 def pipeline() -> str:
     """Return the name of the pipeline, for `tvm.compile(..., tir_pipeline=...)`."""
-    pipelines.register_around(_PIPELINE, finish, hide_remainders)
+    pipelines.register_around(_PIPELINE, finish, last)
     return _PIPELINE
 
 
@@ -51,16 +51,21 @@ def finish(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
     return marked(schedule.finish(mod, ours.attrs["target"]))
 
 
-@tvm.transform.module_pass(opt_level=0, name="blislike.HideRemainders")
-def hide_remainders(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-    """Hide remainders from LLVM where functions are ours; see `lowering.remainders`."""
-    ours = [(g, f) for g, f in mod.functions_items() if f.attrs and OURS in f.attrs]
+@tvm.transform.module_pass(opt_level=0, name="blislike.Last")
+def last(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    """Leave out checks of arguments, and hide remainders from LLVM, where functions are ours.
+
+    See `passes.arguments` and `lowering.remainders`.
+    """
+    ours = [g for g, f in mod.functions_items() if f.attrs and OURS in f.attrs]
     if not ours:
         return mod
+    from tvm_blislike.passes.arguments import without_checks
     from tvm_blislike.schedules.lowering import remainders, rewrite
 
-    result = mod.clone()
-    for gvar, func in ours:
+    result = without_checks(mod).clone()
+    for gvar in ours:
+        func = result[gvar]
         result.update_func(gvar, rewrite.with_body(func, remainders.hide(func.body)))
     return result
 
