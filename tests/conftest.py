@@ -23,8 +23,8 @@ if importlib.util.find_spec("tvm_blislike.schedules") is None:
 os.environ["TVM_BLISLIKE_PROBE"] = "0"
 # Nor on what was compiled before.
 os.environ["TVM_BLISLIKE_CACHE"] = "0"
-# Every process of the suite has its share of the CPUs. Where each took all of two CPUs, to compile and
-# to wait for the next call of a kernel, both together took 1.6 times the time.
+# Every process of the suite has its share of the CPUs. Where each took all of two CPUs, to compile
+# and to wait for the next call of a kernel, both together took 1.6 times the time.
 _PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 os.environ.setdefault("TVM_BLISLIKE_JOBS", str(max(1, (os.cpu_count() or 1) // _PROCESSES)))
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "1000")
