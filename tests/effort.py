@@ -7,12 +7,13 @@ import os
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from allpairspy import AllPairs
 from hypothesis import HealthCheck, settings
 
 # A run by hand before a release: TVM_BLISLIKE_TEST_EFFORT=20 pytest tests/schedules
 EFFORT = int(os.environ.get("TVM_BLISLIKE_TEST_EFFORT", "1"))
 
-_Case = TypeVar("_Case")
+_Case, _Other = TypeVar("_Case"), TypeVar("_Other")
 
 
 def examples(count: int) -> settings:
@@ -33,12 +34,25 @@ def every_second(cases: Sequence[_Case], first: int) -> Sequence[_Case]:
     return cases if EFFORT > 1 else cases[first % 2 :: 2]
 
 
+def spread(cases: Sequence[_Case], most: int) -> list[_Case]:
+    """Return `most` of the cases, evenly spread among them, and more with more effort."""
+    count = min(len(cases), most * EFFORT)
+    return [cases[place * len(cases) // count] for place in range(count)]
+
+
+def in_turn(cases: Sequence[_Case], others: Sequence[_Other]) -> list[tuple[_Case, _Other]]:
+    """Return each case with one of some others, which take turns; with more effort with each."""
+    if EFFORT > 1:
+        return list(itertools.product(cases, others))
+    return list(zip(cases, itertools.cycle(others)))
+
+
 def crossed(*tables: Sequence[Any]) -> list[tuple[Any, ...]]:
     """Return the product of three tables and more, for `pytest.mark.parametrize`.
 
-    Of it that half whose places in the tables have an even sum: every value still meets every one
-    of another table. With more effort all of it.
+    As few of it as have every two values of different tables together in one; with more effort all.
     """
-    places = itertools.product(*(range(len(table)) for table in tables))
-    taken = [each for each in places if EFFORT > 1 or sum(each) % 2 == 0]
-    return [tuple(table[at] for table, at in zip(tables, each, strict=True)) for each in taken]
+    if EFFORT > 1:
+        return list(itertools.product(*tables))
+    places = AllPairs([range(len(table)) for table in tables])
+    return [tuple(table[at] for table, at in zip(tables, each, strict=True)) for each in places]

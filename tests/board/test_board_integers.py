@@ -42,7 +42,7 @@ IMPLEMENTATIONS = [
     *((name, False) for name in ("gemm", "conv2d_direct", "conv2d_dataflow")),
     *((name, True) for name in ("gemm", "conv2d_direct")),
 ]
-WORKLOADS = 12
+WORKLOADS = 6
 # Steps of k: fewer and more than a vector of A holds, and several iterations.
 STEPS = (3, 13, 4, 1, 8)
 

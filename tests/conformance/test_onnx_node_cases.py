@@ -1,17 +1,18 @@
 """Every public ONNX case either agrees or is refused as `refusals.toml` says, and why.
 
-Of operators written as functions every fourth one, with more effort all.
+Of cases of the same operators as many as `_MOST`, with more effort more.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
 import onnx
 import pytest
-from effort import every_second
+from effort import spread
 
 from conformance import plain_tvm
 from conformance.cases import Case, collect
@@ -22,10 +23,18 @@ from tvm_blislike.hardware import native_core
 
 CASES = collect()
 TABLE = Table()
-# The function bodies of operators, which are cases themselves, take the longest.
-_BODIES = [name for name in CASES if "_expanded" in name]
-_TRIED_BODIES = set(every_second(every_second(_BODIES, 0), 1))
-TRIED = [name for name in CASES if name not in set(_BODIES) - _TRIED_BODIES]
+# Of those with weights and settings at run time, likewise of those with constants, and of those
+# whose operators are functions, which are written out.
+_MOST = 6
+
+
+def _tried() -> list[str]:
+    alike = defaultdict(list)
+    for name, case in CASES.items():
+        alike[case.operators, "_expanded" in name, name.endswith("_constant")].append(name)
+    return sorted(name for names in alike.values() for name in spread(names, _MOST))
+
+
 _CORE = native_core()
 WIDENED = [name for name, case in CASES.items() if TABLE.is_wider_needed(case, _CORE)]
 
@@ -38,7 +47,7 @@ def runner() -> Iterator[Runner]:
     runner.close()
 
 
-@pytest.mark.parametrize("name", TRIED)
+@pytest.mark.parametrize("name", _tried())
 def test_case(name: str, runner: Runner) -> None:
     case, refusals = CASES[name], TABLE.refusals(CASES[name])
     assert len(refusals) < 2, "two entries of the table"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 import pytest
+from effort import in_turn
 from hypothesis import strategies as st
 
 from tvm_blislike.cost_models.issue import LATENCY_SHARPNESS
@@ -31,6 +32,13 @@ def _kind(core: Core) -> tuple:
 # One core of each kind: for tests that take a second for each.
 KINDS = list({_kind(core): core for core in CORES}.values())
 AVX512 = Core.named("sapphirerapids")
+
+
+def on_every(cores: Sequence[Core]) -> pytest.MarkDecorator:
+    """Give a test each of some cores, with one number of threads after the other."""
+    cases = in_turn(cores, [1, 2, 4])
+    ids = [f"{core.name}-{threads}" for core, threads in cases]
+    return pytest.mark.parametrize("core, threads", cases, ids=ids)
 
 
 def late(busy: float, latency: float) -> float:

@@ -13,6 +13,7 @@ from estimates import (
     doubled,
     fastest,
     odd_shapes,
+    on_every,
 )
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -64,8 +65,7 @@ workloads = st.builds(
 )
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
+@on_every(CORES)
 def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
     for _workload, config in odd_shapes(IMPLEMENTATION, ODD, core, threads):
         assert config.tile_h * config.tile_w < core.vector_registers

@@ -22,6 +22,7 @@ from estimates import (
     late,
     loads,
     odd_shapes,
+    on_every,
 )
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -51,8 +52,7 @@ workloads = partial(
 )
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize("core", KINDS, ids=lambda core: core.name)
+@on_every(KINDS)
 def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
     for workload, config in odd_shapes(IMPLEMENTATION, ODD, core, threads):
         check_registers(config, core)

@@ -18,6 +18,7 @@ from estimates import (
     late,
     loads,
     odd_shapes,
+    on_every,
 )
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -51,8 +52,7 @@ sizes = st.one_of(st.sampled_from([1, 4, 5, 64, 1000, 1024, 3136]), st.integers(
 workloads = st.builds(GemmWorkload, sizes, sizes, sizes, batch=st.sampled_from([1, 1, 2, 12]))
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize("core", KINDS, ids=lambda core: core.name)
+@on_every(KINDS)
 def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
     for workload, config in odd_shapes(IMPLEMENTATION, ODD, core, threads):
         check_registers(config, core)

@@ -7,6 +7,7 @@ import math
 
 import pytest
 from conv_workloads import convolutions
+from estimates import on_every
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -112,8 +113,7 @@ def check_all(workload: Conv2dWorkload, core: Core, threads: int) -> list[Config
     return offered
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
+@on_every(CORES)
 def test_odd_shapes_on_every_core(core: Core, threads: int) -> None:
     for workload in ODD:
         assert candidates.applies(workload, core) == ""

@@ -78,7 +78,9 @@ def assert_same_as_plain_tvm(mod: tvm.IRModule, threads: int = 1) -> None:
     """Compare what the pipeline computes with TVM's own, which knows no layouts."""
     arrays = [random(*static_shape(param)) for param in mod["main"].params]
     ours = execute(compile_module(mod, Strategy(native_core(), threads))[0], arrays)
-    plain = execute(tvm.compile(mod, tvm.target.Target("llvm")), arrays)
+    # Checks of arguments are most of the code of small kernels.
+    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+        plain = execute(tvm.compile(mod, tvm.target.Target("llvm")), arrays)
     for actual, expected in zip(ours, plain, strict=True):
         assert actual.shape == expected.shape
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)

@@ -244,10 +244,10 @@ def test_a_product_in_front(shape, rows, threads):
     assert [layer.implementation for layer in report.layers if layer.macs] == [NAME]
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("rows", [1, 2, 3])
-@pytest.mark.parametrize("wide", [None, 8])
-@pytest.mark.parametrize("strides", [(1, 1), (2, 1), (1, 2)])
+@pytest.mark.parametrize(
+    "strides, wide, rows, threads",
+    crossed([(1, 1), (2, 1), (1, 2)], [None, 8], [1, 2, 3], [1, 2]),
+)
 def test_two_pairs_of_layers(strides, wide, rows, threads):
     case = behind(layers(1, 16, 24, 14, 10, stride=strides[0], wide=wide), stride=strides[1], co=40)
     report = check(case, "relu", False, rows, threads)

@@ -57,8 +57,6 @@ RANGES = "blislike.ranges"
 # Text, of a function that is to be scheduled or made yet: `passes.schedule.scheduled` and
 # `passes.slabs` to `passes.schedule.lowered`, which finds in the plan how.
 LATER = "blislike.later"
-# True, of a kernel that checks no arguments: `passes.arguments`, before and behind TVM's pipeline.
-UNCHECKED = "blislike.unchecked"
 # Text, what the default rule made of a function, or why nothing: the rule to `passes.reporting`.
 DEFAULT_RULE = "blislike.default_rule"
 # Text, what cannot be computed and why: `onnx.impossible`, on a kernel that raises instead, to

@@ -15,10 +15,10 @@ import tvm
 from tvm import tirx
 
 from tvm_blislike.passes import tir_pipeline
-from tvm_blislike.passes.arguments import unchecked
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import lowered
 from tvm_blislike.side_by_side import Ahead, code_threads, side_by_side
+from tvm_blislike.tvm_seams.arguments import unchecked
 from tvm_blislike.tvm_seams.pipelines import without_blocks, without_entries
 
 # With one for each kernel threads end closer together, but a module takes longer than is won.

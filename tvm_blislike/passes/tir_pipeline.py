@@ -55,13 +55,13 @@ def finish(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
 def last(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
     """Leave out checks of arguments, and hide remainders from LLVM, where functions are ours.
 
-    See `passes.arguments` and `lowering.remainders`.
+    See `tvm_seams.arguments` and `lowering.remainders`.
     """
     ours = [g for g, f in mod.functions_items() if f.attrs and OURS in f.attrs]
     if not ours:
         return mod
-    from tvm_blislike.passes.arguments import without_checks
     from tvm_blislike.schedules.lowering import remainders, rewrite
+    from tvm_blislike.tvm_seams.arguments import without_checks
 
     result = without_checks(mod).clone()
     for gvar in ours:

@@ -13,9 +13,10 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from tvm_blislike.model.marks import UNCHECKED
 from tvm_blislike.tvm_seams.relax_ir import functions, is_constant, op_name
 
+# An attribute, True: of a kernel that checks nothing.
+UNCHECKED = "blislike.unchecked"
 _ALLOCATES = "relax.vm.alloc_tensor"
 _LATE = "relax.vm.call_tir_dyn"
 # What returns the tensor that it is given, as another view of it.

@@ -15,10 +15,9 @@ from tvm.script import tirx as T
 
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import native_core
-from tvm_blislike.model.marks import UNCHECKED
 from tvm_blislike.passes import kernel_code
-from tvm_blislike.passes.arguments import unchecked
 from tvm_blislike.pipeline import compile_module, for_machine, scheduled_calls
+from tvm_blislike.tvm_seams.arguments import UNCHECKED, unchecked
 
 # Part of what every kernel says that checks its arguments.
 _SAYS = "when calling"
