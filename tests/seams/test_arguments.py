@@ -15,9 +15,10 @@ from tvm.script import tirx as T
 
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import native_core
+from tvm_blislike.model.marks import UNCHECKED
 from tvm_blislike.passes import kernel_code
 from tvm_blislike.pipeline import compile_module, for_machine, scheduled_calls
-from tvm_blislike.tvm_seams.arguments import UNCHECKED, unchecked
+from tvm_blislike.tvm_seams.arguments import unchecked
 
 # Part of what every kernel says that checks its arguments.
 _SAYS = "when calling"
@@ -29,7 +30,7 @@ def _chosen(mod: tvm.IRModule) -> set[str]:
     target = tvm.target.Target(strategy.core.target_config(1))
     with target:
         calls, _ = scheduled_calls(mod, strategy, target)
-        return _marked(unchecked(for_machine(calls, strategy, target)))
+        return _marked(unchecked(for_machine(calls, strategy, target), UNCHECKED))
 
 
 def _marked(mod: tvm.IRModule) -> set[str]:
@@ -144,4 +145,4 @@ class _Called:
 
 
 def test_what_counts_as_the_machine_s_own() -> None:
-    assert _marked(unchecked(_Called)) == {"own"}
+    assert _marked(unchecked(_Called, UNCHECKED)) == {"own"}

@@ -57,6 +57,8 @@ RANGES = "blislike.ranges"
 # Text, of a function that is to be scheduled or made yet: `passes.schedule.scheduled` and
 # `passes.slabs` to `passes.schedule.lowered`, which finds in the plan how.
 LATER = "blislike.later"
+# True, of a kernel that checks no arguments: `passes.kernel_code` to `passes.tir_pipeline`.
+UNCHECKED = "blislike.unchecked"
 # Text, what the default rule made of a function, or why nothing: the rule to `passes.reporting`.
 DEFAULT_RULE = "blislike.default_rule"
 # Text, what cannot be computed and why: `onnx.impossible`, on a kernel that raises instead, to

@@ -14,6 +14,7 @@ from __future__ import annotations
 import tvm
 from tvm import tirx
 
+from tvm_blislike.model.marks import UNCHECKED
 from tvm_blislike.passes import tir_pipeline
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import lowered
@@ -40,7 +41,7 @@ def compiled_kernels(
     plan : Plan
         Says how those are made that are left to be.
     """
-    functions = unchecked(mod).functions_items()
+    functions = unchecked(mod, UNCHECKED).functions_items()
     kernels = [(g, f) for g, f in functions if isinstance(f, tirx.PrimFunc)]
     context = without_entries()
     # An instrument may watch one pass at a time only.

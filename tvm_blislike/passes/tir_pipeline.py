@@ -15,7 +15,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from tvm_blislike.model.marks import OURS, is_ours, marked
+from tvm_blislike.model.marks import OURS, UNCHECKED, is_ours, marked
 from tvm_blislike.tvm_seams import pipelines
 
 _PIPELINE = "blislike"
@@ -63,7 +63,7 @@ def last(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
     from tvm_blislike.schedules.lowering import remainders, rewrite
     from tvm_blislike.tvm_seams.arguments import without_checks
 
-    result = without_checks(mod).clone()
+    result = without_checks(mod, UNCHECKED).clone()
     for gvar in ours:
         func = result[gvar]
         result.update_func(gvar, rewrite.with_body(func, remainders.hide(func.body)))

@@ -15,8 +15,6 @@ from tvm import relax, tirx
 
 from tvm_blislike.tvm_seams.relax_ir import functions, is_constant, op_name
 
-# An attribute, True: of a kernel that checks nothing.
-UNCHECKED = "blislike.unchecked"
 _ALLOCATES = "relax.vm.alloc_tensor"
 _LATE = "relax.vm.call_tir_dyn"
 # What returns the tensor that it is given, as another view of it.
@@ -25,7 +23,7 @@ _VIEWS = frozenset(
 )
 
 
-def unchecked(mod: tvm.IRModule) -> tvm.IRModule:
+def unchecked(mod: tvm.IRModule, mark: str) -> tvm.IRModule:
     """Return a module that marks kernels which are given tensors of the virtual machine alone.
 
     Parameters
@@ -33,18 +31,20 @@ def unchecked(mod: tvm.IRModule) -> tvm.IRModule:
     mod : IRModule
         Functions as the virtual machine runs them, with their kernels. One that raises an error of
         its own, by the same statement that checks are made of, is not marked.
+    mark : str
+        The key of an attribute.
     """
     names = _Calls(mod).of_the_machine
     result = mod.clone()
     for gvar, func in mod.functions_items():
         if gvar.name_hint in names and not _asserts(func):
-            result.update_func(gvar, func.with_attr(UNCHECKED, True))
+            result.update_func(gvar, func.with_attr(mark, True))
     return result
 
 
-def without_checks(mod: tvm.IRModule) -> tvm.IRModule:
+def without_checks(mod: tvm.IRModule, mark: str) -> tvm.IRModule:
     """Return a module whose marked functions, as TVM's pipeline left them, check nothing."""
-    marked = {g: f for g, f in mod.functions_items() if f.attrs and UNCHECKED in f.attrs}
+    marked = {g: f for g, f in mod.functions_items() if f.attrs and mark in f.attrs}
     if not marked:
         return mod
     result = mod.clone()
