@@ -23,10 +23,18 @@ if importlib.util.find_spec("tvm_blislike.schedules") is None:
 os.environ["TVM_BLISLIKE_PROBE"] = "0"
 # Nor on what was compiled before.
 os.environ["TVM_BLISLIKE_CACHE"] = "0"
+
+
+def _jobs() -> int:
+    from tvm_blislike.hardware.cpus import usable_cpus
+
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    return max(1, len(usable_cpus()) // processes)
+
+
 # Every process of the suite has its share of the CPUs. Where each took all of two CPUs, to compile
 # and to wait for the next call of a kernel, both together took 1.6 times the time.
-_PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-os.environ.setdefault("TVM_BLISLIKE_JOBS", str(max(1, (os.cpu_count() or 1) // _PROCESSES)))
+os.environ.setdefault("TVM_BLISLIKE_JOBS", str(_jobs()))
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "1000")
 # Nor on chance: who changes something is told what the change broke. With more effort other
 # examples are tried each time, to find what was always broken.
