@@ -17,9 +17,9 @@ _Case, _Other = TypeVar("_Case"), TypeVar("_Other")
 
 
 def examples(count: int) -> settings:
-    """Settings of a property test of `count` examples, each of which may take long."""
+    """Settings of a property test of `count` examples with an effort of 2, which may take long."""
     return settings(
-        max_examples=count * EFFORT, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=count * EFFORT // 2, deadline=None, suppress_health_check=list(HealthCheck)
     )
 
 

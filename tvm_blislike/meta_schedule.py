@@ -16,7 +16,8 @@
 The space of a layer is then what its configurations may still differ in, such as cache blocking and
 loop order; each is one schedule with the micro-kernel tensorized. A schedule's trace replays from a
 database; what follows it, `schedules.lowering`, runs in front of TVM's own pipeline for PrimFuncs:
-importing this module puts it there (`tir_pipeline.take_over`).
+importing this module puts it there (`tir_pipeline.take_over`). It also spares who makes a
+`TuneContext` a minute of parsing (`tvm_seams.scripts`).
 """
 
 from __future__ import annotations
@@ -46,11 +47,12 @@ from tvm_blislike.records.book import RecordBook
 from tvm_blislike.schedules.common import root_block, stages
 from tvm_blislike.tuning import kernels
 from tvm_blislike.tuning.traces import register_intrinsics
-from tvm_blislike.tvm_seams import measuring
+from tvm_blislike.tvm_seams import measuring, scripts
 
 __all__ = ["builder", "prepare", "register_intrinsics", "space"]
 
 tir_pipeline.take_over()
+scripts.know_importers()
 
 # Schedules of a layer, unless asked for otherwise.
 CANDIDATES = 16

@@ -13,7 +13,7 @@ import pytest
 from board_kernels import Kernel, errors, micro_kernel_errors
 from board_workloads import chosen, random_workload
 from conv_harness import in_layout, nchw, primfunc
-from effort import EFFORT
+from effort import EFFORT, in_turn
 from emulated_board import Board
 from kernel_harness import Product
 from tvm import te
@@ -60,8 +60,7 @@ def _product(kernel: Microkernel, number: int) -> Product:
     return Product(kernel, shape, *rows, kernel.nr + 3)
 
 
-@pytest.mark.parametrize("bits", [False, True])
-@pytest.mark.parametrize("name", CORES)
+@pytest.mark.parametrize("name, bits", in_turn(list(CORES), (False, True)))
 def test_micro_kernels_agree_with_numpy(
     name: str, bits: bool, board: Board, tmp_path: Path
 ) -> None:

@@ -25,7 +25,7 @@ CASES = collect()
 TABLE = Table()
 # Of those with weights and settings at run time, likewise of those with constants, and of those
 # whose operators are functions, which are written out.
-_MOST = 4
+_MOST = 3
 
 
 def _tried() -> list[str]:

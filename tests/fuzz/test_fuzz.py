@@ -17,7 +17,7 @@ from minimize import minimized
 from verdicts import AGREES, FAULTS, INTERNAL, WRONG, Verdict, difference, way_of
 from workers import verdicts_of
 
-SEEDS = 90 * EFFORT
+SEEDS = 60 * EFFORT
 # Seeds of a process: enough to outweigh its start.
 CHUNK = 15
 

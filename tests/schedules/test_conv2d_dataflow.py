@@ -18,7 +18,7 @@ from conv_checks import (
 )
 from conv_harness import build, error
 from conv_workloads import NATIVE, RUNNABLE, convolutions
-from effort import examples
+from effort import examples, in_turn
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tvm.s_tir import TensorIntrin
@@ -94,8 +94,7 @@ CORNERS = {
 }
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("name", CORNERS)
+@pytest.mark.parametrize("name, threads", in_turn(list(CORNERS), (1, 2)))
 def test_corners(name: str, threads: int) -> None:
     workload = CORNERS[name]
     assert IMPLEMENTATION.applies(workload, NATIVE) == ""

@@ -31,7 +31,9 @@ RELATIVES = (
 # Small enough to be compiled for any batch and any number of threads.
 FULLY = "squeezenet1_1"
 # The blocks of another one more or less often: tried with more effort only.
-REPEATED = ("resnet34", "resnet152", "resnet152_v1", "vgg11", "vgg13", "squeezenet1_0")
+REPEATED = (
+    "resnet34 resnet152 resnet152_v1 resnet50_v1 vgg11 vgg13 squeezenet1_0 mnasnet inception_v2"
+).split()
 # Kernels of several images, of all algorithms; with more effort every network has them.
 SEVERAL_IMAGES = ("resnet18", "mobilenet_v2", "googlenet", FULLY)
 
