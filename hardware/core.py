@@ -52,6 +52,9 @@ class Cache:
     all_bytes_per_cycle : float or None
         What the cores that share one instance read from it together, bytes per cycle; None when
         each of them reads as much as one alone.
+    kept_of_half : float
+        Share of a stream over half of the capacity that is still there when it comes round again:
+        1 unless other guests of the machine use the cache, too.
     """
 
     level: int
@@ -62,6 +65,7 @@ class Cache:
     shared_by: int = 1
     policy: str = "inclusive"
     all_bytes_per_cycle: float | None = None
+    kept_of_half: float = 1.0
 
     @property
     def sets(self) -> int:

@@ -57,6 +57,7 @@ def _one_of(choices: tuple[str, ...]) -> _Check:
 _COUNT: _Check = (_is_count, "a whole number above 0")
 _POSITIVE: _Check = (_is_positive, "a number above 0")
 _NOT_NEGATIVE: _Check = (lambda v: v == 0 or _is_positive(v), "0 or a number above 0")
+_SHARE: _Check = (lambda v: v in (0, 1) or (_is_positive(v) and v < 1), "from 0 to 1")
 _NAME: _Check = (_is_name, "a non-empty string")
 _NAMES: _Check = (_is_names, "a list of non-empty strings")
 _KEYS: _Check = (
@@ -122,6 +123,7 @@ _CACHE_FIELDS: dict[str, _Check] = {
     "line_bytes": _COUNT,
     "bytes_per_cycle": _POSITIVE,
     "all_bytes_per_cycle": _POSITIVE,
+    "kept_of_half": _SHARE,
     "shared_by": _COUNT,
     "policy": _one_of(CACHE_POLICIES),
 }
@@ -141,6 +143,7 @@ _OPTIONAL = {
     "loads_in_flight": None,
     "memory_ns": None,
     "all_bytes_per_cycle": None,
+    "kept_of_half": 1.0,
     "in_order": False,
     "follows_rows": True,
     "ahead_bytes": 2048,

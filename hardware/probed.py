@@ -23,14 +23,14 @@ from .machine import Machine
 from .switches import is_on
 
 # Counts up when the probe measures something else, so that older files are not read.
-_VERSION = 3
+_VERSION = 4
 # Fields of a core and of its caches that a probe measures.
 FACTS = (
     *("fma_per_cycle", "loads_per_cycle", "stores_per_cycle", "ghz"),
     *("memory_gb_per_s", "memory_core_gb_per_s", "element_load_cycles", "vector_load_cycles"),
     *("lines_in_flight", "fork_join_us", "bf16_per_cycle", "passed_bytes_per_cycle"),
 )
-CACHE_FACTS = ("bytes_per_cycle", "all_bytes_per_cycle")
+CACHE_FACTS = ("bytes_per_cycle", "all_bytes_per_cycle", "kept_of_half")
 # How far two probes of one machine may lie apart, as shares; cycles beside a multiply-add absolute.
 # What differs less from the description says nothing against it, and equal machines choose equally.
 # Probes of one Emerald Rapids say 0.00 to 0.03 cycles an element where its description says 0.09,
@@ -42,8 +42,9 @@ _SPREAD = {
     **dict.fromkeys(("memory_core_gb_per_s", "bytes_per_cycle"), 0.15),
     **dict.fromkeys(("memory_gb_per_s", "all_bytes_per_cycle", "lines_in_flight"), 0.3),
     **dict.fromkeys(("fork_join_us", "passed_bytes_per_cycle"), 0.5),
+    "kept_of_half": 0.25,
 }
-_ABSOLUTE = ("element_load_cycles", "vector_load_cycles")
+_ABSOLUTE = ("element_load_cycles", "vector_load_cycles", "kept_of_half")
 # How notes begin or read that say of such facts that they were assumed.
 SETTLED = (
     *("clock unknown", "FMA per cycle assumed", "memory bandwidth assumed"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tvm
@@ -46,12 +47,9 @@ def lower_concat(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | 
     relax.Expr or None
         None where a kernel has to concatenate: it is then fused with what follows.
     """
-    parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
-    shapes = [static_shape(part) for part in parts]
-    if len(parts) < 2 or any(shape is None for shape in shapes):
-        return None
-    axis = int(call.attrs.axis or 0) % len(shapes[0])
-    if not _are_pieces(shapes, axis, dtype_name(call)):
+    parts = parts_of(call)
+    axis = _axis_of(call)
+    if not parts or not are_pieces([static_shape(part) for part in parts], call):
         return None
     note = {CONCAT: axis, **attributes.NEVER_FUSED}
     return builder.call_te(
@@ -62,8 +60,25 @@ def lower_concat(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | 
     )
 
 
-def _are_pieces(shapes: list[tuple[int, ...]], axis: int, dtype: str) -> bool:
-    """Whether every part is one aligned piece of the result's memory."""
+def parts_of(call: relax.Call) -> list[relax.Expr]:
+    """Return what a `relax.concat` joins, if it is several tensors of known sizes, else none."""
+    parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
+    return [] if len(parts) < 2 or any(static_shape(p) is None for p in parts) else parts
+
+
+def _axis_of(call: relax.Call) -> int:
+    return int(call.attrs.axis or 0) % len(static_shape(call))
+
+
+def are_pieces(shapes: Sequence[tuple[int, ...]], call: relax.Call) -> bool:
+    """Whether parts of these shapes are each an aligned piece of the result's memory.
+
+    Parameters
+    ----------
+    call : relax.Call
+        `relax.concat` of them, or of as many images more.
+    """
+    axis, dtype = _axis_of(call), dtype_name(call)
     leading = {extent for shape in shapes for extent in shape[:axis]}
     sizes = [_bytes(shape, dtype) for shape in shapes]
     return leading <= {1} and all(size and size % _ALIGNMENT_BYTES == 0 for size in sizes[:-1])

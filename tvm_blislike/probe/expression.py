@@ -43,6 +43,9 @@ class Expression:
     def __rmul__(self, other: float) -> Expression:
         return Expression("*", (other, self))
 
+    def __rsub__(self, other: float) -> Expression:
+        return Expression("-", (other, self))
+
     def __rtruediv__(self, other: float) -> Expression:
         return Expression("/", (other, self))
 

@@ -16,6 +16,8 @@ _CLOCK = rate("chain")
 # Rounded so that a file reads well, far below what runs differ by.
 _HUNDREDTHS, _THOUSANDTHS = 100, 1000
 _QUARTERS = 4
+# A byte's way from memory is no less longer than one from a cache: nothing is divided by zero.
+_LEAST_SECONDS = 1e-15
 
 
 def core_facts(core: Core, steps: Collection[str]) -> dict[str, Expression]:
@@ -55,7 +57,10 @@ def cache_facts(cache: Cache, steps: Collection[str]) -> dict[str, Expression]:
     facts = {"bytes_per_cycle": _stream(level)} if f"stream {level}" in steps else {}
     if f"stream {level} all" in steps:
         facts["all_bytes_per_cycle"] = _together(level, steps)
-    return {name: (fact / _hertz()).nearest(_HUNDREDTHS) for name, fact in facts.items()}
+    found = {name: (fact / _hertz()).nearest(_HUNDREDTHS) for name, fact in facts.items()}
+    if f"half {level}" in steps:
+        found["kept_of_half"] = _kept(level)
+    return found
 
 
 def peak_gflops(core: Core) -> Expression:
@@ -71,6 +76,14 @@ def _together(level: str, steps: Collection[str]) -> Expression:
     """Return what all threads get, no less than one of them alone."""
     every = f"stream {level} all"
     return rate(every).at_least(_stream(level)) if every in steps else _stream(level)
+
+
+def _kept(level: str) -> Expression:
+    """Return the part of a stream over half of a level that comes from there, not from memory."""
+    memory = 1 / _stream(MEMORY)
+    spared = (memory - 1 / rate(f"half {level}")).at_least(0.0)
+    of_all = (memory - 1 / _stream(level)).at_least(_LEAST_SECONDS)
+    return 1 - (1 - (spared / of_all).nearest(_QUARTERS)).at_least(0.0)
 
 
 def _fma_per_cycle() -> Expression:

@@ -64,6 +64,7 @@ def steps_of(core: Core, threads: int, memory_bytes: int) -> dict[str, Step]:
         steps["bf16"] = Step("bf16", fmas(core, 1).work)
     steps |= _load_steps(core) | _walk_steps(core, memory_bytes)
     steps |= {f"stream {n}": stream(core, size, 1) for n, size in working_sets(core).items()}
+    steps |= _half_of_shared(core, memory_bytes)
     steps[f"stream {MEMORY}"] = stream(core, memory_bytes, 1, warm=False)
     if threads > 1:
         steps |= {"fma all": fmas(core, threads), "fork all": Step("fork", 1, threads)}
@@ -93,6 +94,17 @@ def _handing_over(core: Core, threads: int) -> dict[str, Step]:
     blocks = _blocks(core, working_sets(core)[level])
     work = blocks * block_bytes(core)
     return {f"{how} all": Step(how, work, threads, blocks) for how in ("passed", "kept")}
+
+
+def _half_of_shared(core: Core, memory_bytes: int) -> dict[str, Step]:
+    """Half of the last level, of which other guests of the machine may have taken something."""
+    last = core.caches[-1] if core.caches else None
+    if last is None or last.shared_by == 1 or not core.is_virtual:
+        return {}
+    half = last.bytes // 2
+    if not working_sets(core)[f"L{last.level}"] < half < memory_bytes:
+        return {}
+    return {f"half L{last.level}": stream(core, half, 1)}
 
 
 def own_level(core: Core) -> str | None:

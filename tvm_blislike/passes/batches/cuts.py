@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import tvm
 from tvm import relax
 
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.cost_models.batches import joining_seconds, kernel_seconds, read_seconds
+from tvm_blislike.cost_models.batches import (
+    VIEW_SECONDS,
+    joining_seconds,
+    kernel_seconds,
+    read_seconds,
+)
 from tvm_blislike.passes.batches.axes import RESHAPES
 from tvm_blislike.passes.batches.functions import Cut, first_bindings
 from tvm_blislike.passes.batches.images import Apart, tensor_bytes
 from tvm_blislike.passes.batches.reuse import reads_of
+from tvm_blislike.passes.concat import are_pieces, parts_of
 from tvm_blislike.passes.image_operators import BINARY, UNARY
 from tvm_blislike.passes.plan import Plan, plan_of
 from tvm_blislike.tvm_seams import dtype_name, op_name, static_shape
@@ -64,7 +71,7 @@ class Times:
         self.batch, self.strategy = batch, strategy
         self._reads = reads_of(batch.bindings, _FUSED)
         self.of_all = plan_of(mod, strategy)
-        of_all = [self._seconds(b, b.var, self.of_all, 1.0) for b in batch.bindings]
+        of_all = [self._seconds(b, {}, self.of_all, 1.0) for b in batch.bindings]
         self._by_images = {batch.images: of_all}
 
     def whole(self) -> float:
@@ -93,7 +100,7 @@ class Times:
             fewer, vars_ = first_bindings(self.batch, some)
             plan = plan_of(fewer, self.strategy)
             self._by_images[some] = [
-                self._seconds(b, vars_[b.var], plan, some / self.batch.images)
+                self._seconds(b, vars_, plan, some / self.batch.images)
                 for b in self.batch.bindings[: self.batch.reach]
             ]
         return self._by_images[some]
@@ -111,13 +118,28 @@ class Times:
         )
 
     def _seconds(
-        self, binding: relax.VarBinding, var: relax.Var, plan: Plan, share: float
+        self,
+        binding: relax.VarBinding,
+        vars_: Mapping[relax.Var, relax.Var],
+        plan: Plan,
+        share: float,
     ) -> float:
-        """Return the time of a binding, which is `var` in a plan for this share of its images."""
+        """Return the time of a binding in a plan for this share of its images.
+
+        Parameters
+        ----------
+        vars_ : mapping
+            Variables of that plan by those of the whole batch, where these are others.
+        """
         core, threads = self.strategy.core, self.strategy.threads
         value, name = binding.value, op_name(binding.value)
         if not name or name in RESHAPES or static_shape(value) is None:
             return 0.0
+        if name == "relax.concat" and (parts := parts_of(value)):
+            shapes = [static_shape(vars_.get(part, part)) for part in parts]
+            if are_pieces(shapes, value):
+                return len(parts) * VIEW_SECONDS
+        var = vars_.get(binding.var, binding.var)
         moved = sum(
             read_seconds(share * read.size, share * read.images + read.weights, core, threads)
             for read in self._reads.get(binding.var, ())
