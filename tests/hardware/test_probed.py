@@ -25,7 +25,9 @@ def measured_core(described: Core) -> Core:
     """The same machine with other facts throughout."""
     facts = {name: 2 * (getattr(described, name) or 1) + 1 for name in probed.FACTS}
     caches = [
-        dataclasses.replace(cache, bytes_per_cycle=3.5 + cache.level, all_bytes_per_cycle=7.0)
+        dataclasses.replace(
+            cache, bytes_per_cycle=3.5 + cache.level, all_bytes_per_cycle=7.0, kept_of_half=0.25
+        )
         for cache in described.caches
     ]
     return dataclasses.replace(
@@ -50,6 +52,7 @@ def test_kept_facts_are_those_of_the_present_machine() -> None:
     for cache, found, before in zip(core.caches, measured.caches, described.caches, strict=True):
         assert cache.bytes_per_cycle == found.bytes_per_cycle
         assert cache.all_bytes_per_cycle == found.all_bytes_per_cycle
+        assert cache.kept_of_half == found.kept_of_half == 0.25
         assert (cache.bytes, cache.ways, cache.policy) == (before.bytes, before.ways, before.policy)
     assert core.target_config() == described.target_config()
     assert "measured: today" in core.notes
@@ -62,9 +65,10 @@ def test_what_contradicts_nothing_leaves_the_description() -> None:
     _, described = native_description()
     known = {name: getattr(described, name) for name in probed.FACTS}
     near = {name: 1.02 * fact for name, fact in known.items() if fact is not None}
-    near |= {name: getattr(described, name) + 0.03 for name in probed._ABSOLUTE}
+    near |= {name: known[name] + 0.03 for name in probed._ABSOLUTE if name in known}
     caches = [
-        dataclasses.replace(c, bytes_per_cycle=1.1 * c.bytes_per_cycle) for c in described.caches
+        dataclasses.replace(c, bytes_per_cycle=1.1 * c.bytes_per_cycle, kept_of_half=0.75)
+        for c in described.caches
     ]
     measured = dataclasses.replace(described, **near, caches=tuple(caches))
     told = probed.with_facts(described, measured).notes

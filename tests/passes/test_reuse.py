@@ -10,11 +10,13 @@ from relax_graphs import conv, graph, random
 from tvm import relax
 from tvm.relax import op
 
+from tvm_blislike.choose.constraints import Constraints
 from tvm_blislike.choose.strategy import Strategy
-from tvm_blislike.cost_models.batches import KEPT, read_seconds
+from tvm_blislike.cost_models.batches import KEPT, VIEW_SECONDS, read_seconds, write_seconds
 from tvm_blislike.hardware import Core
 from tvm_blislike.passes.batches.cuts import Times, cuts_of
 from tvm_blislike.passes.batches.depth_first import depth_first
+from tvm_blislike.passes.batches.functions import Cut
 from tvm_blislike.passes.batches.images import apart
 from tvm_blislike.passes.batches.reuse import Read, reads_of
 
@@ -104,6 +106,61 @@ def test_a_batch_that_leaves_the_last_cache_is_slower_and_single_images_are_not(
     size = 8 * 64 * 56 * 56 * 4
     memory, l3 = (read_seconds(size, KEPT * mb * 2**20, zen4, 1) for mb in (64, 16))
     assert far.whole() - near.whole() >= 3 * (memory - l3)
+
+
+def test_what_other_guests_use_of_a_cache_is_not_had() -> None:
+    near, far = of_l3(32), of_l3(32)
+    *own, last = far.caches
+    far = replace(far, caches=(*own, replace(last, kept_of_half=0.25)))
+    size = KEPT * 2**20
+    assert read_seconds(1e6, 3 * size, far, 1) == read_seconds(1e6, 3 * size, near, 1)
+    assert read_seconds(1e6, 5 * size, far, 1) > read_seconds(1e6, 5 * size, near, 1)
+    almost = replace(far, caches=(*own, replace(last, kept_of_half=0.75)))
+    assert read_seconds(1e6, 20 * size, almost, 1) == read_seconds(1e6, 20 * size, near, 1)
+
+
+def test_lines_that_are_written_come_from_memory_first() -> None:
+    core = of_l3(8)
+    size = 64 << 20
+    read = read_seconds(size, size, core, 1)
+    assert write_seconds(size, core, 1) == pytest.approx(2 * read)
+    near = 4 << 20
+    assert write_seconds(near, core, 1) == pytest.approx(read_seconds(near, KEPT * near, core, 1))
+
+
+def test_what_a_chain_holds_is_neither_written_nor_read() -> None:
+    def chain(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        wide = b.emit(op.nn.relu(conv(b, x, 192, 1)))
+        return conv(b, b.emit(op.nn.relu(conv(b, wide, 192, groups=192))), 32, 1)
+
+    mod = graph(chain, (8, 32, 56, 56))
+    batch = apart(mod["main"], 8, {mod["main"].params[0]: 0})
+    joined, alone = (
+        Times(mod, batch, Strategy(of_l3(8), 1, constraints=limits)).whole()
+        for limits in (Constraints(), Constraints(without=("conv2d_slabs",)))
+    )
+    wide = 8 * 192 * 56 * 56 * 4
+    assert alone - joined == pytest.approx(
+        2 * (write_seconds(wide, of_l3(8), 1) + read_seconds(wide, wide, of_l3(8), 1)), rel=0.01
+    )
+
+
+def test_joining_channels_costs_views_of_one_image_and_copies_of_several() -> None:
+    def parts(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        both = b.emit(op.concat([conv(b, x, 64, 1), conv(b, x, 64, 1)], 1))
+        return conv(b, both, 16, 1)
+
+    mod = graph(parts, (8, 64, 56, 56))
+    batch = apart(mod["main"], 8, {mod["main"].params[0]: 0})
+    times = Times(mod, batch, Strategy(of_l3(8), 1))
+    place = next(i for i, b in enumerate(batch.bindings) if "concat" in str(b.value))
+    cuts = {cut.place: cut for cut in cuts_of(batch, 1)}
+    one = times.within(cuts[place + 1]) - times.within(replace(cuts[place + 1], place=place))
+    assert one == pytest.approx(2 * VIEW_SECONDS)
+    every = Cut(place + 1, (), 8)
+    copied = times.within(every) - times.within(replace(every, place=place))
+    size = 8 * 128 * 56 * 56 * 4
+    assert copied >= write_seconds(size, of_l3(8), 1) > 100 * one
 
 
 def test_what_is_predicted_decides() -> None:

@@ -308,7 +308,7 @@ def test_probed_core_holds_what_was_measured(measured: ProbeResult, tmp_path: Pa
     for cache, described in zip(core.caches, NATIVE.caches, strict=True):
         speed = measured.bandwidth_gb_per_s[f"L{cache.level}"]
         assert cache.bytes_per_cycle * core.ghz == pytest.approx(speed, rel=1e-2)
-        facts = {"bytes_per_cycle": 1.0, "all_bytes_per_cycle": None}
+        facts = {"bytes_per_cycle": 1.0, "all_bytes_per_cycle": None, "kept_of_half": 1.0}
         alike = (dataclasses.replace(c, **facts) for c in (cache, described))
         assert len(set(alike)) == 1
     settled = ("clock unknown", "FMA per cycle assumed", "memory bandwidth assumed")
@@ -355,6 +355,16 @@ def test_pieces_of_all_threads_leave_the_level_before(name: str) -> None:
             assert piece > before * 0.99
             held = before if cache.policy in ("victim", "exclusive") else 0
             assert piece <= cache.bytes / min(threads, cache.shared_by) + held
+
+
+def test_only_a_guest_reads_half_of_what_others_may_use() -> None:
+    machine = Core.named("zen3")
+    guest = dataclasses.replace(machine, is_virtual=True)
+    half = steps_of(guest, 2, 128 << 20)["half L3"]
+    assert half.work == pytest.approx(guest.caches[-1].bytes // 2, rel=0.01)
+    # Where there is not so much memory to read, or nobody else, there is nothing to find out.
+    assert "half L3" not in steps_of(guest, 2, 16 << 20)
+    assert "half L3" not in steps_of(machine, 2, 128 << 20)
 
 
 def test_file_of_the_command_is_a_target(tmp_path: Path, image: np.ndarray) -> None:

@@ -57,6 +57,22 @@ def test_facts_of_a_made_core() -> None:
     assert "made" in core.notes
 
 
+@pytest.mark.parametrize(
+    "half, kept",
+    [(3e10, 1.0), (4e10, 1.0), (1.5e10, 0.5), (1.01e10, 0.0), (0.9e10, 0.0)],
+)
+def test_what_a_guest_keeps_of_half_a_cache(half: float, kept: float) -> None:
+    """30 GB/s from L3, 10 from memory: of bytes half of which come from each, 15."""
+    core = dataclasses.replace(Core.named("zen3"), is_virtual=True)
+    steps = steps_of(core, 1, 64 << 20)
+    per_second = dict.fromkeys((step.kernel for step in steps.values()), 1e9)
+    found = rates(MadeBench(per_second), steps, 1e-3, 1e-9, lambda share: None)
+    found |= {"walk near": np.array([1e10]), "half L3": np.array([half])}
+    found |= {"stream L3": np.array([3e10]), "stream memory": np.array([1e10])}
+    caches = result_of(core, 1, found, ()).to_core().caches
+    assert [cache.kept_of_half for cache in caches] == [1.0, 1.0, kept]
+
+
 class InterruptedBench(MadeBench):
     """One whose calls take time of their own, and whose first one is interrupted."""
 

@@ -31,7 +31,7 @@ from tvm_blislike.model.choice import Candidate, Choice
 from tvm_blislike.model.estimate import Estimate
 from tvm_blislike.model.marks import CHOSEN, LATER
 from tvm_blislike.model.types import FLOAT32
-from tvm_blislike.model.workload import Conv2dWorkload
+from tvm_blislike.model.workload import Conv2dWorkload, Workload
 from tvm_blislike.passes.plan import Plan
 from tvm_blislike.passes.schedule import note_in
 from tvm_blislike.schedules import get_implementation
@@ -57,8 +57,7 @@ class _Slabs:
 
 def join_layers(mod: tvm.IRModule, plan: Plan, strategy: Strategy) -> tvm.IRModule:
     """Return a module of fused PrimFuncs with chains of them joined."""
-    limits = strategy.constraints
-    if NAME in limits.without or (limits.only and NAME not in limits.only):
+    if not is_wanted(strategy):
         return mod
     images = [choice.workload for choice in plan.choices.values() if choice.workload.images]
     if not (any(map(is_depthwise, images)) and any(map(is_pointwise, images))):
@@ -197,6 +196,20 @@ class _Joiner(PyExprMutator):
             else:
                 self.made[key] = None
         return self.made[key]
+
+
+def is_wanted(strategy: Strategy) -> bool:
+    """Return whether the user does not exclude slabs."""
+    limits = strategy.constraints
+    return NAME not in limits.without and (not limits.only or NAME in limits.only)
+
+
+def may_meet(first: Workload, second: Workload) -> bool:
+    """Whether two layers, the second of which reads the first, may be neighbours in a chain."""
+    if not (first.images and second.images):
+        return False
+    pair = is_depthwise(first), is_pointwise(second)
+    return all(pair) or (is_pointwise(first) and is_depthwise(second))
 
 
 def is_depthwise(workload: Conv2dWorkload) -> bool:

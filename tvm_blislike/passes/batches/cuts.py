@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 
 import tvm
@@ -15,6 +16,7 @@ from tvm_blislike.cost_models.batches import (
     kernel_seconds,
     read_seconds,
 )
+from tvm_blislike.passes import slabs
 from tvm_blislike.passes.batches.axes import RESHAPES
 from tvm_blislike.passes.batches.functions import Cut, first_bindings
 from tvm_blislike.passes.batches.images import Apart, tensor_bytes
@@ -71,8 +73,24 @@ class Times:
         self.batch, self.strategy = batch, strategy
         self._reads = reads_of(batch.bindings, _FUSED)
         self.of_all = plan_of(mod, strategy)
+        self._in_slabs = self._read_in_chains()
         of_all = [self._seconds(b, {}, self.of_all, 1.0) for b in batch.bindings]
         self._by_images = {batch.images: of_all}
+
+    def _read_in_chains(self) -> set[relax.Var]:
+        """Return what passes from layer to layer of a chain: never written as a whole.
+
+        Of each chain that may be (`passes.slabs`): where the layers stay by themselves, which is
+        decided later, the images between them are small.
+        """
+        if not slabs.is_wanted(self.strategy):
+            return set()
+        choices = self.of_all.choices
+        read = [(var, each.tensor) for var, reads in self._reads.items() for each in reads]
+        times = Counter(tensor for _, tensor in read)
+        pairs = [(var, t) for var, t in read if times[t] == 1 and var in choices and t in choices]
+        workloads = ((t, choices[t].workload, choices[var].workload) for var, t in pairs)
+        return {tensor for tensor, *layers in workloads if slabs.may_meet(*layers)}
 
     def whole(self) -> float:
         """Return the time of all images at once."""
@@ -143,10 +161,12 @@ class Times:
         moved = sum(
             read_seconds(share * read.size, share * read.images + read.weights, core, threads)
             for read in self._reads.get(binding.var, ())
+            if read.tensor not in self._in_slabs
         )
         if name in _FUSED:
             return moved
-        kernel = kernel_seconds(int(share * tensor_bytes(value)), core, threads)
+        written = 0 if binding.var in self._in_slabs else int(share * tensor_bytes(value))
+        kernel = kernel_seconds(written, core, threads)
         return moved + kernel + (plan.choices[var].seconds if var in plan.choices else 0.0)
 
 

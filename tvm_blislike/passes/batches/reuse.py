@@ -7,7 +7,7 @@ each of them would fit into a cache of 32 MB, but the next layer finds little of
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tvm import relax
 
@@ -28,11 +28,14 @@ class Read:
         Bytes of images that pass from its last use on, itself among them.
     weights : int
         Bytes of constants that pass.
+    tensor : relax.Var, optional
+        The tensor: what the first operator of the kernel that computes it is bound to.
     """
 
     size: int
     images: int
     weights: int
+    tensor: relax.Var | None = field(default=None, compare=False)
 
 
 def reads_of(
@@ -96,4 +99,4 @@ def _passed(tensor: relax.Var, kernels: Sequence[Mapping[relax.Expr, int]]) -> R
     for kernel in kernels[users[-1] : -1]:
         between |= kernel
     weights = sum(size for each, size in between.items() if not isinstance(each, relax.Var))
-    return Read(tensor_bytes(tensor), sum(between.values()) - weights, weights)
+    return Read(tensor_bytes(tensor), sum(between.values()) - weights, weights, tensor)
