@@ -155,6 +155,19 @@ def test_bad_input(case: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
+@pytest.mark.parametrize("name", ["input name", "input shape", "input type"])
+def test_arrays_are_checked_before_anything_is_compiled(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(*_: object, **__: object) -> None:
+        raise AssertionError("compiled first")
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("tvm_blislike.cli.commands.compiled_model", compiled)
+    result = CliRunner().invoke(app, CASES[name][0].split())
+    assert result.exit_code == CASES[name][1]
+
+
 def test_shape_of_a_library_cannot_be_changed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,8 @@ def run(
     if is_library(model):
         # Its own: one of them is run.
         sizes, shape = options.settled_shapes(shape), None
+    elif arrays:
+        _require_taken(arrays, model, shape)
     compiled = _open(model, target, shape, threads, limits, records, learned, no_verify, cache)
     if sizes and len(compiled.variants) == 1:
         raise typer.BadParameter("--shape is fixed in a compiled library of one size")
@@ -224,6 +226,27 @@ def _open(
         warnings.warn(f"compiled for {loaded.threads} threads, not {threads}", stacklevel=2)
         loaded.threads = threads
     return loaded
+
+
+def _require_taken(arrays: dict[str, np.ndarray], model: str, shape: list[str] | None) -> None:
+    """Raise for arrays that an ONNX model does not take, before it is compiled for minutes.
+
+    Whether one has a size that stays open is known behind that.
+    """
+    from tvm_blislike.onnx.frontend import inputs_of
+    from tvm_blislike.onnx.open_sizes import is_open
+    from tvm_blislike.runtime.inputs import arranged
+
+    shapes = options.parse_shapes(shape)
+    some = {
+        name: tuple(size[0] if isinstance(size, tuple) else size for size in sizes)
+        for name, sizes in shapes.items()
+    }
+    with warnings.catch_warnings():
+        # What is assumed of the model is said when it is compiled.
+        warnings.simplefilter("ignore")
+        specs = inputs_of(model, some)
+    arranged(arrays, specs, (lambda *_: True) if is_open(shapes) else None)
 
 
 def _refuse_no_verify(no_verify: bool) -> None:

@@ -103,9 +103,7 @@ def prepared(
 
     Parameters and errors are those of `load`.
     """
-    proto, name = read_model(model)
-    proto = without_functions(proto)
-    proto = in_eight_bits(proto, owned=proto is not model)
+    proto, name = _of_known_types(model)
     inputs = resolve_inputs(proto, shapes or {})
     shapes_of_inputs = {spec.name: spec.shape for spec in inputs}
     proto = without_schema_functions(proto, shapes_of_inputs, owned=proto is not model)
@@ -116,6 +114,22 @@ def prepared(
     proto = rewritten(proto, shapes_of_inputs, owned=proto is not model, types=types)
     check_readings(proto)
     return proto, name, inputs
+
+
+def inputs_of(
+    model: str | os.PathLike[str] | onnx.ModelProto, shapes: Mapping[str, Sequence[int]]
+) -> tuple[TensorSpec, ...]:
+    """Return what a model takes once it is compiled for some shapes; errors as of `load`."""
+    return resolve_inputs(_of_known_types(model)[0], shapes)
+
+
+def _of_known_types(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+) -> tuple[onnx.ModelProto, str]:
+    """Return the model without functions and types that NumPy lacks, and its name."""
+    proto, name = read_model(model)
+    proto = without_functions(proto)
+    return in_eight_bits(proto, owned=proto is not model), name
 
 
 def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
