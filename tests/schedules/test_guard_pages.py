@@ -90,7 +90,7 @@ PROCESSES = 8
 
 @pytest.mark.parametrize("part", range(PROCESSES))
 def test_stays_inside(part: int) -> None:
-    # TVM is imported once for several cases; what comes beside each other is far apart in the list.
+    # Neighbours in the list, which take about as long, go to different processes.
     command = [sys.executable, __file__, *list(CASES)[part::PROCESSES]]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     # The last line printed says which kernel it was.
