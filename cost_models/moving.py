@@ -84,10 +84,10 @@ def sharers(core: Core, cache: Cache, threads: int) -> int:
 def share_bytes(core: Core, level: int, threads: int) -> int:
     """Return a thread's share of a cache level in bytes, 0 where the core lacks it."""
     cache = core.cache(level)
-    return 0 if cache is None else had_bytes(cache) // sharers(core, cache, threads)
+    return 0 if cache is None else _had_bytes(cache) // sharers(core, cache, threads)
 
 
-def had_bytes(cache: Cache) -> int:
+def _had_bytes(cache: Cache) -> int:
     """Return what of a cache is had: all, or what is left where other guests use it, too."""
     if cache.kept_of_half >= _WHOLE:
         return cache.bytes

@@ -9,11 +9,12 @@ from functools import partial
 import pytest
 import tvm
 from relax_graphs import assert_same_as_plain_tvm, conv, graph, random
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax import op
 
 from tvm_blislike.choose.strategy import Strategy
 from tvm_blislike.hardware import Core
+from tvm_blislike.passes.concat import lower_concat
 from tvm_blislike.pipeline import compile_module
 
 Builder = relax.BlockBuilder
@@ -127,6 +128,15 @@ def test_a_part_of_several_results_is_copied_to_the_others() -> None:
 
 def test_images_of_a_batch_are_concatenated_by_a_kernel() -> None:
     assert copies(graph(branches, (2, 16, 6, 5)))["concatenate"] == 1
+
+
+def test_parts_of_unknown_sizes_are_left_to_a_kernel() -> None:
+    rows = relax.Var("x", relax.TensorType((1, tirx.Var("n", "int64")), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [rows]):
+        joined = builder.emit(op.concat([rows, rows], 1))
+        assert lower_concat(builder, builder.lookup_binding(joined)) is None
+        builder.emit_func_output(joined)
 
 
 def test_arguments_and_constants_are_copied_into_place() -> None:

@@ -231,7 +231,7 @@ def _open(
 def _require_taken(arrays: dict[str, np.ndarray], model: str, shape: list[str] | None) -> None:
     """Raise for arrays that an ONNX model does not take, before it is compiled for minutes.
 
-    Whether one has a size that stays open is known behind that.
+    Of sizes that stay open only names and types are known here; `check` does the rest.
     """
     from tvm_blislike.onnx.frontend import inputs_of
     from tvm_blislike.onnx.open_sizes import is_open

@@ -48,9 +48,9 @@ def lower_concat(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | 
         None where a kernel has to concatenate: it is then fused with what follows.
     """
     parts = parts_of(call)
-    axis = _axis_of(call)
     if not parts or not are_pieces([static_shape(part) for part in parts], call):
         return None
+    axis = _axis_of(call)
     note = {CONCAT: axis, **attributes.NEVER_FUSED}
     return builder.call_te(
         lambda *tensors: topi.concatenate(tensors, axis),

@@ -43,15 +43,16 @@ class Expression:
     def __rmul__(self, other: float) -> Expression:
         return Expression("*", (other, self))
 
-    def __rsub__(self, other: float) -> Expression:
-        return Expression("-", (other, self))
-
     def __rtruediv__(self, other: float) -> Expression:
         return Expression("/", (other, self))
 
     def at_least(self, least: Expression | float) -> Expression:
         """Return the larger of the two."""
         return Expression("max", (self, least))
+
+    def at_most(self, most: float) -> Expression:
+        """Return the smaller of the two, by the operations that boards know."""
+        return Expression("-", (most, Expression("-", (most, self)).at_least(0.0)))
 
     def nearest(self, steps: float) -> Expression:
         """Return the nearest number with `steps` steps to the unit."""

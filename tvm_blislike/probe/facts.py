@@ -16,7 +16,7 @@ _CLOCK = rate("chain")
 # Rounded so that a file reads well, far below what runs differ by.
 _HUNDREDTHS, _THOUSANDTHS = 100, 1000
 _QUARTERS = 4
-# A byte's way from memory is no less longer than one from a cache: nothing is divided by zero.
+# By which a byte from memory takes longer at least: nothing is divided by zero.
 _LEAST_SECONDS = 1e-15
 
 
@@ -83,7 +83,7 @@ def _kept(level: str) -> Expression:
     memory = 1 / _stream(MEMORY)
     spared = (memory - 1 / rate(f"half {level}")).at_least(0.0)
     of_all = (memory - 1 / _stream(level)).at_least(_LEAST_SECONDS)
-    return 1 - (1 - (spared / of_all).nearest(_QUARTERS)).at_least(0.0)
+    return (spared / of_all).nearest(_QUARTERS).at_most(1.0)
 
 
 def _fma_per_cycle() -> Expression:
